@@ -1,0 +1,176 @@
+//! Backward: the rules in reverse order, each dropped as soon as it has run.
+
+use std::collections::BTreeMap;
+
+use device::{Category, DType, Device, Label, Request};
+use tensor::{Tensor, ops};
+
+use crate::error::{AutogradError, Result};
+use crate::rule::Rule;
+use crate::sink::GradientSink;
+use crate::tape::{Node, Tape, Var};
+
+/// Gradients of the tape's leaves.
+#[derive(Debug, Default)]
+pub struct LeafGradients(BTreeMap<u32, Tensor>);
+
+impl LeafGradients {
+    /// Takes the gradient of a leaf; `None` if nothing flowed back to it.
+    pub fn take(&mut self, leaf: &Var) -> Option<Tensor> {
+        self.0.remove(&leaf.id?.index)
+    }
+}
+
+/// Rules whose input half has run: their weight halves, in the same order.
+pub struct PendingWeights {
+    device: Device,
+    rules: Vec<(Label, Box<dyn Rule>)>,
+}
+
+impl PendingWeights {
+    /// Runs the weight halves. The gradients are the same bits as those of an undivided backward.
+    pub fn backward_weight(self, sink: &mut dyn GradientSink) -> Result<()> {
+        for (module, rule) in self.rules {
+            let _scope = self.device.at_module(module);
+            weight_half(rule, sink)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for PendingWeights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PendingWeights({} rules)", self.rules.len())
+    }
+}
+
+impl Tape {
+    /// Backward from a scalar loss, with gradient 1, consuming tape and loss. Weight gradients go to `sink`; those of
+    /// the leaves are returned. Errors: a loss that this tape did not record, an operator's error, or the sink's.
+    pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
+        let root = self.index_of(&loss)?;
+        self.run(Vec::new(), Some((root, loss)), &mut |_, rule| weight_half(rule, sink))
+    }
+
+    /// Backward from given gradients of some outputs.
+    pub fn backward_from(self, seeds: Vec<(Var, Tensor)>, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
+        self.run(seeds, None, &mut |_, rule| weight_half(rule, sink))
+    }
+
+    /// The input halves alone, as a zero-bubble schedule wants them.
+    pub fn backward_input(self, seeds: Vec<(Var, Tensor)>) -> Result<(LeafGradients, PendingWeights)> {
+        let device = self.device().clone();
+        let mut rules = Vec::new();
+        let leaves = self.run(seeds, None, &mut |module, rule| {
+            if rule.has_weights() {
+                rules.push((module, rule));
+            }
+            Ok(())
+        })?;
+        Ok((leaves, PendingWeights { device, rules }))
+    }
+
+    fn run(
+        self,
+        seeds: Vec<(Var, Tensor)>,
+        root: Option<(u32, Var)>,
+        then: &mut dyn FnMut(Label, Box<dyn Rule>) -> Result<()>,
+    ) -> Result<LeafGradients> {
+        let indices = seeds.iter().map(|(var, _)| self.index_of(var)).collect::<Result<Vec<_>>>()?;
+        let device = self.device().clone();
+        let graph = self.graph.take();
+        let mut flowing: Vec<Option<Tensor>> = Vec::new();
+        flowing.resize_with(graph.values as usize, || None);
+        for (index, (_, gradient)) in indices.into_iter().zip(seeds) {
+            accumulate(&mut flowing[index as usize], gradient)?;
+        }
+        let (mut root, loss) = root.unzip();
+        for mut node in graph.nodes.into_iter().rev() {
+            let _scope = device.at_module(node.module);
+            let gradients = match root.take_if(|root| *root == node.first_output) {
+                Some(_) => from_root(&mut node, loss.as_ref())?,
+                None => from_outputs(&mut node, &mut flowing)?,
+            };
+            let Some(gradients) = gradients else { continue };
+            pass_on(&node, gradients, &mut flowing)?;
+            then(node.module, node.rule)?;
+        }
+        let leaf = |index: u32| flowing[index as usize].take().map(|gradient| (index, gradient));
+        Ok(LeafGradients(graph.leaves.into_iter().filter_map(leaf).collect()))
+    }
+}
+
+type InputGradients = Vec<Option<Tensor>>;
+
+/// Runs the rule that made the loss.
+fn from_root(node: &mut Node, loss: Option<&Var>) -> Result<Option<InputGradients>> {
+    let wanted = wanted(node);
+    let operator = node.rule.operator();
+    if let Some(gradients) = node.rule.backward_root(&wanted).map_err(|e| name(e, operator))? {
+        return Ok(Some(gradients));
+    }
+    let Some(loss) = loss else { return Ok(None) };
+    let one = Tensor::empty(loss.tensor.device(), loss.tensor.shape(), DType::F32, gradient_request())?;
+    ops::fill::constant(&one, 1.0)?;
+    let gradients = node.rule.backward_input(vec![Some(one)], &wanted).map_err(|e| name(e, operator))?;
+    Ok(Some(gradients))
+}
+
+/// Runs a rule on what has flowed to its outputs; `None` if nothing has, and then the rule is dropped unrun.
+fn from_outputs(node: &mut Node, flowing: &mut [Option<Tensor>]) -> Result<Option<InputGradients>> {
+    let first = node.first_output as usize;
+    let outputs: Vec<_> = flowing[first..first + node.outputs as usize].iter_mut().map(Option::take).collect();
+    if outputs.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let wanted = wanted(node);
+    let gradients = node.rule.backward_input(outputs, &wanted).map_err(|e| name(e, node.rule.operator()))?;
+    Ok(Some(gradients))
+}
+
+fn wanted(node: &Node) -> Vec<bool> {
+    node.inputs.iter().map(Option::is_some).collect()
+}
+
+fn pass_on(node: &Node, gradients: InputGradients, flowing: &mut [Option<Tensor>]) -> Result<()> {
+    for (input, gradient) in node.inputs.iter().zip(gradients) {
+        if let (Some(index), Some(gradient)) = (input, gradient) {
+            accumulate(&mut flowing[*index as usize], gradient)?;
+        }
+    }
+    Ok(())
+}
+
+fn weight_half(rule: Box<dyn Rule>, sink: &mut dyn GradientSink) -> Result<()> {
+    let operator = rule.operator();
+    rule.backward_weight(sink).map_err(|e| name(e, operator))
+}
+
+fn name(error: AutogradError, operator: &'static str) -> AutogradError {
+    match error {
+        AutogradError::Tensor(source) => AutogradError::Operator { operator: format!("{operator}.backward"), source },
+        other => other,
+    }
+}
+
+/// Adds a gradient to what has flowed to a value so far, in place where nobody else looks at that.
+fn accumulate(slot: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
+    *slot = Some(match slot.take() {
+        None => gradient,
+        Some(sum) if sum.is_unique() => {
+            ops::add::into(&sum, &gradient)?;
+            sum
+        }
+        Some(sum) => {
+            let total = Tensor::empty(sum.device(), sum.shape(), sum.dtype(), gradient_request())?;
+            total.copy_from(&sum)?;
+            ops::add::into(&total, &gradient)?;
+            total
+        }
+    });
+    Ok(())
+}
+
+fn gradient_request() -> Request {
+    Request::new(Category::ActivationGradient, "backward")
+}

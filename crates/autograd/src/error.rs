@@ -1,0 +1,49 @@
+//! What the tape refuses.
+
+use tensor::TensorError;
+
+/// Result of recording or of backward.
+pub type Result<T> = std::result::Result<T, AutogradError>;
+
+/// A refused or failed call.
+#[derive(Debug, thiserror::Error)]
+pub enum AutogradError {
+    /// An operator failed; `module` is where in the model.
+    #[error("{operator}: {source}")]
+    Operator {
+        /// The operator, with `.backward` while differentiating.
+        operator: String,
+        /// Its own error.
+        #[source]
+        source: TensorError,
+    },
+    /// A tensor call outside any operator failed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A variable of another tape.
+    #[error("{operator}: an operand was recorded on another tape")]
+    ForeignVariable {
+        /// The operator that it was given to.
+        operator: &'static str,
+    },
+    /// Backward from something that no gradient can flow from.
+    #[error("backward needs a variable that this tape recorded; this one depends on no weight and no leaf")]
+    NotRecorded,
+    /// A sink that a gradient could not be given to.
+    #[error("the gradient of use {use_id} has no place: {reason}")]
+    NoTarget {
+        /// The use.
+        use_id: u32,
+        /// The sink's reason.
+        reason: String,
+    },
+    /// A hook failed (the reduction that it started, for example).
+    #[error("a gradient hook failed: {0}")]
+    Hook(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<device::DeviceError> for AutogradError {
+    fn from(error: device::DeviceError) -> Self {
+        AutogradError::Tensor(error.into())
+    }
+}

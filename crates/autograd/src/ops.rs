@@ -1,0 +1,33 @@
+//! The operators on a tape: each calls `tensor`'s forward and records its rule.
+
+mod activation;
+mod add;
+mod attention;
+mod cross_entropy;
+mod embedding;
+mod layer_norm;
+mod linear;
+mod mse;
+
+pub use activation::{ActivationRule, activation};
+pub use add::{AddRule, add};
+pub use attention::{AttentionRule, attention};
+pub use cross_entropy::{CrossEntropyRule, cross_entropy};
+pub use embedding::{EmbeddingRule, embedding};
+pub use layer_norm::{LayerNormRule, layer_norm, residual_layer_norm};
+pub use linear::{LinearRule, linear};
+pub use mse::{MseRule, mse};
+
+use tensor::Tensor;
+
+use crate::error::{AutogradError, Result};
+
+/// The single output's gradient, which backward gives to every rule that it runs.
+fn only(outputs: Vec<Option<Tensor>>) -> Result<Tensor> {
+    outputs.into_iter().next().flatten().ok_or(AutogradError::NotRecorded)
+}
+
+/// Names the operator in a tensor error of a forward call.
+fn named<T>(operator: &str, result: tensor::Result<T>) -> Result<T> {
+    result.map_err(|source| AutogradError::Operator { operator: operator.to_owned(), source })
+}

@@ -1,0 +1,44 @@
+//! An activation on its own; after a matrix product, [`super::linear`] has it in one operator.
+
+use tensor::Tensor;
+use tensor::ops::{self, Activation};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// Backward of [`activation`].
+#[derive(Debug)]
+pub struct ActivationRule {
+    activation: Activation,
+    /// Relu: the output. Gelu: the input.
+    saved: Option<Tensor>,
+}
+
+/// Applies `activation` to every element.
+pub fn activation(tape: &Tape, x: Var, activation: Activation) -> Result<Var> {
+    let output = named("activation", ops::activation::forward(x.tensor(), activation))?;
+    let saved = match activation {
+        Activation::None => None,
+        Activation::Relu => Some(output.clone()),
+        Activation::Gelu => Some(x.tensor().clone()),
+    };
+    tape.record_one(&[x.source()], output, || ActivationRule { activation, saved })
+}
+
+impl Rule for ActivationRule {
+    fn operator(&self) -> &'static str {
+        "activation"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        self.saved.iter().map(|t| Saved::new("saved", t)).collect()
+    }
+
+    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, _wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let Some(saved) = self.saved.take() else { return Ok(vec![Some(gradient)]) };
+        Ok(vec![Some(ops::activation::backward(gradient, &saved, self.activation)?)])
+    }
+}

@@ -1,0 +1,34 @@
+//! Addition of two tensors of one shape.
+
+use tensor::Tensor;
+use tensor::ops;
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// Backward of [`add`]: the gradient goes to both.
+#[derive(Debug)]
+pub struct AddRule;
+
+/// `a + b`.
+pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    let output = named("add", ops::add::forward(a.tensor(), b.tensor()))?;
+    tape.record_one(&[a.source(), b.source()], output, || AddRule)
+}
+
+impl Rule for AddRule {
+    fn operator(&self) -> &'static str {
+        "add"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        Ok(wanted.iter().map(|wanted| wanted.then(|| gradient.clone())).collect())
+    }
+}

@@ -1,0 +1,84 @@
+//! Where the gradients of weights go.
+
+use std::collections::BTreeMap;
+
+use device::{Category, Request};
+use tensor::Tensor;
+use tensor::ops::GradientTarget;
+
+use crate::error::{AutogradError, Result};
+use crate::weight::{UseId, Weight};
+
+/// A tensor to write a weight's gradient into, or to add it to.
+pub type Target = GradientTarget;
+
+/// Gives gradients their place and hears when they are there.
+pub trait GradientSink {
+    /// Where the gradient of this use goes: a tensor of the weight's shape.
+    fn target(&mut self, weight: &Weight) -> Result<Target>;
+
+    /// The gradient of this use is complete for this backward pass: the hook.
+    fn ready(&mut self, use_id: UseId) -> Result<()>;
+}
+
+type Hook = Box<dyn FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>>;
+
+/// The plain sink: one tensor per use, made at the first backward pass and added to by the next ones.
+#[derive(Default)]
+pub struct Gradients {
+    tensors: BTreeMap<UseId, Tensor>,
+    hooks: Vec<Hook>,
+}
+
+impl Gradients {
+    /// The gradient of a use, if backward has reached it.
+    pub fn get(&self, use_id: UseId) -> Option<&Tensor> {
+        self.tensors.get(&use_id)
+    }
+
+    /// All gradients in the order of the uses.
+    pub fn iter(&self) -> impl Iterator<Item = (UseId, &Tensor)> {
+        self.tensors.iter().map(|(id, tensor)| (*id, tensor))
+    }
+
+    /// Calls `hook` with every gradient as backward completes it.
+    pub fn on_ready(
+        &mut self,
+        hook: impl FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + 'static,
+    ) {
+        self.hooks.push(Box::new(hook));
+    }
+
+    /// Drops all gradients: the next backward pass starts from nothing.
+    pub fn clear(&mut self) {
+        self.tensors.clear();
+    }
+}
+
+impl std::fmt::Debug for Gradients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gradients").field("tensors", &self.tensors).field("hooks", &self.hooks.len()).finish()
+    }
+}
+
+impl GradientSink for Gradients {
+    fn target(&mut self, weight: &Weight) -> Result<Target> {
+        if let Some(tensor) = self.tensors.get(&weight.use_id()) {
+            return Ok(Target { tensor: tensor.clone(), accumulate: true });
+        }
+        let like = weight.tensor();
+        let request = Request::new(Category::Gradient, "gradient");
+        let tensor = Tensor::empty(like.device(), like.shape(), like.dtype(), request)?;
+        self.tensors.insert(weight.use_id(), tensor.clone());
+        Ok(Target { tensor, accumulate: false })
+    }
+
+    fn ready(&mut self, use_id: UseId) -> Result<()> {
+        if let Some(tensor) = self.tensors.get(&use_id) {
+            for hook in &mut self.hooks {
+                hook(use_id, tensor).map_err(AutogradError::Hook)?;
+            }
+        }
+        Ok(())
+    }
+}

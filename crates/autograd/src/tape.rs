@@ -1,0 +1,211 @@
+//! The tape: what was computed, in order, as backward rules.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use device::{Device, Label};
+use tensor::Tensor;
+
+use crate::error::{AutogradError, Result};
+use crate::rule::Rule;
+
+/// Tells the variables of different tapes apart.
+static NEXT_TAPE: AtomicU32 = AtomicU32::new(0);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ValueId {
+    tape: u32,
+    pub(crate) index: u32,
+}
+
+/// Where a variable came from, without its tensor: an operator that writes over its input keeps this alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Source(pub(crate) Option<ValueId>);
+
+/// A tensor on a tape. Without an identity (a constant, or under `no_grad`) no gradient flows to it.
+///
+/// Operators take variables by value: pass a clone to keep one. A variable holds its tensor's memory.
+#[derive(Clone, Debug)]
+pub struct Var {
+    pub(crate) tensor: Tensor,
+    pub(crate) id: Option<ValueId>,
+}
+
+impl Var {
+    /// The values.
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// The values alone.
+    pub fn into_tensor(self) -> Tensor {
+        self.tensor
+    }
+
+    /// Where it came from.
+    pub fn source(&self) -> Source {
+        Source(self.id)
+    }
+
+    /// Whether backward can reach it.
+    pub fn wants_gradient(&self) -> bool {
+        self.id.is_some()
+    }
+}
+
+pub(crate) struct Node {
+    pub(crate) rule: Box<dyn Rule>,
+    pub(crate) inputs: Vec<Option<u32>>,
+    /// Outputs have consecutive numbers from here.
+    pub(crate) first_output: u32,
+    pub(crate) outputs: u32,
+    pub(crate) module: Label,
+}
+
+#[derive(Default)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) values: u32,
+    pub(crate) leaves: Vec<u32>,
+}
+
+/// Bytes that a rule keeps alive, for reports of what lives between forward and backward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedBytes {
+    /// The module that made the call.
+    pub module: Label,
+    /// The operator.
+    pub operator: &'static str,
+    /// What the tensor is to its rule.
+    pub name: &'static str,
+    /// Bytes of its elements.
+    pub bytes: usize,
+}
+
+/// A list of backward rules in the order of the calls; backward consumes it.
+pub struct Tape {
+    id: u32,
+    device: Device,
+    recording: bool,
+    pub(crate) graph: RefCell<Graph>,
+}
+
+impl Tape {
+    /// A tape that records.
+    pub fn recording(device: &Device) -> Self {
+        Self::new(device, true)
+    }
+
+    /// A tape that records nothing: operators save nothing, and no variable wants a gradient.
+    pub fn no_grad(device: &Device) -> Self {
+        Self::new(device, false)
+    }
+
+    fn new(device: &Device, recording: bool) -> Self {
+        let id = NEXT_TAPE.fetch_add(1, Ordering::Relaxed);
+        Tape { id, device: device.clone(), recording, graph: RefCell::default() }
+    }
+
+    /// The device that its operators run on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether operators are recorded.
+    pub fn is_recording(&self) -> bool {
+        self.recording
+    }
+
+    /// A tensor that no gradient flows to.
+    pub fn constant(&self, tensor: Tensor) -> Var {
+        Var { tensor, id: None }
+    }
+
+    /// A tensor whose gradient backward returns (a stage's input, for example).
+    pub fn leaf(&self, tensor: Tensor) -> Var {
+        if !self.recording {
+            return self.constant(tensor);
+        }
+        let mut graph = self.graph.borrow_mut();
+        let index = graph.values;
+        graph.values += 1;
+        graph.leaves.push(index);
+        Var { tensor, id: Some(ValueId { tape: self.id, index }) }
+    }
+
+    /// What the recorded rules keep alive.
+    pub fn saved(&self) -> Vec<SavedBytes> {
+        let graph = self.graph.borrow();
+        let of_node = |node: &Node| {
+            let (module, operator) = (node.module, node.rule.operator());
+            let saved = node.rule.saved();
+            saved.iter().map(|s| SavedBytes { module, operator, name: s.name, bytes: s.tensor.bytes() }).collect()
+        };
+        graph.nodes.iter().flat_map(|node| -> Vec<SavedBytes> { of_node(node) }).collect()
+    }
+
+    /// Records a call: `rule` for `outputs` computed from `inputs`. A call that no gradient can flow through, because
+    /// it has no weights and none of its inputs wants one, is not kept.
+    ///
+    /// This is how an operator of one's own joins the tape. Errors: an input of another tape.
+    pub fn record<R: Rule + 'static>(
+        &self,
+        inputs: &[Source],
+        outputs: Vec<Tensor>,
+        rule: impl FnOnce() -> R,
+    ) -> Result<Vec<Var>> {
+        let wanted = inputs.iter().any(|input| input.0.is_some());
+        if !self.recording {
+            return Ok(outputs.into_iter().map(|tensor| Var { tensor, id: None }).collect());
+        }
+        let rule = rule();
+        if inputs.iter().any(|input| input.0.is_some_and(|id| id.tape != self.id)) {
+            return Err(AutogradError::ForeignVariable { operator: rule.operator() });
+        }
+        if !wanted && !rule.has_weights() {
+            return Ok(outputs.into_iter().map(|tensor| Var { tensor, id: None }).collect());
+        }
+        let mut graph = self.graph.borrow_mut();
+        let first_output = graph.values;
+        graph.values += outputs.len() as u32;
+        graph.nodes.push(Node {
+            rule: Box::new(rule),
+            inputs: inputs.iter().map(|input| input.0.map(|id| id.index)).collect(),
+            first_output,
+            outputs: outputs.len() as u32,
+            module: self.device.current_module(),
+        });
+        let identify = |(index, tensor)| Var {
+            tensor,
+            id: Some(ValueId { tape: self.id, index: first_output + index as u32 }),
+        };
+        Ok(outputs.into_iter().enumerate().map(identify).collect())
+    }
+
+    /// [`Tape::record`] for an operator with one output.
+    pub fn record_one<R: Rule + 'static>(
+        &self,
+        inputs: &[Source],
+        output: Tensor,
+        rule: impl FnOnce() -> R,
+    ) -> Result<Var> {
+        let mut outputs = self.record(inputs, vec![output], rule)?;
+        outputs.pop().ok_or(AutogradError::NotRecorded)
+    }
+
+    pub(crate) fn index_of(&self, var: &Var) -> Result<u32> {
+        match var.id {
+            Some(id) if id.tape == self.id => Ok(id.index),
+            Some(_) => Err(AutogradError::ForeignVariable { operator: "backward" }),
+            None => Err(AutogradError::NotRecorded),
+        }
+    }
+}
+
+impl fmt::Debug for Tape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = self.graph.borrow().nodes.len();
+        f.debug_struct("Tape").field("recording", &self.recording).field("rules", &nodes).finish()
+    }
+}

@@ -1,0 +1,178 @@
+//! `plimsoll bench allocator`: what an allocation and a free cost, in nanoseconds.
+//!
+//! Two measures. *Steady*: one size is allocated and freed again and again, timed a thousand pairs at a time. *Replay*: the
+//! operations of a recording, each call timed for itself, so that the reading of the clock is in every figure.
+
+use std::hint::black_box;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use memory::drivers::Counting;
+use memory::replay::{self, Operation, Player, Recording};
+use memory::{Allocator, Settings, Stream, Tag};
+
+/// The arguments of `plimsoll bench allocator`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchAllocatorArgs {
+    /// Recordings to replay; a built-in one if none is named
+    #[arg(value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// How often each is replayed
+    #[arg(long, default_value_t = 200)]
+    rounds: usize,
+}
+
+const BUILT_IN: &[u8] = include_bytes!("../../tests/golden/default_mixed.json.gz");
+const BUILT_IN_NAME: &str = "default_mixed (built in)";
+const HISTORY_EVENTS: usize = 100_000;
+const PAIRS: usize = 1000;
+const BATCHES: usize = 1000;
+
+/// PyTorch 2.11's allocator called from C++ on an H200 host: bytes, and ns for an allocation and a free together.
+const PYTORCH_STEADY: [(u64, f64); 4] = [(512, 295.0), (64 << 10, 295.0), (4 << 20, 325.0), (64 << 20, 325.0)];
+/// The same, replaying `default_mixed`: ns for an allocation and for a free, clock included.
+const PYTORCH_REPLAY: (Quantiles, Quantiles) =
+    (Quantiles { median: 369.0, p99: 706.0 }, Quantiles { median: 268.0, p99: 514.0 });
+
+#[derive(Clone, Copy)]
+struct Quantiles {
+    median: f64,
+    p99: f64,
+}
+
+fn quantiles(samples: &mut [f64]) -> Quantiles {
+    samples.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| samples.get(((samples.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(f64::NAN);
+    Quantiles { median: at(0.5), p99: at(0.99) }
+}
+
+/// Measures and prints. 0: done; 1: an allocation failed; 2: a file is no recording.
+pub(crate) fn run(args: &BenchAllocatorArgs) -> ExitCode {
+    let mut recordings = Vec::new();
+    let mut named: Vec<(String, _)> =
+        args.traces.iter().map(|path| (path.display().to_string(), replay::read(path))).collect();
+    if named.is_empty() {
+        named.push((BUILT_IN_NAME.to_owned(), replay::parse(BUILT_IN)));
+    }
+    for (name, result) in named {
+        match result {
+            Ok(found) => recordings.extend(found.into_iter().map(|recording| (name.clone(), recording))),
+            Err(error) => {
+                let _ = writeln!(std::io::stderr(), "{name}: {error}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    match measure(&recordings, args.rounds.max(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memory::AllocationError> {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{}", hardware());
+    let _ = writeln!(out, "one reading of the clock: {:.1} ns\n", clock_ns());
+    let _ = writeln!(out, "steady, ns for an allocation and a free      median     p99   PyTorch   ratio");
+    for (bytes, pytorch) in PYTORCH_STEADY {
+        for history in [false, true] {
+            let found = steady(bytes, history)?;
+            let name = format!("{:>9} bytes{}", bytes, if history { ", with history" } else { "" });
+            let ratio = pytorch / found.median;
+            let (median, p99) = (found.median, found.p99);
+            let _ = writeln!(out, "  {name:<40} {median:8.1} {p99:7.1} {pytorch:9.0} {ratio:6.1}x");
+        }
+    }
+    let _ = writeln!(out, "\nreplay, ns for each call, clock included     median     p99   PyTorch (p99)   ratio");
+    for (name, recording) in recordings {
+        for history in [false, true] {
+            let (allocation, free) = replayed(recording, rounds, history)?;
+            let own = name == BUILT_IN_NAME || recording.name == "default_mixed";
+            let with = if history { ", with history" } else { "" };
+            let _ = writeln!(out, "  {name}{with}");
+            for (kind, found, pytorch) in
+                [("allocation", allocation, PYTORCH_REPLAY.0), ("free", free, PYTORCH_REPLAY.1)]
+            {
+                let compared = if own {
+                    let ratio = pytorch.median / found.median;
+                    format!("{:9.0} ({:3.0}) {ratio:7.1}x", pytorch.median, pytorch.p99)
+                } else {
+                    String::new()
+                };
+                let _ = writeln!(out, "    {kind:<38} {:8.1} {:7.1} {compared}", found.median, found.p99);
+            }
+        }
+    }
+    let _ = writeln!(out, "\nPyTorch: its allocator, version 2.11, measured from C++ on an H200 host, without history.");
+    Ok(())
+}
+
+fn steady(bytes: u64, history: bool) -> Result<Quantiles, memory::AllocationError> {
+    let mut allocator = Allocator::new(Counting::new(1 << 40), Settings::default())?;
+    if history {
+        allocator.record_history(HISTORY_EVENTS);
+    }
+    let mut batch = || {
+        let start = Instant::now();
+        for _ in 0..PAIRS {
+            let allocation = allocator.allocate(black_box(bytes), Stream(0), Tag::default())?;
+            allocator.free(black_box(allocation).block)?;
+        }
+        Ok::<_, memory::AllocationError>(start.elapsed().as_nanos() as f64 / PAIRS as f64)
+    };
+    for _ in 0..BATCHES / 10 {
+        batch()?;
+    }
+    let mut samples = (0..BATCHES).map(|_| batch()).collect::<Result<Vec<_>, _>>()?;
+    Ok(quantiles(&mut samples))
+}
+
+/// Quantiles of allocations and of frees.
+fn replayed(
+    recording: &Recording,
+    rounds: usize,
+    history: bool,
+) -> Result<(Quantiles, Quantiles), memory::AllocationError> {
+    let (mut allocations, mut frees) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let mut player = Player::new(recording)?;
+        if history {
+            player.allocator.record_history(HISTORY_EVENTS);
+        }
+        for step in &recording.steps {
+            let start = Instant::now();
+            let result = player.play(black_box(&step.operation));
+            let elapsed = start.elapsed().as_nanos() as f64;
+            match (&step.operation, result) {
+                (Operation::Allocate { .. }, Ok(_)) => allocations.push(elapsed),
+                (Operation::Free(_), Ok(_)) => frees.push(elapsed),
+                (_, Ok(_)) => {}
+                // Recordings hold refused requests too; they are not what is measured.
+                (_, Err(memory::AllocationError::OutOfMemory(_))) => {}
+                (_, Err(error)) => return Err(error),
+            }
+        }
+    }
+    Ok((quantiles(&mut allocations), quantiles(&mut frees)))
+}
+
+fn clock_ns() -> f64 {
+    let start = Instant::now();
+    for _ in 0..100_000 {
+        black_box(Instant::now());
+    }
+    start.elapsed().as_nanos() as f64 / 100_000.0
+}
+
+/// The processor's name and how many of it there are.
+fn hardware() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(':').nth(1));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {threads} threads", model.map_or("unknown processor", str::trim))
+}

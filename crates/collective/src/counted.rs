@@ -1,0 +1,219 @@
+//! Rank r of N alone: nothing moves, everything is counted as the host transports count it, and a rank gets its
+//! own values back. No decision may depend on those.
+
+use device::{DType, Region, StreamKind};
+
+use crate::call::{Call, Operation, Plane};
+use crate::control::{ControlPlane, Watch};
+use crate::data::DataPlane;
+use crate::error::Result;
+use crate::geometry::Shards;
+use crate::host::{
+    Operand, broadcast_tree, check_gather, check_groups, check_point_to_point, check_regions, check_root,
+    check_sum, copy, my_group,
+};
+use crate::traffic::Traffic;
+
+/// The control plane of one rank without the others.
+#[derive(Clone, Debug)]
+pub(crate) struct CountedControl {
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) calls: u64,
+}
+
+impl CountedControl {
+    fn check_root(&mut self, operation: Operation, root: usize) -> Result<()> {
+        let call = Call { plane: Plane::Control, operation, sequence: self.calls };
+        self.calls += 1;
+        check_root(Operand { rank: self.rank, call }, self.world_size, root)
+    }
+}
+
+impl ControlPlane for CountedControl {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    fn broadcast(&mut self, root: usize, _message: &mut Vec<u8>) -> Result<()> {
+        self.check_root(Operation::Broadcast, root)
+    }
+
+    fn gather(&mut self, root: usize, message: &[u8]) -> Result<Option<Vec<Vec<u8>>>> {
+        self.check_root(Operation::Gather, root)?;
+        Ok((self.rank == root).then(|| vec![message.to_vec(); self.world_size]))
+    }
+
+    fn all_gather(&mut self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.calls += 1;
+        Ok(vec![message.to_vec(); self.world_size])
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        self.calls += 1;
+        Ok(())
+    }
+
+    fn fail(&mut self, _reason: &str) {}
+
+    fn watch(&self) -> Watch {
+        Watch::new(|| None)
+    }
+}
+
+/// The data plane of one rank without the others.
+#[derive(Clone, Debug)]
+pub(crate) struct CountedData {
+    rank: usize,
+    /// Numbers in the world, by number in the group.
+    members: Vec<usize>,
+    calls: u64,
+    traffic: Traffic,
+}
+
+impl CountedData {
+    pub(crate) fn new(rank: usize, members: Vec<usize>) -> Self {
+        CountedData { rank, members, calls: 0, traffic: Traffic::default() }
+    }
+
+    fn at(&mut self, operation: Operation) -> Operand {
+        let call = Call { plane: Plane::Data, operation, sequence: self.calls };
+        self.calls += 1;
+        Operand { rank: self.members[self.rank], call }
+    }
+
+    /// Counts a call whose rounds each move shards between this rank and all others.
+    fn record_shards(&mut self, operation: Operation, rounds: &[(Shards, Direction)]) {
+        let (mut sent, mut received) = (0, 0);
+        for (shards, direction) in rounds {
+            let own = shards.range(self.rank).len() as u64 * (self.members.len() as u64 - 1);
+            let others = (shards.total() - shards.range(self.rank).len()) as u64;
+            let (out, back) = match direction {
+                Direction::Gather => (own, others),
+                Direction::Scatter => (others, own),
+            };
+            sent += out;
+            received += back;
+        }
+        self.traffic.record(operation, sent, received);
+    }
+
+    fn point_to_point(
+        &mut self,
+        operation: Operation,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+    ) -> Result<()> {
+        let call = Call { plane: Plane::Data, operation, sequence: 0 };
+        let at = Operand { rank: self.members[self.rank], call };
+        check_point_to_point(at, self.rank, self.members.len(), sends, receives)?;
+        let total = |regions: &[(usize, Region<'_>)]| regions.iter().map(|(_, r)| r.bytes as u64).sum();
+        self.traffic.record(operation, total(sends), total(receives));
+        Ok(())
+    }
+}
+
+/// Whether this rank's shard goes to all others, or theirs go to them.
+#[derive(Clone, Copy)]
+enum Direction {
+    Gather,
+    Scatter,
+}
+
+impl DataPlane for CountedData {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, _stream: StreamKind) -> Result<()> {
+        check_sum(self.at(Operation::AllReduce), dtype, &[region])?;
+        let shards = Shards::of_elements(region.bytes, dtype.bytes(), self.members.len());
+        self.record_shards(
+            Operation::AllReduce,
+            &[(shards, Direction::Scatter), (shards, Direction::Gather)],
+        );
+        Ok(())
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        input: Region<'_>,
+        output: Region<'_>,
+        dtype: DType,
+        _stream: StreamKind,
+    ) -> Result<()> {
+        let at = self.at(Operation::ReduceScatter);
+        check_sum(at, dtype, &[input, output])?;
+        check_gather(at, self.members.len(), output, input)?;
+        let shards = Shards::equal(output.bytes, self.members.len());
+        self.record_shards(Operation::ReduceScatter, &[(shards, Direction::Scatter)]);
+        copy(at, input.part(shards.range(self.rank).start, output.bytes), output)
+    }
+
+    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, _stream: StreamKind) -> Result<()> {
+        let at = self.at(Operation::AllGather);
+        check_regions(at, 2, &[input, output])?;
+        check_gather(at, self.members.len(), input, output)?;
+        let shards = Shards::equal(input.bytes, self.members.len());
+        self.record_shards(Operation::AllGather, &[(shards, Direction::Gather)]);
+        (0..self.members.len())
+            .try_for_each(|rank| copy(at, input, output.part(shards.range(rank).start, input.bytes)))
+    }
+
+    fn broadcast(&mut self, root: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
+        let at = self.at(Operation::Broadcast);
+        check_root(at, self.members.len(), root)?;
+        check_regions(at, 2, &[region])?;
+        let (parent, children) = broadcast_tree(self.rank, self.members.len(), root);
+        let bytes = region.bytes as u64;
+        self.traffic.record(Operation::Broadcast, bytes * children.len() as u64, parent.map_or(0, |_| bytes));
+        Ok(())
+    }
+
+    fn send(&mut self, to: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
+        self.point_to_point(Operation::Send, &[(to, region)], &[])
+    }
+
+    fn receive(&mut self, from: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
+        self.point_to_point(Operation::Receive, &[], &[(from, region)])
+    }
+
+    fn exchange(
+        &mut self,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        _stream: StreamKind,
+    ) -> Result<()> {
+        self.point_to_point(Operation::Exchange, sends, receives)
+    }
+
+    fn barrier(&mut self, _stream: StreamKind) -> Result<()> {
+        self.at(Operation::Barrier);
+        self.traffic.record(Operation::Barrier, 0, 0);
+        Ok(())
+    }
+
+    fn synchronize(&mut self, _stream: StreamKind) -> Result<()> {
+        Ok(())
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
+        check_groups(self.at(Operation::Split), self.members.len(), groups)?;
+        self.traffic.record(Operation::Split, 0, 0);
+        let (group, place) = my_group(groups, self.rank);
+        let members = groups[group].iter().map(|member| self.members[*member]).collect();
+        Ok(Box::new(CountedData::new(place, members)))
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}

@@ -1,0 +1,74 @@
+//! The data plane: regions of device memory between ranks.
+
+use device::{DType, Region, StreamKind};
+
+use crate::error::Result;
+use crate::traffic::Traffic;
+
+/// Device regions between the ranks of a group.
+///
+/// Calls are enqueued on a stream: a transport may return before they are done, and a region must not be
+/// touched elsewhere until that stream's work has been waited for. Host transports are done on return.
+///
+/// Any two ranks make their calls in which both take part in the same order, whatever the streams.
+/// Sums are in f32, bf16 or f16: over ranks in the order of a balanced binary tree whose left subtree
+/// has the largest power of two of ranks below the whole, each node rounded to the dtype. A transport that
+/// leaves the order to a library says so.
+///
+/// Lengths are in bytes and a multiple of the element's size (of 2 where no dtype is given).
+pub trait DataPlane {
+    /// This rank's number in the group, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many ranks the group has.
+    fn world_size(&self) -> usize;
+
+    /// Replaces `region` on every rank by the sum over ranks.
+    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()>;
+
+    /// Shard `rank` of the sum of `input` over ranks into `output`; `input` is `world_size` times as long.
+    /// `output` may be that shard of `input` itself.
+    fn reduce_scatter(
+        &mut self,
+        input: Region<'_>,
+        output: Region<'_>,
+        dtype: DType,
+        stream: StreamKind,
+    ) -> Result<()>;
+
+    /// Every rank's `input`, in rank order, into `output`, which is `world_size` times as long.
+    /// `input` may be this rank's part of `output` itself.
+    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, stream: StreamKind) -> Result<()>;
+
+    /// Replaces `region` on every rank by that of `root`.
+    fn broadcast(&mut self, root: usize, region: Region<'_>, stream: StreamKind) -> Result<()>;
+
+    /// `region` to rank `to`, which receives it with a region of the same length. May wait for that.
+    fn send(&mut self, to: usize, region: Region<'_>, stream: StreamKind) -> Result<()>;
+
+    /// `region` from rank `from`.
+    fn receive(&mut self, from: usize, region: Region<'_>, stream: StreamKind) -> Result<()>;
+
+    /// Several sends and receives (peer, region) as one, which cannot deadlock each other. What one pair
+    /// of ranks exchanges in one direction matches in the order of the slices, and may be received by
+    /// [`DataPlane::receive`] or sent by [`DataPlane::send`].
+    fn exchange(
+        &mut self,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        stream: StreamKind,
+    ) -> Result<()>;
+
+    /// Work on `stream` after it begins when all ranks have come to it.
+    fn barrier(&mut self, stream: StreamKind) -> Result<()>;
+
+    /// Waits on the host until this plane's work on `stream` is done, a peer fails or the deadline passes.
+    fn synchronize(&mut self, stream: StreamKind) -> Result<()>;
+
+    /// Divides the ranks into groups: the plane of the group that this rank is in, where its number is its
+    /// place in the list. All ranks pass the same groups, which hold every rank once.
+    fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>>;
+
+    /// What has been moved so far.
+    fn traffic(&self) -> Traffic;
+}

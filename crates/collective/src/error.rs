@@ -1,0 +1,105 @@
+//! What can go wrong between ranks: always with the rank that says it, the call, and the peer.
+
+use std::time::Duration;
+
+use device::DeviceError;
+
+use crate::call::{Call, Signature};
+
+/// Result of a collective.
+pub type Result<T> = std::result::Result<T, CollectiveError>;
+
+/// A rank that ended, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its number in the world.
+    pub rank: usize,
+    /// What it said.
+    pub reason: String,
+}
+
+/// A failed collective. Ranks are numbers in the world, also where the call was in a smaller group.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectiveError {
+    /// A rank ended, so that no call can complete any more.
+    #[error("rank {rank}, {call}: rank {peer} failed: {reason}")]
+    PeerFailed {
+        /// Rank that was waiting.
+        rank: usize,
+        /// What it was in.
+        call: Call,
+        /// Rank that failed.
+        peer: usize,
+        /// Its reason.
+        reason: String,
+    },
+    /// A rank gave no sign for the whole of the timeout.
+    #[error("rank {rank}, {call}: rank {peer} did not answer within {:.1} s", waited.as_secs_f64())]
+    Timeout {
+        /// Rank that was waiting.
+        rank: usize,
+        /// What it was in.
+        call: Call,
+        /// Rank that it waited for.
+        peer: usize,
+        /// How long.
+        waited: Duration,
+    },
+    /// Two ranks are in different calls, or in one call with different operands.
+    #[error("rank {rank} is in {mine}, but rank {peer} is in {theirs}")]
+    Mismatch {
+        /// Rank that noticed.
+        rank: usize,
+        /// What it is in.
+        mine: Signature,
+        /// The other rank.
+        peer: usize,
+        /// What that is in.
+        theirs: Signature,
+    },
+    /// An operand that no transport can serve.
+    #[error("rank {rank}, {call}: {problem}")]
+    Operand {
+        /// Rank that called.
+        rank: usize,
+        /// The call.
+        call: Call,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A region could not be read or written.
+    #[error("rank {rank}, {call}: {source}")]
+    Device {
+        /// Rank that called.
+        rank: usize,
+        /// The call.
+        call: Call,
+        /// The device's own error.
+        #[source]
+        source: DeviceError,
+    },
+    /// The library below the transport failed.
+    #[error("rank {rank}, {call}: {library} error {code}: {text}")]
+    Library {
+        /// Rank that called.
+        rank: usize,
+        /// The call.
+        call: Call,
+        /// Its name, such as `NCCL`.
+        library: &'static str,
+        /// Its number for the error.
+        code: i64,
+        /// Its words for the error.
+        text: String,
+    },
+}
+
+impl CollectiveError {
+    pub(crate) fn device(rank: usize, call: Call) -> impl FnOnce(DeviceError) -> Self {
+        move |source| CollectiveError::Device { rank, call, source }
+    }
+
+    pub(crate) fn failed(rank: usize, call: Call, failure: Failure) -> Self {
+        CollectiveError::PeerFailed { rank, call, peer: failure.rank, reason: failure.reason }
+    }
+}

@@ -1,0 +1,106 @@
+//! The control plane over queues of messages.
+
+use crate::call::{Call, Operation, Plane, Signature};
+use crate::control::{ControlPlane, Watch};
+use crate::error::Result;
+use crate::host::{Operand, Transfers, barrier, begin, broadcast_tree};
+use crate::link::Link;
+use crate::piece::Pool;
+
+/// [`ControlPlane`] over a link of its own.
+#[derive(Debug)]
+pub(crate) struct HostControl<L> {
+    link: L,
+    calls: u64,
+    pool: Pool,
+}
+
+impl<L: Link> HostControl<L> {
+    pub(crate) fn new(link: L) -> Self {
+        HostControl { link, calls: 0, pool: Pool::default() }
+    }
+
+    fn next(&mut self, operation: Operation) -> Signature {
+        let sequence = self.calls;
+        self.calls += 1;
+        Signature::new(Call { plane: Plane::Control, operation, sequence })
+    }
+
+    fn check_root(&self, call: Call, root: usize) -> Result<()> {
+        let at = Operand { rank: self.link.world_rank(self.link.rank()), call };
+        super::operand::check_root(at, self.link.world_size(), root)
+    }
+}
+
+impl<L: Link> ControlPlane for HostControl<L> {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.link.world_size()
+    }
+
+    fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()> {
+        let signature = self.next(Operation::Broadcast).root(root);
+        self.check_root(signature.call, root)?;
+        let call = begin(&mut self.link, &signature)?;
+        let (parent, children) = broadcast_tree(self.rank(), self.world_size(), root);
+        if let Some(parent) = parent {
+            let mut transfers = Transfers::new(call);
+            transfers.receive_bytes(parent, signature, message);
+            transfers.run(&mut self.link, &mut self.pool)?;
+        }
+        let mut transfers = Transfers::new(call);
+        children.into_iter().for_each(|child| transfers.send_bytes(child, signature, message));
+        transfers.run(&mut self.link, &mut self.pool).map(drop)
+    }
+
+    fn gather(&mut self, root: usize, message: &[u8]) -> Result<Option<Vec<Vec<u8>>>> {
+        let signature = self.next(Operation::Gather).root(root);
+        self.check_root(signature.call, root)?;
+        let call = begin(&mut self.link, &signature)?;
+        let mut transfers = Transfers::new(call);
+        if self.rank() != root {
+            transfers.send_bytes(root, signature, message);
+            transfers.run(&mut self.link, &mut self.pool)?;
+            return Ok(None);
+        }
+        let mut all = vec![Vec::new(); self.world_size()];
+        all[root].extend_from_slice(message);
+        for (from, bytes) in all.iter_mut().enumerate().filter(|(from, _)| *from != root) {
+            transfers.receive_bytes(from, signature, bytes);
+        }
+        transfers.run(&mut self.link, &mut self.pool)?;
+        Ok(Some(all))
+    }
+
+    fn all_gather(&mut self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let signature = self.next(Operation::AllGather);
+        let call = begin(&mut self.link, &signature)?;
+        let rank = self.rank();
+        let mut all = vec![Vec::new(); self.world_size()];
+        all[rank].extend_from_slice(message);
+        let mut transfers = Transfers::new(call);
+        for (peer, bytes) in all.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
+            transfers.send_bytes(peer, signature, message);
+            transfers.receive_bytes(peer, signature, bytes);
+        }
+        transfers.run(&mut self.link, &mut self.pool)?;
+        Ok(all)
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        let signature = self.next(Operation::Barrier);
+        let call = begin(&mut self.link, &signature)?;
+        barrier(&mut self.link, &mut self.pool, call, signature)
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.link.fail(reason);
+    }
+
+    fn watch(&self) -> Watch {
+        self.link.watch()
+    }
+}

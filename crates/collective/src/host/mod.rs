@@ -1,0 +1,65 @@
+//! Both planes for host memory, over any [`Link`](crate::link::Link).
+
+mod control;
+mod data;
+mod operand;
+mod transfer;
+
+pub(crate) use control::HostControl;
+pub(crate) use data::HostData;
+pub(crate) use operand::{
+    Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum, my_group,
+};
+pub(crate) use transfer::{Moved, Transfers, copy};
+
+use crate::call::{Call, Signature};
+use crate::error::{CollectiveError, Result};
+use crate::link::Link;
+use crate::piece::Pool;
+
+/// Says that this rank begins a collective; an error where a rank has failed, or is in something else.
+pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call> {
+    let (rank, call) = (link.world_rank(link.rank()), signature.call);
+    if let Some(failure) = link.failure() {
+        return Err(CollectiveError::failed(rank, call, failure));
+    }
+    match link.begin(signature) {
+        Ok(()) => Ok(call),
+        Err((peer, theirs)) => {
+            Err(CollectiveError::Mismatch { rank, mine: *signature, peer: link.world_rank(peer), theirs })
+        }
+    }
+}
+
+/// Returns when every rank has come: after rounds of distance 1, 2, 4, … below the world's size, every rank
+/// has heard of every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
+pub(crate) fn barrier<L: Link>(
+    link: &mut L,
+    pool: &mut Pool,
+    call: Call,
+    signature: Signature,
+) -> Result<()> {
+    let (rank, world_size) = (link.rank(), link.world_size());
+    let mut nothing = Vec::new();
+    let mut distance = 1;
+    while distance < world_size {
+        let mut transfers = Transfers::new(call);
+        transfers.send_bytes((rank + distance) % world_size, signature, &[]);
+        transfers.receive_bytes((rank + world_size - distance) % world_size, signature, &mut nothing);
+        transfers.run(link, pool)?;
+        distance *= 2;
+    }
+    Ok(())
+}
+
+/// The parent and children of a rank in the binomial tree of a broadcast, the child with the largest subtree
+/// first.
+pub(crate) fn broadcast_tree(rank: usize, world_size: usize, root: usize) -> (Option<usize>, Vec<usize>) {
+    let relative = (rank + world_size - root) % world_size;
+    let absolute = |relative: usize| (relative + root) % world_size;
+    let lowest =
+        if relative == 0 { world_size.next_power_of_two() } else { relative & relative.wrapping_neg() };
+    let parent = (relative != 0).then(|| absolute(relative - lowest));
+    let steps = std::iter::successors(Some(lowest / 2), |step| Some(step / 2)).take_while(|step| *step > 0);
+    (parent, steps.map(|step| relative + step).filter(|child| *child < world_size).map(absolute).collect())
+}

@@ -1,0 +1,130 @@
+//! Checks of operands that hold on every transport, so that Meta, host and device refuse the same calls.
+
+use device::{DType, Region};
+
+use crate::call::Call;
+use crate::error::{CollectiveError, Result};
+use crate::sum::is_summable;
+
+/// Who calls what: the context of a refusal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    /// The caller's number in the world.
+    pub(crate) rank: usize,
+    pub(crate) call: Call,
+}
+
+impl Operand {
+    pub(crate) fn refuse<T>(self, problem: String) -> Result<T> {
+        Err(CollectiveError::Operand { rank: self.rank, call: self.call, problem })
+    }
+}
+
+/// Every region lies inside its buffer and has whole elements of `size` bytes.
+pub(crate) fn check_regions(at: Operand, size: usize, regions: &[Region<'_>]) -> Result<()> {
+    for region in regions {
+        let inside = region.offset.checked_add(region.bytes).is_some_and(|end| end <= region.buffer.bytes());
+        if !inside {
+            let (bytes, offset, all) = (region.bytes, region.offset, region.buffer.bytes());
+            return at
+                .refuse(format!("{bytes} bytes from byte {offset} are not inside a buffer of {all} bytes"));
+        }
+        if !region.bytes.is_multiple_of(size) || !region.offset.is_multiple_of(size) {
+            let (bytes, offset) = (region.bytes, region.offset);
+            return at
+                .refuse(format!("{bytes} bytes from byte {offset} are not whole elements of {size} bytes"));
+        }
+    }
+    Ok(())
+}
+
+/// The regions hold whole elements of a type that can be added.
+pub(crate) fn check_sum(at: Operand, dtype: DType, regions: &[Region<'_>]) -> Result<()> {
+    if !is_summable(dtype) {
+        return at.refuse(format!("there is no sum of {dtype}"));
+    }
+    check_regions(at, dtype.bytes(), regions)
+}
+
+/// `whole` has `world_size` parts of the length of `part`.
+pub(crate) fn check_gather(
+    at: Operand,
+    world_size: usize,
+    part: Region<'_>,
+    whole: Region<'_>,
+) -> Result<()> {
+    if part.bytes.checked_mul(world_size) == Some(whole.bytes) {
+        return Ok(());
+    }
+    let (part, whole) = (part.bytes, whole.bytes);
+    at.refuse(format!("{whole} bytes are not {world_size} times {part} bytes"))
+}
+
+/// `root` is a rank of the group.
+pub(crate) fn check_root(at: Operand, world_size: usize, root: usize) -> Result<()> {
+    if root < world_size { Ok(()) } else { at.refuse(format!("there is no rank {root} among {world_size}")) }
+}
+
+/// All peers are other ranks of the group, all regions can be moved, and none is received over another.
+pub(crate) fn check_point_to_point(
+    at: Operand,
+    own: usize,
+    world_size: usize,
+    sends: &[(usize, Region<'_>)],
+    receives: &[(usize, Region<'_>)],
+) -> Result<()> {
+    for (peer, region) in sends.iter().chain(receives) {
+        check_peer(at, own, world_size, *peer)?;
+        check_regions(at, 2, &[*region])?;
+    }
+    check_overlap(at, sends, receives)
+}
+
+fn check_peer(at: Operand, own: usize, world_size: usize, peer: usize) -> Result<()> {
+    check_root(at, world_size, peer)?;
+    if peer == own {
+        return at.refuse(format!("rank {peer} of the group is the caller itself"));
+    }
+    Ok(())
+}
+
+/// No receive overlaps another region of the same exchange.
+fn check_overlap(at: Operand, sends: &[(usize, Region<'_>)], receives: &[(usize, Region<'_>)]) -> Result<()> {
+    for (index, (_, target)) in receives.iter().enumerate() {
+        let others = sends.iter().chain(&receives[index + 1..]);
+        if let Some((peer, other)) = others.into_iter().find(|(_, other)| overlap(target, other)) {
+            let (start, end) = (other.offset, other.offset + other.bytes);
+            return at.refuse(format!(
+                "bytes {start}..{end} of a buffer, for rank {peer}, overlap what is received there"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn overlap(a: &Region<'_>, b: &Region<'_>) -> bool {
+    std::ptr::eq(a.buffer, b.buffer) && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+}
+
+/// The groups hold every rank of `world_size` once.
+pub(crate) fn check_groups(at: Operand, world_size: usize, groups: &[Vec<usize>]) -> Result<()> {
+    let mut seen = vec![false; world_size];
+    for rank in groups.iter().flatten() {
+        match seen.get_mut(*rank) {
+            Some(seen) if !*seen => *seen = true,
+            Some(_) => return at.refuse(format!("rank {rank} is in two groups")),
+            None => return at.refuse(format!("there is no rank {rank} among {world_size}")),
+        }
+    }
+    match seen.iter().position(|seen| !seen) {
+        Some(rank) => at.refuse(format!("rank {rank} is in no group")),
+        None => Ok(()),
+    }
+}
+
+/// The number of the group that holds `rank`, and the place in it.
+pub(crate) fn my_group(groups: &[Vec<usize>], rank: usize) -> (usize, usize) {
+    let place =
+        |(number, group): (usize, &Vec<usize>)| Some((number, group.iter().position(|r| *r == rank)?));
+    groups.iter().enumerate().find_map(place).unwrap_or_default()
+}

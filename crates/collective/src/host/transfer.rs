@@ -1,0 +1,333 @@
+//! Moves operands between ranks: many sends and receives at a time, piece by piece, none waiting for another.
+
+use std::time::Instant;
+
+use device::{Backend, Region};
+use half::bf16;
+
+use crate::call::{Call, Operation, Signature};
+use crate::error::{CollectiveError, Failure, Result};
+use crate::host::Operand;
+use crate::link::{Closed, Link, Message};
+use crate::piece::{PIECE_BYTES, Piece, Pool};
+
+/// Where bytes come from.
+enum Source<'a> {
+    Region(Region<'a>),
+    Bytes(&'a [u8]),
+}
+
+/// Where bytes go.
+enum Sink<'a> {
+    Region(Region<'a>),
+    /// As many as the sender says.
+    Bytes(&'a mut Vec<u8>),
+    /// One message of the region's length, kept apart from it.
+    Piece(Region<'a>, &'a mut Piece),
+}
+
+struct Outgoing<'a> {
+    to: usize,
+    signature: Signature,
+    source: Source<'a>,
+    moved: usize,
+    /// A message that found the queue full.
+    waiting: Option<Message>,
+    done: bool,
+}
+
+struct Incoming<'a> {
+    from: usize,
+    expected: Signature,
+    sink: Sink<'a>,
+    moved: usize,
+    done: bool,
+}
+
+/// Bytes of operands that went out and came in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+impl std::ops::AddAssign for Moved {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.received += other.received;
+    }
+}
+
+/// Sends and receives to do together. Those with one peer in one direction go in the order they were added.
+pub(crate) struct Transfers<'a> {
+    call: Call,
+    outgoing: Vec<Outgoing<'a>>,
+    incoming: Vec<Incoming<'a>>,
+}
+
+impl<'a> Transfers<'a> {
+    pub(crate) fn new(call: Call) -> Self {
+        Transfers { call, outgoing: Vec::new(), incoming: Vec::new() }
+    }
+
+    fn outgoing(&mut self, to: usize, signature: Signature, source: Source<'a>) {
+        self.outgoing.push(Outgoing { to, signature, source, moved: 0, waiting: None, done: false });
+    }
+
+    fn incoming(&mut self, from: usize, expected: Signature, sink: Sink<'a>) {
+        self.incoming.push(Incoming { from, expected, sink, moved: 0, done: false });
+    }
+
+    pub(crate) fn send(&mut self, to: usize, signature: Signature, region: Region<'a>) {
+        self.outgoing(to, signature, Source::Region(region));
+    }
+
+    pub(crate) fn send_bytes(&mut self, to: usize, signature: Signature, bytes: &'a [u8]) {
+        self.outgoing(to, signature.bytes(bytes.len()), Source::Bytes(bytes));
+    }
+
+    pub(crate) fn receive(&mut self, from: usize, expected: Signature, region: Region<'a>) {
+        self.incoming(from, expected, Sink::Region(region));
+    }
+
+    pub(crate) fn receive_bytes(&mut self, from: usize, expected: Signature, bytes: &'a mut Vec<u8>) {
+        bytes.clear();
+        self.incoming(from, expected, Sink::Bytes(bytes));
+    }
+
+    /// Receives what belongs into `region`, of at most one piece, beside it.
+    pub(crate) fn receive_piece(
+        &mut self,
+        from: usize,
+        expected: Signature,
+        region: Region<'a>,
+        piece: &'a mut Piece,
+    ) {
+        self.incoming(from, expected, Sink::Piece(region, piece));
+    }
+
+    /// Moves everything, or fails at the first failed peer, mismatch or silence of a whole timeout.
+    pub(crate) fn run<L: Link>(mut self, link: &mut L, pool: &mut Pool) -> Result<Moved> {
+        let (rank, timeout) = (link.world_rank(link.rank()), link.timeout());
+        let mut moved = Moved::default();
+        let mut deadline = Instant::now() + timeout;
+        loop {
+            if let Some(failure) = link.failure() {
+                return Err(CollectiveError::failed(rank, self.call, failure));
+            }
+            let before = (moved.sent, moved.received, self.pending());
+            self.send_ready(link, pool, &mut moved)?;
+            self.receive_ready(link, pool, &mut moved)?;
+            if self.pending() == 0 {
+                return Ok(moved);
+            }
+            let now = Instant::now();
+            if before != (moved.sent, moved.received, self.pending()) {
+                deadline = now + timeout;
+            } else if now >= deadline {
+                return Err(self.timed_out(link));
+            } else {
+                let (sends, receives) = self.peers();
+                link.wait(&sends, &receives, deadline);
+            }
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.outgoing.iter().filter(|o| !o.done).count() + self.incoming.iter().filter(|i| !i.done).count()
+    }
+
+    fn peers(&self) -> (Vec<usize>, Vec<usize>) {
+        let sends = self.outgoing.iter().filter(|o| !o.done).map(|o| o.to);
+        let receives = self.incoming.iter().filter(|i| !i.done).map(|i| i.from);
+        (sends.collect(), receives.collect())
+    }
+
+    fn timed_out<L: Link>(&self, link: &L) -> CollectiveError {
+        let (sends, receives) = self.peers();
+        let absent = if self.call.operation.is_point_to_point() { None } else { link.absent(self.call) };
+        let peer = absent.or(receives.first().or(sends.first()).copied()).unwrap_or(link.rank());
+        CollectiveError::Timeout {
+            rank: link.world_rank(link.rank()),
+            call: self.call,
+            peer: link.world_rank(peer),
+            waited: link.timeout(),
+        }
+    }
+
+    fn send_ready<L: Link>(&mut self, link: &mut L, pool: &mut Pool, moved: &mut Moved) -> Result<()> {
+        let rank = link.world_rank(link.rank());
+        let mut full = vec![false; link.world_size()];
+        for outgoing in self.outgoing.iter_mut().filter(|outgoing| !outgoing.done) {
+            while !outgoing.done && !full[outgoing.to] {
+                let (message, bytes) =
+                    outgoing.next(pool).map_err(CollectiveError::device(rank, self.call))?;
+                match link.try_send(outgoing.to, message) {
+                    Ok(None) => {
+                        moved.sent += bytes as u64;
+                        outgoing.advance(bytes);
+                    }
+                    Ok(Some(message)) => {
+                        outgoing.waiting = Some(message);
+                        full[outgoing.to] = true;
+                    }
+                    Err(Closed) => return Err(closed(link, self.call, outgoing.to)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_ready<L: Link>(&mut self, link: &mut L, pool: &mut Pool, moved: &mut Moved) -> Result<()> {
+        let mut empty = vec![false; link.world_size()];
+        for incoming in self.incoming.iter_mut().filter(|incoming| !incoming.done) {
+            while !incoming.done && !empty[incoming.from] {
+                match link.try_receive(incoming.from) {
+                    Ok(Some(message)) => {
+                        moved.received += incoming.take(link, self.call, message, pool)? as u64;
+                    }
+                    Ok(None) => empty[incoming.from] = true,
+                    Err(Closed) => return Err(closed(link, self.call, incoming.from)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Outgoing<'_> {
+    fn total(&self) -> usize {
+        match self.source {
+            Source::Region(region) => region.bytes,
+            Source::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// The next message and the bytes of the operand that it stands for.
+    fn next(&mut self, pool: &mut Pool) -> device::Result<(Message, usize)> {
+        let left = self.total() - self.moved;
+        let len = left.min(PIECE_BYTES);
+        let stands_for = if is_meta(&self.source) { left } else { len };
+        let message = match (self.waiting.take(), &self.source) {
+            (Some(message), _) => message,
+            (None, Source::Region(region)) => {
+                Message { signature: self.signature, piece: read(region.part(self.moved, len), pool)? }
+            }
+            (None, Source::Bytes(bytes)) => {
+                let mut piece = pool.take(len);
+                piece.bytes_mut().copy_from_slice(&bytes[self.moved..self.moved + len]);
+                Message { signature: self.signature, piece }
+            }
+        };
+        Ok((message, stands_for))
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.moved += bytes;
+        self.done = self.moved == self.total();
+    }
+}
+
+impl Incoming<'_> {
+    /// Takes a message in; the bytes of the operand that it stands for.
+    fn take<L: Link>(&mut self, link: &L, call: Call, message: Message, pool: &mut Pool) -> Result<usize> {
+        let rank = link.world_rank(link.rank());
+        let Message { signature: theirs, piece } = message;
+        if !self.expected.agrees(&theirs) {
+            let mut mine = self.expected;
+            mine.call.operation = call.operation;
+            return Err(CollectiveError::Mismatch { rank, mine, peer: link.world_rank(self.from), theirs });
+        }
+        let len = piece.bytes().len();
+        let (due, stands_for) = self.due(&theirs);
+        if len != due {
+            let peer = link.world_rank(self.from);
+            let problem = format!("rank {peer} sent a piece of {len} bytes where {due} were due");
+            return Err(CollectiveError::Operand { rank, call, problem });
+        }
+        match &mut self.sink {
+            Sink::Region(region) => {
+                write(piece.bytes(), region.part(self.moved, len))
+                    .map_err(CollectiveError::device(rank, call))?;
+                pool.put(piece);
+            }
+            Sink::Bytes(bytes) => {
+                bytes.extend_from_slice(piece.bytes());
+                pool.put(piece);
+            }
+            Sink::Piece(_, kept) => pool.put(std::mem::replace(kept, piece)),
+        }
+        self.moved += stands_for;
+        self.done = self.moved == self.total(&theirs);
+        Ok(stands_for)
+    }
+
+    fn total(&self, theirs: &Signature) -> usize {
+        match &self.sink {
+            Sink::Region(region) | Sink::Piece(region, _) => region.bytes,
+            Sink::Bytes(_) => theirs.bytes.unwrap_or(0) as usize,
+        }
+    }
+
+    /// Bytes that the next message must have, and bytes of the operand that it stands for.
+    fn due(&self, theirs: &Signature) -> (usize, usize) {
+        let left = self.total(theirs).saturating_sub(self.moved);
+        match &self.sink {
+            Sink::Region(region) | Sink::Piece(region, _) if on_meta(region) => (0, left),
+            _ => (left.min(PIECE_BYTES), left.min(PIECE_BYTES)),
+        }
+    }
+}
+
+fn is_meta(source: &Source<'_>) -> bool {
+    matches!(source, Source::Region(region) if on_meta(region))
+}
+
+/// Whether nothing stands behind a region.
+pub(crate) fn on_meta(region: &Region<'_>) -> bool {
+    region.buffer.backend() == Backend::Meta
+}
+
+/// A copy of at most one piece of a region; empty on Meta.
+pub(crate) fn read(region: Region<'_>, pool: &mut Pool) -> device::Result<Piece> {
+    if on_meta(&region) {
+        return Ok(pool.take(0));
+    }
+    let mut piece = pool.take(region.bytes);
+    // Every element type has 16 bits or more, so bytes are moved as pairs.
+    let values = region.buffer.read::<bf16>(region.offset, region.bytes / 2)?;
+    piece.bytes_mut().copy_from_slice(bytemuck::cast_slice(&values));
+    Ok(piece)
+}
+
+/// Writes bytes into a region of their length; nothing on Meta.
+pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
+    if !on_meta(&region) {
+        let mut values = region.buffer.write::<bf16>(region.offset, region.bytes / 2)?;
+        bytemuck::cast_slice_mut::<bf16, u8>(&mut values).copy_from_slice(bytes);
+    }
+    Ok(())
+}
+
+/// Copies between two regions of one length, which may be one and the same.
+pub(crate) fn copy(at: Operand, source: Region<'_>, target: Region<'_>) -> Result<()> {
+    let same = std::ptr::eq(source.buffer, target.buffer) && source.offset == target.offset;
+    if same || on_meta(&source) {
+        return Ok(());
+    }
+    let refused = |source| CollectiveError::Device { rank: at.rank, call: at.call, source };
+    let from = source.buffer.read::<bf16>(source.offset, source.bytes / 2).map_err(refused)?;
+    let mut to = target.buffer.write::<bf16>(target.offset, target.bytes / 2).map_err(refused)?;
+    to.copy_from_slice(&from);
+    Ok(())
+}
+
+fn closed<L: Link>(link: &L, call: Call, peer: usize) -> CollectiveError {
+    let reason = match call.operation {
+        Operation::Send => "it ended without receiving this",
+        Operation::Receive | Operation::Exchange => "it ended without sending this",
+        _ => "it ended without making this call",
+    };
+    let ended = Failure { rank: link.world_rank(peer), reason: reason.to_owned() };
+    CollectiveError::failed(link.world_rank(link.rank()), call, link.failure().unwrap_or(ended))
+}

@@ -1,0 +1,56 @@
+//! How ranks talk: small host messages on the control plane, device regions on the data plane.
+//!
+//! The one idea: **a wait never hangs and a sum never changes**. Every call has a sequence number and every
+//! wait a deadline; a rank that fails, falls silent or makes another call than its peers is an error on all of
+//! them that names rank, operation and number ([`CollectiveError`]). Sums over ranks are added in the order of
+//! a fixed tree and rounded at each node, so their bits do not depend on who came first.
+//!
+//! A worker holds one [`Communicator`], whichever transport it came from:
+//!
+//! * [`Communicator::solo`]: a world of one;
+//! * [`threads::run`]: ranks as threads of one process;
+//! * [`Communicator::counted`]: one rank of many alone, for planning: it moves nothing and counts everything.
+//!
+//! ```
+//! use collective::threads::{Options, run};
+//! use device::{Category, DType, Device, DeviceOptions, Request, StreamKind};
+//!
+//! let sums = run(3, Options::default(), |mut communicator| -> Result<f32, String> {
+//!     let rank = communicator.rank();
+//!     let device = Device::cpu(rank, &DeviceOptions::default()).map_err(|e| e.to_string())?;
+//!     let request = Request::new(Category::Communication, "example");
+//!     let buffer = device.allocate(4, request).map_err(|e| e.to_string())?;
+//!     let region = buffer.region(0, 4);
+//!     device.copy_from_host(&[rank as f32 + 1.0], region).map_err(|e| e.to_string())?;
+//!     let data = &mut communicator.data;
+//!     data.all_reduce(region, DType::F32, StreamKind::Reduce).map_err(|e| e.to_string())?;
+//!     Ok(buffer.read::<f32>(0, 1).map_err(|e| e.to_string())?[0])
+//! })?;
+//! assert_eq!(sums, [6.0, 6.0, 6.0]);
+//! # Ok::<(), collective::threads::RunError<String>>(())
+//! ```
+//!
+//! What it must never know: what the numbers mean. A further transport for host memory implements the queues of
+//! `link` and gets both planes from `host`; one for device memory implements [`DataPlane`].
+
+mod call;
+mod communicator;
+mod control;
+mod counted;
+mod data;
+mod error;
+mod geometry;
+mod host;
+mod link;
+mod piece;
+mod solo;
+mod sum;
+pub mod threads;
+mod traffic;
+
+pub use call::{Call, Operation, Plane, Signature};
+pub use communicator::Communicator;
+pub use control::{ControlPlane, Watch};
+pub use data::DataPlane;
+pub use error::{CollectiveError, Failure, Result};
+pub use traffic::{OperationTraffic, Traffic};

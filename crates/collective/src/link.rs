@@ -1,0 +1,66 @@
+//! What a host transport must offer: queues of messages between each pair of ranks. Everything else — pieces,
+//! sums, matching, deadlines — is `host`'s, once for all transports.
+
+use std::time::{Duration, Instant};
+
+use crate::call::{Call, Signature};
+use crate::control::Watch;
+use crate::error::Failure;
+use crate::piece::Piece;
+
+/// One message: part of the operand of a call.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// What the sender is in.
+    pub(crate) signature: Signature,
+    /// The bytes; none from a Meta device.
+    pub(crate) piece: Piece,
+}
+
+/// The peer has ended and will neither send nor receive any more.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+/// Bounded queues of messages, first in, first out, from and to every other rank of a group.
+pub(crate) trait Link: Sized + 'static {
+    /// This rank's number in the group.
+    fn rank(&self) -> usize;
+
+    /// How many ranks the group has.
+    fn world_size(&self) -> usize;
+
+    /// The number in the world of a rank of the group.
+    fn world_rank(&self, rank: usize) -> usize;
+
+    /// How long a peer may be silent.
+    fn timeout(&self) -> Duration;
+
+    /// Puts a message into the queue to a peer, or hands it back where that is full.
+    fn try_send(&mut self, to: usize, message: Message) -> Result<Option<Message>, Closed>;
+
+    /// Takes the next message out of the queue from a peer.
+    fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed>;
+
+    /// Returns when one of these peers can be sent to or received from or has ended, when a rank has failed,
+    /// at the deadline, or earlier.
+    fn wait(&mut self, sends: &[usize], receives: &[usize], deadline: Instant);
+
+    /// The first failure in the world.
+    fn failure(&self) -> Option<Failure>;
+
+    /// Tells the world that this rank ends.
+    fn fail(&mut self, reason: &str);
+
+    /// [`Link::failure`] as a value of its own.
+    fn watch(&self) -> Watch;
+
+    /// Says that this rank begins a collective. A transport that knows already that another rank began a
+    /// different one in its place answers with that rank and its signature; others find out by messages.
+    fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)>;
+
+    /// A rank of the group that is known not to have begun a collective yet.
+    fn absent(&self, call: Call) -> Option<usize>;
+
+    /// The link of a group of some of these ranks, of which this is one; `sequence` is the split's.
+    fn split(&mut self, sequence: u64, group: usize, members: &[usize]) -> Self;
+}

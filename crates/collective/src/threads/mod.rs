@@ -1,0 +1,189 @@
+//! Ranks as threads of one process.
+//!
+//! [`run`] gives each rank a thread and its end of bounded queues to all others. The first rank that fails or
+//! panics ends them all: whoever waits is woken and told which rank it was and why.
+
+mod link;
+mod mesh;
+mod signal;
+mod world;
+
+use std::any::Any;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, Sender, never, select, unbounded};
+
+use crate::communicator::Communicator;
+use crate::host::{HostControl, HostData};
+use link::ThreadLink;
+use mesh::Mesh;
+use world::World;
+
+/// How long ranks wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// A peer that is silent for so long while it is waited for is an error.
+    pub timeout: Duration,
+    /// After a failure, ranks that are not waiting have so long to end before they are left behind.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { timeout: Duration::from_secs(60), grace: Duration::from_secs(5) }
+    }
+}
+
+/// Why a world ended: the first failure in it.
+#[derive(Debug, thiserror::Error)]
+#[error("rank {rank}: {cause}{}", left_behind(abandoned))]
+pub struct RunError<E: Display> {
+    /// Rank that failed first.
+    pub rank: usize,
+    /// What happened to it.
+    pub cause: Cause<E>,
+    /// Ranks that had not ended after the grace time; their threads end with the process.
+    pub abandoned: Vec<usize>,
+}
+
+/// What happened to the rank that failed first.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause<E: Display> {
+    /// It returned an error.
+    #[error("{0}")]
+    Error(E),
+    /// It panicked.
+    #[error("panicked: {0}")]
+    Panic(String),
+    /// It said that it fails ([`crate::ControlPlane::fail`]).
+    #[error("{0}")]
+    Declared(String),
+    /// Its thread could not be started.
+    #[error("no thread for it: {0}")]
+    Spawn(std::io::Error),
+}
+
+fn left_behind(ranks: &[usize]) -> String {
+    if ranks.is_empty() { String::new() } else { format!(" (ranks {ranks:?} did not stop in time)") }
+}
+
+type Outcome<T, E> = Result<T, Cause<E>>;
+
+/// Runs `body` as every rank of a world, each on a thread `rank-N`, and returns their results in rank order.
+///
+/// # Errors
+/// The first failure: a rank that returned an error, panicked or said that it fails. The other ranks' pending
+/// and later calls then return [`crate::CollectiveError::PeerFailed`], so that they end as well.
+pub fn run<T, E, F>(world_size: usize, options: Options, body: F) -> Result<Vec<T>, RunError<E>>
+where
+    F: Fn(Communicator) -> Result<T, E> + Send + Sync + 'static,
+    T: Send + 'static,
+    E: Display + Send + 'static,
+{
+    let world = Arc::new(World::new(world_size));
+    let meshes = [(); 2].map(|()| Mesh::new(Arc::clone(&world), (0..world_size).collect()));
+    let body = Arc::new(body);
+    let (sender, receiver) = unbounded();
+    for rank in 0..world_size {
+        let seat = Seat { world: Arc::clone(&world), meshes: meshes.clone(), rank, timeout: options.timeout };
+        let (body, outcomes) = (Arc::clone(&body), sender.clone());
+        let started =
+            Builder::new().name(format!("rank-{rank}")).spawn(move || seat.occupy(&*body, &outcomes));
+        if let Err(error) = started {
+            world.fail(rank, &format!("no thread for it: {error}"));
+            // The channel is unbounded and its receiver lives in this function.
+            let _ = sender.send((rank, Err(Cause::Spawn(error))));
+            (rank..world_size).for_each(|rank| world.ended(rank).raise());
+            break;
+        }
+    }
+    drop(sender);
+    conclude(&world, collect(&world, world_size, &receiver, options.grace))
+}
+
+/// What a rank's thread is given.
+struct Seat {
+    world: Arc<World>,
+    meshes: [Arc<Mesh>; 2],
+    rank: usize,
+    timeout: Duration,
+}
+
+impl Seat {
+    fn occupy<T, E: Display>(
+        self,
+        body: &impl Fn(Communicator) -> Result<T, E>,
+        outcomes: &Sender<(usize, Outcome<T, E>)>,
+    ) {
+        let outcome = match catch_unwind(AssertUnwindSafe(|| body(self.communicator()))) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(Cause::Error(error)),
+            Err(payload) => Err(Cause::Panic(panic_message(&*payload))),
+        };
+        if let Err(cause) = &outcome {
+            self.world.fail(self.rank, &cause.to_string());
+        }
+        // After the failure, so that nobody takes a failed rank for one that has merely ended.
+        self.world.ended(self.rank).raise();
+        // The receiver is gone where this rank was left behind.
+        let _ = outcomes.send((self.rank, outcome));
+    }
+
+    fn communicator(&self) -> Communicator {
+        let [control, data] = &self.meshes;
+        let link = |mesh: &Arc<Mesh>| ThreadLink::new(Arc::clone(mesh), self.rank, self.timeout);
+        Communicator {
+            control: Box::new(HostControl::new(link(control))),
+            data: Box::new(HostData::new(link(data))),
+        }
+    }
+}
+
+/// The outcomes of all ranks, `None` for those that did not end in time after a failure.
+fn collect<T, E: Display>(
+    world: &World,
+    world_size: usize,
+    outcomes: &Receiver<(usize, Outcome<T, E>)>,
+    grace: Duration,
+) -> Vec<Option<Outcome<T, E>>> {
+    let mut all: Vec<_> = (0..world_size).map(|_| None).collect();
+    let mut deadline = None;
+    loop {
+        let failed = if deadline.is_none() { world.failed().receiver().clone() } else { never() };
+        let at = deadline.map_or_else(never, crossbeam::channel::at);
+        select! {
+            recv(outcomes) -> outcome => match outcome {
+                Ok((rank, outcome)) => all[rank] = Some(outcome),
+                Err(_) => return all,
+            },
+            recv(failed) -> _ => deadline = Some(Instant::now() + grace),
+            recv(at) -> _ => return all,
+        }
+    }
+}
+
+fn conclude<T, E: Display>(
+    world: &World,
+    outcomes: Vec<Option<Outcome<T, E>>>,
+) -> Result<Vec<T>, RunError<E>> {
+    let Some(failure) = world.failure() else {
+        // Without a failure every rank has ended, and none with an error.
+        return Ok(outcomes.into_iter().flatten().flatten().collect());
+    };
+    let abandoned = (0..outcomes.len()).filter(|rank| !world.ended(*rank).is_raised()).collect();
+    let outcome = outcomes.into_iter().nth(failure.rank).flatten();
+    let cause = match outcome {
+        Some(Err(cause)) => cause,
+        _ => Cause::Declared(failure.reason),
+    };
+    Err(RunError { rank: failure.rank, cause, abandoned })
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,86 @@
+//! One rank without the others counts what it would move with them.
+
+mod common;
+
+use collective::threads::{Options, run};
+use collective::{Communicator, Operation, Traffic};
+use common::{Outcome, STREAM, buffer, cpu, filled, meta};
+use device::{DType, Device};
+
+/// Every operation of the data plane, with sizes that do not divide.
+fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
+    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    let data = &mut communicator.data;
+    let (small, large) = (buffer(device, 4 * 7), buffer(device, 4 * 7 * world_size));
+    let (part, whole) = (small.region(0, small.bytes()), large.region(0, large.bytes()));
+    let odd = buffer(device, 600_002);
+    data.all_reduce(odd.region(0, 600_002), DType::Bf16, STREAM)?;
+    data.all_reduce(part, DType::F32, STREAM)?;
+    data.reduce_scatter(whole, part, DType::F32, STREAM)?;
+    data.all_gather(part, whole, STREAM)?;
+    for root in 0..world_size {
+        data.broadcast(root, odd.region(0, 600_000), STREAM)?;
+    }
+    if rank % 2 == 0 && rank + 1 < world_size {
+        data.send(rank + 1, part, STREAM)?;
+    } else if rank % 2 == 1 {
+        data.receive(rank - 1, part, STREAM)?;
+    }
+    let peers: Vec<_> = (0..world_size).filter(|peer| *peer != rank).collect();
+    let sends: Vec<_> = peers.iter().map(|peer| (*peer, odd.region(0, 300_000))).collect();
+    let receives: Vec<_> = peers.iter().map(|peer| (*peer, large.region(28 * peer, 28))).collect();
+    data.exchange(&sends[..0], &[], STREAM)?;
+    let shorter: Vec<_> = sends.iter().map(|(peer, region)| (*peer, region.part(0, 28))).collect();
+    data.exchange(&shorter, &receives, STREAM)?;
+    data.barrier(STREAM)?;
+    Ok(data.traffic())
+}
+
+#[test]
+fn threads_on_cpu_and_meta_and_counted_agree() {
+    for world_size in 1..=5 {
+        let real = run(world_size, Options::default(), |mut c| {
+            let device = cpu(c.rank());
+            work(&mut c, &device)
+        });
+        let imagined = run(world_size, Options::default(), |mut c| {
+            let device = meta(c.rank());
+            work(&mut c, &device)
+        });
+        let counted: Vec<_> = (0..world_size)
+            .map(|rank| work(&mut Communicator::counted(rank, world_size), &meta(rank)).unwrap())
+            .collect();
+        assert_eq!(real.unwrap(), counted, "{world_size} ranks");
+        assert_eq!(imagined.unwrap(), counted, "{world_size} ranks on Meta");
+    }
+}
+
+#[test]
+fn traffic_is_by_operation() {
+    let traffic = work(&mut Communicator::counted(1, 4), &meta(1)).unwrap();
+    let reduced = traffic.get(Operation::AllReduce);
+    assert_eq!(reduced.calls, 2);
+    // 300,001 elements in shards of 75,001, the last one shorter by 3; and 7 in shards of 2, 2, 2, 1.
+    assert_eq!(reduced.bytes_sent, 2 * (300_001 + 2 * 75_001) + 4 * (7 + 2 * 2));
+    assert_eq!(reduced.bytes_sent, reduced.bytes_received);
+    assert_eq!(traffic.get(Operation::Barrier).calls, 1);
+    let total = traffic.total().bytes_sent;
+    assert_eq!(total, Operation::ALL.iter().map(|o| traffic.get(*o).bytes_sent).sum::<u64>());
+}
+
+#[test]
+fn a_counted_rank_gets_its_own_values_back() {
+    let device = cpu(2);
+    let mut communicator = Communicator::counted(2, 3);
+    let mut message = vec![7];
+    communicator.control.broadcast(0, &mut message).unwrap();
+    assert_eq!(message, [7]);
+    assert_eq!(communicator.control.all_gather(&[1, 2]).unwrap(), [[1, 2]; 3]);
+    assert_eq!(communicator.control.gather(0, &[1]).unwrap(), None);
+    assert_eq!(communicator.control.gather(2, &[1]).unwrap().unwrap(), [[1]; 3]);
+    let (own, all) = (filled(&device, &[1.5f32, 2.5]), buffer(&device, 24));
+    communicator.data.all_gather(own.region(0, 8), all.region(0, 24), STREAM).unwrap();
+    assert_eq!(*all.read::<f32>(0, 6).unwrap(), [1.5, 2.5, 1.5, 2.5, 1.5, 2.5]);
+    communicator.data.all_reduce(own.region(0, 8), DType::F32, STREAM).unwrap();
+    assert_eq!(*own.read::<f32>(0, 2).unwrap(), [1.5, 2.5]);
+}

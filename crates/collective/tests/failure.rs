@@ -1,0 +1,232 @@
+//! Ranks that disagree, fail, panic or fall silent: everybody hears who and why, nobody hangs.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use collective::threads::{Cause, Options, run};
+use collective::{CollectiveError, Communicator, Operation, Plane};
+use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta};
+use device::{DType, Device};
+
+const PATIENT: Options = Options { timeout: Duration::from_secs(30), grace: Duration::from_secs(10) };
+
+type Step = fn(&mut Communicator, &Device) -> Outcome<()>;
+
+/// What rank 0 does, what rank 1 does, and what of both the error says.
+const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
+    (
+        |c, d| reduce(c, d, 8, DType::F32),
+        |c, _| Ok(c.data.barrier(STREAM)?),
+        ["all-reduce #1 of 8 bytes of f32", "barrier #1"],
+    ),
+    (|c, d| reduce(c, d, 8, DType::F32), |c, d| reduce(c, d, 12, DType::F32), ["of 8 bytes", "of 12 bytes"]),
+    (|c, d| reduce(c, d, 8, DType::F32), |c, d| reduce(c, d, 8, DType::Bf16), ["of f32", "of bf16"]),
+    (
+        |c, d| broadcast(c, d, 0),
+        |c, d| broadcast(c, d, 1),
+        ["broadcast #1 with root 0", "broadcast #1 with root 1"],
+    ),
+    (|c, d| send(c, d, 1, 8), |c, d| receive(c, d, 0, 4), ["send #0 of 8 bytes", "receive #0 of 4 bytes"]),
+    (|c, d| send(c, d, 1, 8), |c, _| Ok(c.data.barrier(STREAM)?), ["send #0", "barrier #1"]),
+    (
+        |c, _| Ok(c.control.barrier()?),
+        |c, _| Ok(drop(c.control.gather(0, &[])?)),
+        ["control barrier #0", "control gather #0"],
+    ),
+    (
+        |c, _| Ok(drop(c.data.split(&[vec![0, 1]])?)),
+        |c, _| Ok(drop(c.data.split(&[vec![0], vec![1]])?)),
+        ["[[0, 1]]", "[[0], [1]]"],
+    ),
+];
+
+fn reduce(c: &mut Communicator, device: &Device, bytes: usize, dtype: DType) -> Outcome<()> {
+    Ok(c.data.all_reduce(buffer(device, bytes).region(0, bytes), dtype, STREAM)?)
+}
+
+fn broadcast(c: &mut Communicator, device: &Device, root: usize) -> Outcome<()> {
+    Ok(c.data.broadcast(root, buffer(device, 8).region(0, 8), STREAM)?)
+}
+
+fn send(c: &mut Communicator, device: &Device, to: usize, bytes: usize) -> Outcome<()> {
+    c.data.send(to, buffer(device, bytes).region(0, bytes), STREAM)?;
+    // A send may return before it is received: stay, so that the peer sees the message and not the end.
+    Ok(c.control.barrier()?)
+}
+
+fn receive(c: &mut Communicator, device: &Device, from: usize, bytes: usize) -> Outcome<()> {
+    Ok(c.data.receive(from, buffer(device, bytes).region(0, bytes), STREAM)?)
+}
+
+#[test]
+fn ranks_that_disagree_are_named() {
+    for (index, (zero, one, words)) in DISAGREEMENTS.into_iter().enumerate() {
+        for device in [cpu, meta] {
+            let outcome = run(2, PATIENT, move |mut c| {
+                let device = device(c.rank());
+                c.data.barrier(STREAM)?;
+                if c.rank() == 0 { zero(&mut c, &device) } else { one(&mut c, &device) }
+            });
+            let (_, text) = first_error(outcome);
+            for word in words.iter().chain(&["rank 0", "rank 1"]) {
+                assert!(text.contains(word), "case {index}: {word} is not in: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failure_ends_pending_and_later_calls_of_all() {
+    let ends: [(Step, &str); 3] = [
+        (|_, _| Err(Failed::Other("disk full".into())), "disk full"),
+        (|_, _| panic!("index 7 of {}", 7), "index 7 of 7"),
+        (|c, _| Ok(c.control.fail("corpus unreadable")), "corpus unreadable"),
+    ];
+    for (end, reason) in ends {
+        let begin = Instant::now();
+        let (sender, heard) = std::sync::mpsc::channel();
+        let outcome = run(4, PATIENT, move |mut c| -> Outcome<()> {
+            let device = cpu(c.rank());
+            if c.rank() == 2 {
+                std::thread::sleep(Duration::from_millis(20));
+                return end(&mut c, &device);
+            }
+            let pending =
+                if c.rank() == 0 { c.control.barrier().err() } else { c.data.barrier(STREAM).err() };
+            let later = [
+                c.control.all_gather(b"x").err(),
+                c.data.send(if c.rank() == 0 { 1 } else { 0 }, buffer(&device, 4).region(0, 4), STREAM).err(),
+                c.data.synchronize(STREAM).err(),
+            ];
+            assert_eq!(c.control.watch().failure().unwrap().rank, 2);
+            for error in later.into_iter().chain([pending]) {
+                let _ = sender.send((c.rank(), error.unwrap()));
+            }
+            Ok(())
+        });
+        let error = outcome.unwrap_err();
+        assert_eq!(error.rank, 2);
+        assert!(error.cause.to_string().ends_with(reason), "{error}");
+        assert_eq!(error.abandoned, []);
+        let heard: Vec<_> = heard.iter().collect();
+        assert_eq!(heard.len(), 12);
+        for (who, error) in heard {
+            let CollectiveError::PeerFailed { rank, peer: 2, reason: said, .. } = &error else {
+                panic!("{error}")
+            };
+            assert!(*rank == who && said.contains(reason), "{error}");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5), "took {:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn a_silent_rank_is_a_timeout_that_names_it() {
+    let options = Options { timeout: Duration::from_millis(200), grace: Duration::from_millis(100) };
+    let begin = Instant::now();
+    let outcome = run(4, options, |mut c| -> Outcome<()> {
+        c.data.barrier(STREAM)?;
+        if c.rank() == 2 {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        Ok(c.data.barrier(STREAM)?)
+    });
+    let error = outcome.unwrap_err();
+    let Cause::Error(Failed::Collective(CollectiveError::Timeout { peer, call, .. })) = &error.cause else {
+        panic!("{error}")
+    };
+    assert_eq!((*peer, call.plane, call.operation, call.sequence), (2, Plane::Data, Operation::Barrier, 1));
+    assert_eq!(error.abandoned, [2]);
+    assert!(begin.elapsed() < Duration::from_secs(5), "took {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_a_timeout_as_well() {
+    let options = Options { timeout: Duration::from_millis(100), grace: Duration::from_secs(5) };
+    let outcome = run(2, options, |mut c| -> Outcome<()> {
+        let device = cpu(c.rank());
+        let large = buffer(&device, 16 << 20);
+        let peer = 1 - c.rank();
+        Ok(c.data.send(peer, large.region(0, 16 << 20), STREAM)?)
+    });
+    let (_, text) = first_error(outcome);
+    assert!(text.contains("send #0") && text.contains("did not answer within 0.1 s"), "{text}");
+}
+
+#[test]
+fn slow_progress_is_no_timeout() {
+    let options = Options { timeout: Duration::from_millis(300), grace: Duration::from_secs(1) };
+    let outcome = run(2, options, |mut c| -> Outcome<()> {
+        for _ in 0..4 {
+            if c.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(120));
+            }
+            c.data.barrier(STREAM)?;
+        }
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn a_rank_that_ends_early_is_named() {
+    let outcome = run(3, PATIENT, |mut c| -> Outcome<()> {
+        if c.rank() == 1 { Ok(()) } else { Ok(c.data.barrier(STREAM)?) }
+    });
+    let (_, text) = first_error(outcome);
+    assert!(text.contains("barrier #0: rank 1 failed: it ended without making this call"), "{text}");
+}
+
+#[test]
+fn errors_in_a_group_name_ranks_of_the_world() {
+    let outcome = run(4, PATIENT, |mut c| -> Outcome<()> {
+        let device = cpu(c.rank());
+        let mut group = c.data.split(&[vec![0, 1], vec![2, 3]])?;
+        let bytes = if c.rank() == 3 { 8 } else { 4 };
+        Ok(group.all_reduce(buffer(&device, bytes).region(0, bytes), DType::F32, STREAM)?)
+    });
+    let (_, text) = first_error(outcome);
+    assert!(text.contains("rank 2") && text.contains("rank 3"), "{text}");
+}
+
+#[test]
+fn operands_that_no_transport_can_serve_are_refused_alike() {
+    let cases: [(Step, &str); 9] = [
+        (|c, d| reduce(c, d, 8, DType::U32), "there is no sum of u32"),
+        (|c, d| reduce(c, d, 6, DType::F32), "6 bytes from byte 0 are not whole elements of 4 bytes"),
+        (|c, d| broadcast(c, d, 2), "there is no rank 2 among 2"),
+        (|c, d| receive(c, d, 0, 4), "rank 0 of the group is the caller itself"),
+        (|c, d| receive(c, d, 9, 4), "there is no rank 9 among 2"),
+        (|c, d| receive(c, d, 1, 3), "3 bytes from byte 0 are not whole elements of 2 bytes"),
+        (
+            |c, d| Ok(c.data.all_gather(buffer(d, 4).region(0, 4), buffer(d, 12).region(0, 12), STREAM)?),
+            "12 bytes are not 2 times 4 bytes",
+        ),
+        (
+            |c, d| Ok(c.data.broadcast(0, buffer(d, 4).region(2, 4), STREAM)?),
+            "4 bytes from byte 2 are not inside a buffer of 4 bytes",
+        ),
+        (|c, _| Ok(drop(c.data.split(&[vec![0], vec![0, 1]])?)), "rank 0 is in two groups"),
+    ];
+    for (case, text) in cases {
+        let counted = case(&mut Communicator::counted(0, 2), &meta(0)).unwrap_err().to_string();
+        assert!(counted.ends_with(text), "{counted}");
+        let outcome =
+            run(2, PATIENT, move |mut c| if c.rank() == 0 { case(&mut c, &cpu(0)) } else { Ok(()) });
+        let (rank, threads) = first_error(outcome);
+        assert_eq!(rank, 0);
+        assert!(threads.ends_with(text), "{threads}");
+    }
+}
+
+#[test]
+fn what_is_received_must_not_lie_over_what_is_sent() {
+    let mut solo = Communicator::counted(0, 2);
+    let both = filled(&cpu(0), &[0.0f32; 4]);
+    let (left, overlapping, right) = (both.region(0, 8), both.region(4, 8), both.region(8, 8));
+    solo.data.exchange(&[(1, left)], &[(1, right)], STREAM).unwrap();
+    solo.data.exchange(&[(1, left), (1, overlapping)], &[], STREAM).unwrap();
+    assert!(solo.data.exchange(&[(1, left)], &[(1, overlapping)], STREAM).is_err());
+    assert!(solo.data.exchange(&[], &[(1, right), (1, overlapping)], STREAM).is_err());
+}

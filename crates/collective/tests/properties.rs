@@ -1,0 +1,45 @@
+//! The order of sums, for any values and world.
+
+mod common;
+
+use collective::threads::{Options, run};
+use common::{Number, Outcome, STREAM, cpu, filled, tree_sum};
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
+    let inputs: Vec<Vec<T>> = ranks.iter().map(|row| row.iter().map(|v| T::of(*v)).collect()).collect();
+    let (world_size, count) = (inputs.len(), inputs[0].len());
+    let given = inputs.clone();
+    let outcome = run(world_size, Options::default(), move |mut c| -> Outcome<Vec<T>> {
+        let device = cpu(c.rank());
+        let buffer = filled(&device, &given[c.rank()]);
+        c.data.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
+        let sums = buffer.read::<T>(0, count)?.to_vec();
+        Ok(sums)
+    });
+    let expected: Vec<T> = (0..count).map(|place| tree_sum(0, world_size, &|r| inputs[r][place])).collect();
+    for sums in outcome.unwrap() {
+        prop_assert_eq!(bytemuck::cast_slice::<T, u8>(&sums), bytemuck::cast_slice::<T, u8>(&expected));
+    }
+    Ok(())
+}
+
+fn values() -> impl Strategy<Value = Vec<Vec<f32>>> {
+    (1usize..=9, 0usize..40).prop_flat_map(|(ranks, count)| {
+        // Far apart in size, so that every other order of additions rounds otherwise.
+        let value = (-8i32..8, -1.0f32..1.0).prop_map(|(exponent, mantissa)| mantissa * 2f32.powi(exponent));
+        proptest::collection::vec(proptest::collection::vec(value, count), ranks)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn sums_are_the_trees(ranks in values()) {
+        check::<f32>(ranks.clone())?;
+        check::<bf16>(ranks.clone())?;
+        check::<f16>(ranks)?;
+    }
+}

@@ -1,0 +1,111 @@
+//! A micro-batch as plain host arrays.
+
+use crate::Error;
+
+/// The values of a host array, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HostData {
+    /// Token numbers, class numbers.
+    U32(Vec<u32>),
+    /// Measurements.
+    F32(Vec<f32>),
+}
+
+/// A dense array on the host. The values are as many as the product of `shape`, the last axis fastest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostArray {
+    /// Extents, outermost first.
+    pub shape: Vec<usize>,
+    /// The values.
+    pub data: HostData,
+}
+
+impl Default for HostArray {
+    fn default() -> Self {
+        Self { shape: vec![0], data: HostData::U32(Vec::new()) }
+    }
+}
+
+impl HostArray {
+    /// The values as token numbers.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`] if they are not `u32`.
+    pub fn tokens(&self) -> Result<&[u32], Error> {
+        match &self.data {
+            HostData::U32(values) => Ok(values),
+            HostData::F32(_) => Err(Error::WrongType { held: "f32", wanted: "u32" }),
+        }
+    }
+
+    /// The values as measurements.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`] if they are not `f32`.
+    pub fn floats(&self) -> Result<&[f32], Error> {
+        match &self.data {
+            HostData::F32(values) => Ok(values),
+            HostData::U32(_) => Err(Error::WrongType { held: "u32", wanted: "f32" }),
+        }
+    }
+
+    /// Makes this a `rows` × `columns` array of `u32`, keeping the memory if it is one already, and
+    /// returns its values (not cleared). The product must have been checked.
+    pub(crate) fn reset_u32(&mut self, rows: usize, columns: usize) -> &mut [u32] {
+        self.reset_shape(rows, columns);
+        if !matches!(self.data, HostData::U32(_)) {
+            self.data = HostData::U32(Vec::new());
+        }
+        match &mut self.data {
+            HostData::U32(values) => {
+                values.resize(rows * columns, 0);
+                values
+            }
+            HostData::F32(_) => &mut [],
+        }
+    }
+
+    /// As [`Self::reset_u32`], for `f32`.
+    pub(crate) fn reset_f32(&mut self, rows: usize, columns: usize) -> &mut [f32] {
+        self.reset_shape(rows, columns);
+        if !matches!(self.data, HostData::F32(_)) {
+            self.data = HostData::F32(Vec::new());
+        }
+        match &mut self.data {
+            HostData::F32(values) => {
+                values.resize(rows * columns, 0.0);
+                values
+            }
+            HostData::U32(_) => &mut [],
+        }
+    }
+
+    fn reset_shape(&mut self, rows: usize, columns: usize) {
+        self.shape.clear();
+        self.shape.extend([rows, columns]);
+    }
+}
+
+/// Inputs and targets of one micro-batch, the first axis of both being its sequences or samples.
+///
+/// Make one with `default()` and hand it to [`Source::train`](crate::Source::train) again and again: the
+/// vectors keep their memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MicroBatch {
+    /// What the model is given.
+    pub inputs: HostArray,
+    /// What it should answer.
+    pub targets: HostArray,
+}
+
+/// The number of values in a `rows` × `columns` array, if there can be such an array.
+pub(crate) fn checked_shape(rows: usize, columns: usize) -> Result<usize, Error> {
+    rows.checked_mul(columns)
+        .filter(|values| *values > 0 && *values <= isize::MAX as usize / size_of::<u32>())
+        .ok_or(Error::BadShape { rows, columns })
+}
+
+/// Bytes as lower-case hexadecimal text.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,118 @@
+//! What can be wrong with data: each names the pattern, the path or the figures.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An error of this crate. Its text is one sentence, and the cause is in it where there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No file or glob was named at all.
+    #[error("the corpus names no file")]
+    NoPaths,
+    /// A glob that cannot be parsed.
+    #[error("'{pattern}' is not a glob: {reason}")]
+    BadPattern {
+        /// The pattern as it was given.
+        pattern: String,
+        /// What is wrong and at which character.
+        reason: String,
+    },
+    /// A glob that matches no file (directories do not count).
+    #[error("the glob '{pattern}' matches no file in {base}")]
+    NoMatch {
+        /// The pattern as it was given.
+        pattern: String,
+        /// The directory that the pattern is relative to.
+        base: PathBuf,
+    },
+    /// A file that is not there.
+    #[error("there is no file {path}")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A directory, a pipe, a device: only regular files have a length and can be mapped.
+    #[error("{path} is {what}, not a regular file")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is, with its article.
+        what: &'static str,
+    },
+    /// The operating system refuses to open, to examine or to map a file.
+    #[error("{path} cannot be read: {source}")]
+    Unreadable {
+        /// The file or directory.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// A path or glob whose files are all empty.
+    #[error("'{pattern}' holds not one byte of text")]
+    Empty {
+        /// The path or glob as it was given.
+        pattern: String,
+    },
+    /// The corpus is larger than can be addressed.
+    #[error("the corpus has more bytes than this machine can address")]
+    TooLong,
+    /// A split of the corpus has not even one sequence.
+    #[error(
+        "the {split} split has {tokens} of the corpus's {total} tokens, and one sequence of context {context} \
+         needs {needed}"
+    )]
+    TooShort {
+        /// `training` or `validation`.
+        split: &'static str,
+        /// Tokens in the split.
+        tokens: u64,
+        /// Tokens in the corpus.
+        total: u64,
+        /// Input tokens in a sequence.
+        context: usize,
+        /// `context` + 1.
+        needed: u64,
+    },
+    /// A size is zero, or a micro-batch would not fit in memory.
+    #[error("a micro-batch of {rows} rows of {columns} values cannot be made")]
+    BadShape {
+        /// Rows (sequences, samples) in a micro-batch.
+        rows: usize,
+        /// Values in a row.
+        columns: usize,
+    },
+    /// The part held out is not a part.
+    #[error("the validation fraction {fraction} is not between 0 and 1, both excluded")]
+    BadFraction {
+        /// The value as it was given.
+        fraction: f64,
+    },
+    /// A vocabulary of no tokens, or of more than 32 bits can number.
+    #[error("a vocabulary of {vocabulary} tokens cannot be drawn from")]
+    BadVocabulary {
+        /// The value as it was given.
+        vocabulary: usize,
+    },
+    /// A validation micro-batch that does not exist.
+    #[error("there is no validation micro-batch {index}: there are {count}")]
+    NoSuchValidation {
+        /// The number asked for.
+        index: u64,
+        /// How many there are, numbered from 0.
+        count: u64,
+    },
+    /// An array was read as the other type.
+    #[error("the array holds {held} values, not {wanted}")]
+    WrongType {
+        /// What it holds.
+        held: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// A tokenizer that this build does not have.
+    #[error("there is no tokenizer '{name}'; there is 'bytes'")]
+    UnknownTokenizer {
+        /// The name as it was given.
+        name: String,
+    },
+}

@@ -1,0 +1,60 @@
+//! From paths and globs to a list of files, in the same order on every machine.
+
+use crate::Error;
+use glob::{MatchOptions, Pattern};
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// The files that one pattern names: sorted, regular or not (mapping tells), at least one.
+///
+/// A path that exists is taken as it is, also if it has `*`, `?` or `[` in its name. Otherwise those make
+/// it a glob, in which `**` spans directories and, as in a shell, a leading dot must be written.
+/// A glob never matches a name that is not UTF-8.
+pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
+    let literal = base.join(pattern);
+    if !pattern.contains(['*', '?', '[']) || fs::symlink_metadata(&literal).is_ok() {
+        return Ok(vec![tidy(&literal)]);
+    }
+    let bad =
+        |reason: &dyn ToString| Error::BadPattern { pattern: pattern.to_owned(), reason: reason.to_string() };
+    let Some(directory) = base.to_str() else {
+        return Err(bad(&format!("it is relative to {}, whose name is not UTF-8", base.display())));
+    };
+    // The base directory is a name, not a part of the glob, whatever characters it has.
+    let absolute = Path::new(&Pattern::escape(directory)).join(pattern);
+    let absolute = absolute.to_string_lossy();
+    let all = MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: false,
+    };
+    // Hidden files are sifted out here: told to do it, `glob` never finds `.*` and panics on names that are not UTF-8.
+    let visible = MatchOptions { require_literal_leading_dot: true, ..all };
+    let compiled = Pattern::new(&absolute).map_err(|e| bad(&e))?;
+    let mut files = Vec::new();
+    for entry in glob::glob_with(&absolute, all).map_err(|e| bad(&e))? {
+        let path = entry.map_err(|e| Error::Unreadable { path: e.path().to_path_buf(), source: e.into() })?;
+        if !path.is_dir() && compiled.matches_path_with(&path, visible) {
+            files.push(tidy(&path));
+        }
+    }
+    if files.is_empty() {
+        return Err(Error::NoMatch { pattern: pattern.to_owned(), base: base.to_path_buf() });
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// All files, sorted by path, each once: the same file under two names keeps the first.
+pub(crate) fn sorted_once(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
+    files.sort_unstable();
+    let mut seen = HashSet::new();
+    files.retain(|path| seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
+    files
+}
+
+/// Without `.` components, so that `a.txt` and `./a.txt` sort as one.
+fn tidy(path: &Path) -> PathBuf {
+    path.components().filter(|part| *part != Component::CurDir).collect()
+}

@@ -1,0 +1,30 @@
+//! Where micro-batches come from.
+
+use crate::{Error, MicroBatch};
+
+/// A source of micro-batches, each a pure function of its number. Shared by the ranks of a process.
+///
+/// Every micro-batch of a source has the same shapes. The arrays of `out` are overwritten; if they have
+/// these shapes already, nothing is allocated.
+pub trait Source: Send + Sync {
+    /// Fills `out` with training micro-batch `number`, counted from the start of training over all ranks:
+    /// micro-batch m of step s is number s · (micro-batches in a step) + m.
+    ///
+    /// # Errors
+    /// If the data cannot be read; what is in memory or mapped can.
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error>;
+
+    /// Fills `out` with validation micro-batch `index`: the same at every validation and for every seed, from
+    /// data that training never sees.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchValidation`] if `index` is not below [`Source::validation_micro_batches`].
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error>;
+
+    /// How many validation micro-batches there are.
+    fn validation_micro_batches(&self) -> u64;
+
+    /// A hexadecimal SHA-256 of what the micro-batches are made of, equal on two machines if and only if they
+    /// give the same ones. May read all the data.
+    fn fingerprint(&self) -> String;
+}

@@ -1,0 +1,155 @@
+//! Micro-batches from a random number generator: for benchmarks, plans and tests.
+
+use crate::batch::{checked_shape, hexadecimal};
+use crate::{Error, MicroBatch, Source};
+use philox::{key_of_name, normals, philox4x32};
+use sha2::{Digest, Sha256};
+
+/// What synthetic micro-batches hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyntheticKind {
+    /// Sequences of independent, uniform tokens; a target is the token after its input. Nothing can be
+    /// learned: the loss stays at ln(vocabulary).
+    Tokens {
+        /// How many tokens there are.
+        vocabulary: usize,
+        /// Input tokens in a sequence.
+        context: usize,
+    },
+    /// Independent standard normal inputs, and targets that are a smooth function of them, the same in every
+    /// run: target j = sin(x\[j mod n\] + x\[(j + 1) mod n\]). A model that learns loses less and less.
+    Regression {
+        /// Values in an input, n.
+        inputs: usize,
+        /// Values in a target.
+        outputs: usize,
+    },
+}
+
+/// How synthetic micro-batches are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyntheticOptions {
+    /// What they hold.
+    pub kind: SyntheticKind,
+    /// Sequences or samples in a micro-batch.
+    pub micro_batch: usize,
+    /// What training micro-batches follow from; validation does not.
+    pub seed: u64,
+    /// How many validation micro-batches there are.
+    pub validation_micro_batches: u64,
+}
+
+/// Micro-batches that are drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch, context\];
+/// a regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\].
+#[derive(Clone, Debug)]
+pub struct SyntheticSource {
+    options: SyntheticOptions,
+    train_key: [u32; 2],
+    validation_key: [u32; 2],
+}
+
+impl SyntheticSource {
+    /// A source with these options.
+    ///
+    /// # Errors
+    /// [`Error::BadShape`], [`Error::BadVocabulary`].
+    pub fn new(options: SyntheticOptions) -> Result<Self, Error> {
+        match options.kind {
+            SyntheticKind::Tokens { vocabulary, context } => {
+                checked_shape(options.micro_batch, context)?;
+                if vocabulary == 0 || u32::try_from(vocabulary).is_err() {
+                    return Err(Error::BadVocabulary { vocabulary });
+                }
+            }
+            SyntheticKind::Regression { inputs, outputs } => {
+                checked_shape(options.micro_batch, inputs)?;
+                checked_shape(options.micro_batch, outputs)?;
+            }
+        }
+        Ok(Self {
+            options,
+            train_key: key_of_name(options.seed, "data.synthetic.train"),
+            validation_key: key_of_name(0, "data.synthetic.validation"),
+        })
+    }
+
+    fn fill(&self, key: [u32; 2], number: u64, out: &mut MicroBatch) {
+        let blocks = Blocks { key, number };
+        match self.options.kind {
+            SyntheticKind::Tokens { vocabulary, context } => {
+                fill_tokens(blocks, vocabulary as u64, self.options.micro_batch, context, out);
+            }
+            SyntheticKind::Regression { inputs, outputs } => {
+                fill_regression(blocks, self.options.micro_batch, inputs, outputs, out);
+            }
+        }
+    }
+}
+
+/// The random blocks of one micro-batch: the counter is (block, micro-batch number).
+#[derive(Clone, Copy)]
+struct Blocks {
+    key: [u32; 2],
+    number: u64,
+}
+
+impl Blocks {
+    fn iter(self) -> impl Iterator<Item = [u32; 4]> {
+        let number = [self.number as u32, (self.number >> 32) as u32];
+        (0_u64..).map(move |i| philox4x32(self.key, [i as u32, (i >> 32) as u32, number[0], number[1]]))
+    }
+}
+
+fn fill_tokens(blocks: Blocks, vocabulary: u64, rows: usize, context: usize, out: &mut MicroBatch) {
+    let mut words = blocks.iter().flatten();
+    // The high word of the product scales 32 random bits to the vocabulary.
+    let mut draw = || words.next().map_or(0, |word| ((u64::from(word) * vocabulary) >> 32) as u32);
+    let inputs = out.inputs.reset_u32(rows, context).chunks_exact_mut(context);
+    let targets = out.targets.reset_u32(rows, context).chunks_exact_mut(context);
+    for (input, target) in inputs.zip(targets) {
+        let mut token = draw();
+        for (slot, next) in input.iter_mut().zip(target) {
+            *slot = token;
+            token = draw();
+            *next = token;
+        }
+    }
+}
+
+fn fill_regression(blocks: Blocks, rows: usize, inputs: usize, outputs: usize, out: &mut MicroBatch) {
+    let x = out.inputs.reset_f32(rows, inputs);
+    for (slots, words) in x.chunks_mut(4).zip(blocks.iter()) {
+        slots.copy_from_slice(&normals(words)[..slots.len()]);
+    }
+    let y = out.targets.reset_f32(rows, outputs);
+    for (sample, target) in x.chunks_exact(inputs).zip(y.chunks_exact_mut(outputs)) {
+        for (j, value) in target.iter_mut().enumerate() {
+            let sum = f64::from(sample[j % inputs]) + f64::from(sample[(j + 1) % inputs]);
+            *value = libm::sin(sum) as f32;
+        }
+    }
+}
+
+impl Source for SyntheticSource {
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        self.fill(self.train_key, number, out);
+        Ok(())
+    }
+
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let count = self.options.validation_micro_batches;
+        if index >= count {
+            return Err(Error::NoSuchValidation { index, count });
+        }
+        self.fill(self.validation_key, index, out);
+        Ok(())
+    }
+
+    fn validation_micro_batches(&self) -> u64 {
+        self.options.validation_micro_batches
+    }
+
+    fn fingerprint(&self) -> String {
+        hexadecimal(&Sha256::digest(format!("synthetic {:?}", self.options)))
+    }
+}

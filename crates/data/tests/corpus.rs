@@ -1,0 +1,162 @@
+//! Corpora over real files.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use data::{Corpus, Error};
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+fn directory(files: &[(&str, &[u8])]) -> TempDir {
+    let directory = TempDir::new().unwrap();
+    for (name, bytes) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    directory
+}
+
+fn open(base: &Path, patterns: &[&str]) -> Result<Corpus, Error> {
+    Corpus::open(base, &patterns.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
+fn text(corpus: &Corpus) -> String {
+    String::from_utf8(corpus.pieces(0..corpus.len()).flatten().copied().collect()).unwrap()
+}
+
+#[test]
+fn files_come_sorted_and_once_whatever_names_them() {
+    let directory = directory(&[
+        ("b.txt", b"B"),
+        ("a.txt", b"A"),
+        ("sub/deep/c.txt", b"C"),
+        ("sub/d.md", b"D"),
+        ("empty.txt", b""),
+        (".hidden.txt", b"H"),
+        ("sub/[x].txt", b"X"),
+    ]);
+    let base = directory.path();
+    let absolute = base.join("a.txt").to_string_lossy().into_owned();
+    let table: [(&[&str], &str); 10] = [
+        (&["*.txt"], "AB"),
+        (&["b.txt", "a.txt"], "AB"),
+        (&["a.txt", "./a.txt", "sub/../a.txt", "*.txt"], "AB"),
+        (&["**/*.txt"], "ABXC"),
+        (&["sub/*"], "XD"),
+        (&["sub/[x].txt"], "X"),
+        (&["sub/**/*.txt", "sub/*.md"], "XDC"),
+        (&["[ab].txt"], "AB"),
+        (&[".*.txt"], "H"),
+        (&[&absolute, "b.txt"], "AB"),
+    ];
+    for (patterns, expected) in table {
+        let mut found: Vec<char> = text(&open(base, patterns).unwrap()).chars().collect();
+        if patterns.len() == 1 {
+            assert_eq!(found.iter().collect::<String>(), expected, "{patterns:?}");
+        }
+        let mut expected: Vec<char> = expected.chars().collect();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{patterns:?}");
+    }
+}
+
+#[test]
+fn the_order_of_patterns_does_not_matter() {
+    let directory = directory(&[("a", b"1"), ("b/a", b"2"), ("b/b", b"3"), ("c", b"4")]);
+    for patterns in [["c", "b/*", "a"], ["a", "b/*", "c"], ["b/*", "a", "c"]] {
+        assert_eq!(text(&open(directory.path(), &patterns).unwrap()), "1234", "{patterns:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_name_that_is_not_utf8_does_no_harm() {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = directory(&[("a.txt", b"A")]);
+    fs::write(directory.path().join(std::ffi::OsStr::from_bytes(b"\xff.txt")), "B").unwrap();
+    assert_eq!(text(&open(directory.path(), &["*.txt"]).unwrap()), "A");
+}
+
+#[test]
+fn a_base_directory_is_a_name_and_not_a_glob() {
+    let directory = directory(&[("[a]*/x.txt", b"inside"), ("a/x.txt", b"outside")]);
+    assert_eq!(text(&open(&directory.path().join("[a]*"), &["*.txt"]).unwrap()), "inside");
+}
+
+#[test]
+fn a_corpus_that_cannot_be_is_refused_by_name() {
+    let directory = directory(&[("file.txt", b"text"), ("empty.txt", b""), ("sub/other.txt", b"text")]);
+    let base = directory.path();
+    let at = base.display();
+    let table: [(&[&str], String); 9] = [
+        (&[], "the corpus names no file".into()),
+        (&["file.txt", "missing.txt"], format!("there is no file {at}/missing.txt")),
+        (&["*.md"], format!("the glob '*.md' matches no file in {at}")),
+        (&["su*"], format!("the glob 'su*' matches no file in {at}")),
+        (&["sub"], format!("{at}/sub is a directory, not a regular file")),
+        (&["/dev/null"], "/dev/null is a device, pipe or socket, not a regular file".into()),
+        (&["empty.txt", "file.txt"], "'empty.txt' holds not one byte of text".into()),
+        (&["e*.txt"], "'e*.txt' holds not one byte of text".into()),
+        (&["file.txt/inner"], format!("{at}/file.txt/inner cannot be read: Not a directory (os error 20)")),
+    ];
+    for (patterns, expected) in table {
+        assert_eq!(open(base, patterns).unwrap_err().to_string(), expected, "{patterns:?}");
+    }
+    let unclosed = open(base, &["[a.txt"]).unwrap_err();
+    assert!(matches!(&unclosed, Error::BadPattern { pattern, .. } if pattern == "[a.txt"), "{unclosed}");
+}
+
+#[test]
+fn the_fingerprint_is_the_sha256_of_the_text_however_it_is_divided() {
+    let whole = directory(&[("x", b"abc")]);
+    let divided = directory(&[("1", b"a"), ("2", b""), ("3", b"bc")]);
+    // FIPS 180-4's example for "abc".
+    let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    for directory in [whole, divided] {
+        assert_eq!(open(directory.path(), &["*"]).unwrap().fingerprint(), expected);
+    }
+}
+
+/// 1 TiB of file in a few blocks of disk: opening and reading anywhere must take neither memory nor time.
+#[test]
+fn a_corpus_larger_than_memory_is_read_where_it_is_asked() {
+    use std::io::{Seek, SeekFrom, Write};
+    const LENGTH: u64 = 1 << 40;
+    let directory = TempDir::new().unwrap();
+    let mut file = fs::File::create(directory.path().join("1.bin")).unwrap();
+    file.set_len(LENGTH).unwrap();
+    file.seek(SeekFrom::Start(LENGTH - 4)).unwrap();
+    file.write_all(b"tail").unwrap();
+    fs::write(directory.path().join("2.bin"), b"next").unwrap();
+
+    let corpus = open(directory.path(), &["*.bin"]).unwrap();
+    assert_eq!(corpus.len(), LENGTH + 4);
+    let read = |range| corpus.pieces(range).collect::<Vec<_>>().concat();
+    assert_eq!(read(LENGTH - 5..LENGTH + 2), b"\0tailne");
+    assert_eq!(read(LENGTH / 2..LENGTH / 2 + 3), [0; 3]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn pieces_are_the_concatenation(
+        files in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 1..8),
+        a in 0_u64..200, b in 0_u64..200,
+    ) {
+        let whole = files.concat();
+        prop_assume!(!whole.is_empty());
+        let directory = TempDir::new().unwrap();
+        for (index, bytes) in files.iter().enumerate() {
+            fs::write(directory.path().join(format!("{index}.bin")), bytes).unwrap();
+        }
+        let corpus = open(directory.path(), &["*.bin"]).unwrap();
+        prop_assert_eq!(corpus.len(), whole.len() as u64);
+        let end = (b as usize).min(whole.len());
+        let expected = whole.get(a as usize..end).unwrap_or_default();
+        prop_assert_eq!(corpus.pieces(a..b).collect::<Vec<_>>().concat(), expected);
+        prop_assert!(corpus.pieces(a..b).all(|piece| !piece.is_empty()));
+    }
+}

@@ -1,0 +1,129 @@
+//! Micro-batches from a generator.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use data::{MicroBatch, Source, SyntheticKind, SyntheticOptions, SyntheticSource};
+
+const TOKENS: SyntheticOptions = SyntheticOptions {
+    kind: SyntheticKind::Tokens { vocabulary: 50_257, context: 127 },
+    micro_batch: 9,
+    seed: 1,
+    validation_micro_batches: 3,
+};
+const REGRESSION: SyntheticOptions =
+    SyntheticOptions { kind: SyntheticKind::Regression { inputs: 3, outputs: 5 }, micro_batch: 7, ..TOKENS };
+
+fn train(options: SyntheticOptions, number: u64) -> MicroBatch {
+    let mut batch = MicroBatch::default();
+    SyntheticSource::new(options).unwrap().train(number, &mut batch).unwrap();
+    batch
+}
+
+fn validation(options: SyntheticOptions, index: u64) -> MicroBatch {
+    let mut batch = MicroBatch::default();
+    SyntheticSource::new(options).unwrap().validation(index, &mut batch).unwrap();
+    batch
+}
+
+#[test]
+fn every_number_has_its_own_micro_batch() {
+    for options in [TOKENS, REGRESSION] {
+        let other_seed = SyntheticOptions { seed: 2, ..options };
+        assert_eq!(train(options, 5), train(options, 5));
+        assert_ne!(train(options, 5), train(options, 6));
+        assert_ne!(train(options, 5), train(options, 5 + (1 << 32)));
+        assert_ne!(train(options, 5), train(other_seed, 5));
+        assert_ne!(train(options, 1), validation(options, 1));
+        assert_eq!(validation(options, 1), validation(other_seed, 1));
+        assert_ne!(validation(options, 1), validation(options, 2));
+    }
+}
+
+#[test]
+fn tokens_are_uniform_and_targets_come_after_their_inputs() {
+    let mut sum = 0.0;
+    for number in 0..20 {
+        let batch = train(TOKENS, number);
+        assert_eq!(
+            (batch.inputs.shape.as_slice(), batch.targets.shape.as_slice()),
+            (&[9, 127][..], &[9, 127][..])
+        );
+        let inputs = batch.inputs.tokens().unwrap().chunks_exact(127);
+        for (input, target) in inputs.zip(batch.targets.tokens().unwrap().chunks_exact(127)) {
+            assert_eq!(input[1..], target[..126]);
+            assert!(target.iter().all(|token| *token < 50_257));
+            sum += target.iter().map(|token| f64::from(*token)).sum::<f64>();
+        }
+    }
+    let (count, middle) = (20.0 * 9.0 * 127.0, 50_256.0 / 2.0);
+    // Five standard errors of the mean of a uniform distribution.
+    assert!((sum / count - middle).abs() < 5.0 * 50_257.0 / (12.0_f64 * count).sqrt(), "{}", sum / count);
+}
+
+#[test]
+fn regression_targets_are_the_documented_function_of_normal_inputs() {
+    let (mut sum, mut squares, mut count) = (0.0, 0.0, 0.0);
+    let source = SyntheticSource::new(REGRESSION).unwrap();
+    let mut batch = MicroBatch::default();
+    for number in 0..1000 {
+        source.train(number, &mut batch).unwrap();
+        assert_eq!(
+            (batch.inputs.shape.as_slice(), batch.targets.shape.as_slice()),
+            (&[7, 3][..], &[7, 5][..])
+        );
+        let inputs = batch.inputs.floats().unwrap();
+        for (x, y) in inputs.chunks_exact(3).zip(batch.targets.floats().unwrap().chunks_exact(5)) {
+            for (j, y) in y.iter().enumerate() {
+                let expected = (f64::from(x[j % 3]) + f64::from(x[(j + 1) % 3])).sin();
+                assert!((f64::from(*y) - expected).abs() < 1e-6);
+            }
+        }
+        sum += inputs.iter().map(|x| f64::from(*x)).sum::<f64>();
+        squares += inputs.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        count += inputs.len() as f64;
+    }
+    // Five standard errors over 21,000 draws.
+    assert!(
+        (sum / count).abs() < 0.035 && (squares / count - 1.0).abs() < 0.05,
+        "{} {}",
+        sum / count,
+        squares / count
+    );
+}
+
+#[test]
+fn one_micro_batch_can_change_its_type() {
+    let mut batch = train(TOKENS, 0);
+    SyntheticSource::new(REGRESSION).unwrap().train(0, &mut batch).unwrap();
+    assert_eq!(batch, train(REGRESSION, 0));
+    assert_eq!(batch.inputs.tokens().unwrap_err().to_string(), "the array holds f32 values, not u32");
+}
+
+#[test]
+fn what_cannot_be_drawn_is_refused() {
+    let with = |kind| SyntheticOptions { kind, ..TOKENS };
+    let table = [
+        (
+            with(SyntheticKind::Tokens { vocabulary: 0, context: 4 }),
+            "a vocabulary of 0 tokens cannot be drawn from",
+        ),
+        (
+            with(SyntheticKind::Regression { inputs: 3, outputs: 0 }),
+            "a micro-batch of 9 rows of 0 values cannot be made",
+        ),
+        (
+            with(SyntheticKind::Regression { inputs: usize::MAX, outputs: 1 }),
+            "a micro-batch of 9 rows of 18446744073709551615 values cannot be made",
+        ),
+        (
+            SyntheticOptions { micro_batch: 0, ..TOKENS },
+            "a micro-batch of 0 rows of 127 values cannot be made",
+        ),
+    ];
+    for (options, expected) in table {
+        assert_eq!(SyntheticSource::new(options).unwrap_err().to_string(), expected);
+    }
+    let refused =
+        SyntheticSource::new(TOKENS).unwrap().validation(3, &mut MicroBatch::default()).unwrap_err();
+    assert_eq!(refused.to_string(), "there is no validation micro-batch 3: there are 3");
+}

@@ -1,0 +1,251 @@
+//! Micro-batches of text as pure functions of their number.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use data::{Bigrams, Corpus, Error, MicroBatch, Source, TextOptions, TextSource, Tokenizer};
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+const OPTIONS: TextOptions = TextOptions {
+    context: 8,
+    micro_batch: 3,
+    seed: 1,
+    validation_fraction: 0.25,
+    validation_micro_batches: 4,
+};
+
+/// A text in which every run of a few bytes occurs once, so that a row tells where it comes from.
+fn numbers(length: usize) -> Vec<u8> {
+    let mut text: Vec<u8> = (0_u32..).flat_map(|n| format!("{n:04};").into_bytes()).take(length).collect();
+    text.truncate(length);
+    text
+}
+
+fn source(text: &[u8], options: TextOptions) -> TextSource {
+    TextSource::new(Corpus::in_memory(text.to_vec()).unwrap(), Tokenizer::Bytes, &options).unwrap()
+}
+
+fn rows(batch: &MicroBatch) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let columns = batch.inputs.shape[1];
+    let inputs = batch.inputs.tokens().unwrap().chunks_exact(columns);
+    let targets = batch.targets.tokens().unwrap().chunks_exact(columns);
+    inputs.zip(targets).map(|(input, target)| (input.to_vec(), target.to_vec())).collect()
+}
+
+fn train_rows(source: &TextSource, numbers: std::ops::Range<u64>) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let mut batch = MicroBatch::default();
+    numbers
+        .flat_map(|number| {
+            source.train(number, &mut batch).unwrap();
+            rows(&batch)
+        })
+        .collect()
+}
+
+#[test]
+fn rows_are_the_text_at_their_positions() {
+    let text = numbers(4000);
+    let source = source(&text, OPTIONS);
+    for number in [0, 1, 7, 500, u64::MAX / 3, u64::MAX] {
+        let mut batch = MicroBatch::default();
+        source.train(number, &mut batch).unwrap();
+        assert_eq!(batch.inputs.shape, [3, 8]);
+        assert_eq!(batch.targets.shape, [3, 8]);
+        for (row, (input, target)) in rows(&batch).into_iter().enumerate() {
+            let start = source.position(number, row).start as usize;
+            let window: Vec<u32> = text[start..=start + 8].iter().map(|byte| u32::from(*byte)).collect();
+            assert_eq!(input, window[..8], "micro-batch {number}, row {row}");
+            assert_eq!(target, window[1..], "micro-batch {number}, row {row}");
+        }
+    }
+}
+
+#[test]
+fn a_micro_batch_does_not_depend_on_what_was_drawn_before() {
+    let source = source(&numbers(4000), OPTIONS);
+    let in_order = train_rows(&source, 0..50);
+    for number in [49, 3, 20] {
+        let first = number as usize * OPTIONS.micro_batch;
+        assert_eq!(train_rows(&source, number..number + 1), in_order[first..first + OPTIONS.micro_batch]);
+    }
+}
+
+#[test]
+fn the_sequences_do_not_depend_on_how_many_make_a_micro_batch() {
+    let text = numbers(4000);
+    let three = source(&text, OPTIONS);
+    let five = source(&text, TextOptions { micro_batch: 5, ..OPTIONS });
+    assert_eq!(train_rows(&three, 0..10), train_rows(&five, 0..6));
+}
+
+#[test]
+fn seeds_and_epochs_have_orders_of_their_own() {
+    let text = numbers(4000);
+    let one = source(&text, OPTIONS);
+    let two = source(&text, TextOptions { seed: 2, ..OPTIONS });
+    let starts = |source: &TextSource, epoch: u64| -> Vec<u64> {
+        let single = TextOptions { micro_batch: 1, ..OPTIONS };
+        assert_eq!(OPTIONS.context, single.context);
+        (0..source.windows())
+            .map(|index| {
+                let sequence = epoch * source.windows() + index;
+                let position = source.position(sequence / 3, (sequence % 3) as usize);
+                assert_eq!((position.epoch, position.index), (epoch, index));
+                position.start
+            })
+            .collect()
+    };
+    assert_ne!(starts(&one, 0), starts(&one, 1));
+    assert_ne!(starts(&one, 0), starts(&two, 0));
+    let offsets: HashSet<u64> = (0..50).map(|epoch| starts(&one, epoch)[0] % 8).collect();
+    assert_eq!(offsets.len(), 8, "every alignment of the windows comes up");
+}
+
+#[test]
+fn validation_is_spread_over_the_held_out_part_and_knows_no_seed() {
+    let text = numbers(4000);
+    let source = source(&text, OPTIONS);
+    let other = self::source(&text, TextOptions { seed: 99, ..OPTIONS });
+    let held_out: Vec<u32> = text[3000..].iter().map(|byte| u32::from(*byte)).collect();
+    let mut starts = Vec::new();
+    for index in 0..4 {
+        let (mut batch, mut again) = (MicroBatch::default(), MicroBatch::default());
+        source.validation(index, &mut batch).unwrap();
+        other.validation(index, &mut again).unwrap();
+        assert_eq!(batch, again);
+        for (input, target) in rows(&batch) {
+            let start = held_out.windows(8).position(|window| window == input).unwrap();
+            assert_eq!(held_out[start + 1..=start + 8], target);
+            starts.push(start);
+        }
+    }
+    assert_eq!((starts[0], starts[11]), (0, 1000 - 9), "from the first token to the last");
+    assert!(starts.windows(2).all(|pair| (90..=91).contains(&(pair[1] - pair[0]))), "{starts:?}");
+    let refused = source.validation(4, &mut MicroBatch::default()).unwrap_err();
+    assert_eq!(refused.to_string(), "there is no validation micro-batch 4: there are 4");
+}
+
+#[test]
+fn the_memory_of_a_micro_batch_is_used_again() {
+    let source = source(&numbers(4000), OPTIONS);
+    let mut batch = MicroBatch::default();
+    source.train(0, &mut batch).unwrap();
+    let before = (batch.inputs.tokens().unwrap().as_ptr(), batch.targets.tokens().unwrap().as_ptr());
+    source.train(1, &mut batch).unwrap();
+    source.validation(0, &mut batch).unwrap();
+    assert_eq!((batch.inputs.tokens().unwrap().as_ptr(), batch.targets.tokens().unwrap().as_ptr()), before);
+}
+
+#[test]
+fn what_cannot_be_cut_is_refused_with_the_figures() {
+    let table: [(TextOptions, &str); 7] = [
+        (
+            TextOptions { context: 30, ..OPTIONS },
+            "the validation split has 25 of the corpus's 100 tokens, and one sequence of context 30 needs 31",
+        ),
+        (
+            TextOptions { context: 30, validation_fraction: 0.9, ..OPTIONS },
+            "the training split has 10 of the corpus's 100 tokens, and one sequence of context 30 needs 31",
+        ),
+        (TextOptions { context: 0, ..OPTIONS }, "a micro-batch of 3 rows of 0 values cannot be made"),
+        (TextOptions { micro_batch: 0, ..OPTIONS }, "a micro-batch of 0 rows of 8 values cannot be made"),
+        (
+            TextOptions { micro_batch: usize::MAX, ..OPTIONS },
+            "a micro-batch of 18446744073709551615 rows of 8 values cannot be made",
+        ),
+        (
+            TextOptions { validation_fraction: 1.0, ..OPTIONS },
+            "the validation fraction 1 is not between 0 and 1, both excluded",
+        ),
+        (
+            TextOptions { validation_fraction: f64::NAN, ..OPTIONS },
+            "the validation fraction NaN is not between 0 and 1, both excluded",
+        ),
+    ];
+    for (options, expected) in table {
+        let corpus = Corpus::in_memory(numbers(100)).unwrap();
+        let refused: Error = TextSource::new(corpus, Tokenizer::Bytes, &options).unwrap_err();
+        assert_eq!(refused.to_string(), expected);
+    }
+}
+
+#[test]
+fn the_fingerprint_follows_what_is_drawn() {
+    let text = numbers(4000);
+    let mut changed = text.clone();
+    changed[2000] ^= 1;
+    let base = source(&text, OPTIONS).fingerprint();
+    assert_eq!(source(&text, OPTIONS).fingerprint(), base);
+    assert_ne!(source(&changed, OPTIONS).fingerprint(), base);
+    assert_ne!(source(&text, TextOptions { seed: 2, ..OPTIONS }).fingerprint(), base);
+}
+
+#[test]
+fn bigrams_are_judged_on_the_targets_of_validation() {
+    let text = include_bytes!("text.rs");
+    let source = source(text, OPTIONS);
+    let train = &text[..source.split().train.end as usize];
+    // Pieces of one byte: borders between pieces must not lose pairs.
+    let model = Bigrams::count(train.chunks(1));
+    let (mut sum, mut count) = (0.0, 0.0);
+    let mut batch = MicroBatch::default();
+    for index in 0..source.validation_micro_batches() {
+        source.validation(index, &mut batch).unwrap();
+        let targets = batch.targets.tokens().unwrap();
+        for (input, target) in batch.inputs.tokens().unwrap().iter().zip(targets) {
+            sum -= model.probability(*input as u8, *target as u8).ln();
+            count += 1.0;
+        }
+    }
+    let entropy = source.bigram_entropy();
+    assert!((entropy - sum / count).abs() < 1e-12, "{entropy} {}", sum / count);
+    assert!((1.0..4.0).contains(&entropy), "a program's text has this order of magnitude: {entropy}");
+}
+
+#[test]
+fn bigram_probabilities_are_those_of_the_formula() {
+    let model = Bigrams::count([b"abab".as_slice(), b"c"]);
+    // Bytes: a 2, b 2, c 1 of 5; pairs: ab 2, ba 1, bc 1.
+    let alone = |n: f64| (n + 1.0) / 261.0;
+    let table = [
+        (b'a', b'b', (2.0 + alone(2.0)) / 3.0),
+        (b'b', b'c', (1.0 + alone(1.0)) / 3.0),
+        (b'b', b'b', alone(2.0) / 3.0),
+        (b'c', b'a', alone(2.0)),
+        (b'z', b'z', alone(0.0)),
+    ];
+    for (previous, byte, expected) in table {
+        assert!((model.probability(previous, byte) - expected).abs() < 1e-15, "{previous} {byte}");
+    }
+    for previous in 0..=255 {
+        let sum: f64 = (0..=255).map(|byte| model.probability(previous, byte)).sum();
+        assert!((sum - 1.0).abs() < 1e-12, "{previous}: {sum}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn no_token_is_a_target_twice_in_an_epoch(
+        length in 20_usize..3000, context in 1_usize..40, micro_batch in 1_usize..7, seed: u64, epoch in 0_u64..1000,
+    ) {
+        let options = TextOptions { context, micro_batch, seed, validation_fraction: 0.5, validation_micro_batches: 1 };
+        let corpus = Corpus::in_memory(vec![b'x'; length]).unwrap();
+        let Ok(source) = TextSource::new(corpus, Tokenizer::Bytes, &options) else {
+            prop_assert!(length / 2 <= context);
+            return Ok(());
+        };
+        let mut starts: Vec<u64> = (0..source.windows())
+            .map(|index| {
+                let sequence = epoch * source.windows() + index;
+                source.position(sequence / micro_batch as u64, (sequence % micro_batch as u64) as usize).start
+            })
+            .collect();
+        starts.sort_unstable();
+        prop_assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= context as u64), "{:?}", starts);
+        let end = source.split().train.end;
+        prop_assert!(starts.iter().all(|start| start + (context as u64) < end));
+        // Nearly all of the text is used.
+        prop_assert!(source.windows() * context as u64 + 2 * context as u64 >= end);
+    }
+}

@@ -1,0 +1,122 @@
+//! Host slices of CPU buffers. A buffer may have many readers of a byte or one writer, checked when a
+//! guard is made: storages are shared by views, so the compiler alone cannot know.
+#![allow(unsafe_code)] // turning an address of the allocator into a slice
+
+use std::ops::{Deref, DerefMut};
+
+use crate::buffer::Buffer;
+use crate::device::Backend;
+use crate::dtype::Element;
+use crate::error::{DeviceError, Result};
+
+/// Regions of one buffer that guards hold now.
+#[derive(Debug, Default)]
+pub(crate) struct Borrows(Vec<Borrow>);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Borrow {
+    start: usize,
+    end: usize,
+    write: bool,
+}
+
+impl Borrow {
+    fn conflicts(&self, other: &Borrow) -> bool {
+        self.start < other.end && other.start < self.end && (self.write || other.write)
+    }
+}
+
+/// Elements that may be read until it is dropped.
+#[derive(Debug)]
+pub struct ReadGuard<'a, T> {
+    slice: &'a [T],
+    release: Release<'a>,
+}
+
+/// Elements that may be written until it is dropped.
+#[derive(Debug)]
+pub struct WriteGuard<'a, T> {
+    slice: &'a mut [T],
+    release: Release<'a>,
+}
+
+#[derive(Debug)]
+struct Release<'a> {
+    buffer: &'a Buffer,
+    borrow: Borrow,
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        let mut borrows = self.buffer.borrows.borrow_mut();
+        if let Some(position) = borrows.0.iter().position(|b| *b == self.borrow) {
+            borrows.0.swap_remove(position);
+        }
+    }
+}
+
+impl Buffer {
+    /// `len` elements from byte `offset` on, to read. Errors: not on the host, out of bounds or
+    /// misaligned, or being written.
+    pub fn read<T: Element>(&self, offset: usize, len: usize) -> Result<ReadGuard<'_, T>> {
+        let (pointer, release) = self.borrow::<T>(offset, len, false)?;
+        // SAFETY: `borrow` checked bounds and alignment and that no writer overlaps while the guard lives; the buffer
+        // outlives the guard, its memory is initialised, and any bit pattern is a `T` (`Element: Pod`).
+        let slice = unsafe { std::slice::from_raw_parts(pointer, len) };
+        Ok(ReadGuard { slice, release })
+    }
+
+    /// `len` elements from byte `offset` on, to write. Errors: as for [`Buffer::read`], or being read.
+    pub fn write<T: Element>(&self, offset: usize, len: usize) -> Result<WriteGuard<'_, T>> {
+        let (pointer, release) = self.borrow::<T>(offset, len, true)?;
+        // SAFETY: as in `read`, and no other guard overlaps while this one lives.
+        let slice = unsafe { std::slice::from_raw_parts_mut(pointer, len) };
+        Ok(WriteGuard { slice, release })
+    }
+
+    fn borrow<T: Element>(&self, offset: usize, len: usize, write: bool) -> Result<(*mut T, Release<'_>)> {
+        if self.backend != Backend::Cpu {
+            return Err(DeviceError::NotOnHost { device: "meta" });
+        }
+        let bytes = len.saturating_mul(size_of::<T>());
+        let borrow = Borrow { start: offset, end: offset.saturating_add(bytes), write };
+        if borrow.end > self.bytes || !offset.is_multiple_of(align_of::<T>()) {
+            return Err(DeviceError::OutOfBounds { start: borrow.start, end: borrow.end, bytes: self.bytes });
+        }
+        let mut borrows = self.borrows.borrow_mut();
+        if borrows.0.iter().any(|other| other.conflicts(&borrow)) {
+            let access = if write { "write" } else { "read" };
+            return Err(DeviceError::Aliased { start: borrow.start, end: borrow.end, access });
+        }
+        borrows.0.push(borrow);
+        let pointer = if bytes == 0 {
+            std::ptr::NonNull::dangling().as_ptr()
+        } else {
+            std::ptr::with_exposed_provenance_mut::<T>(self.address as usize + offset)
+        };
+        Ok((pointer, Release { buffer: self, borrow }))
+    }
+}
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // Held to the end of the guard's life, not of this call.
+        let _ = &self.release;
+        self.slice
+    }
+}
+
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        let _ = &self.release;
+        self.slice
+    }
+}
+
+impl<T> DerefMut for WriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.slice
+    }
+}

@@ -1,0 +1,143 @@
+//! Matrix products on host slices, in an order that shapes alone decide.
+//!
+//! The product is cut into row tiles and into chunks of the inner dimension by shape, never by thread
+//! count or cache size, so an element adds its terms in the same order on any number of threads.
+#![allow(unsafe_code)] // the gemm crate takes raw pointers
+
+use rayon::prelude::*;
+
+/// Inner-dimension chunk: no larger than the smallest chunk that crate `gemm` would use whatever the cache,
+/// so that it never cuts one further.
+const K_CHUNK: usize = 512;
+/// Products below this many multiply-adds run on the calling thread.
+const SERIAL_BELOW: usize = 1 << 18;
+
+/// A matrix in a slice: element (row, column) at `row · row_stride + column · column_stride`.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixRef<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a> MatrixRef<'a> {
+    /// Row-major `rows × columns`, whose rows lie `stride` elements apart.
+    pub fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
+        MatrixRef { data, rows, columns, row_stride: stride, column_stride: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    pub fn transposed(self) -> Self {
+        MatrixRef {
+            data: self.data,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+
+    fn fits(&self) -> bool {
+        let last = |count: usize, stride: usize| count.saturating_sub(1) * stride;
+        self.rows == 0
+            || self.columns == 0
+            || last(self.rows, self.row_stride) + last(self.columns, self.column_stride) < self.data.len()
+    }
+}
+
+/// `out (+)= alpha · a · b`, with `out` row-major, its rows `stride` elements apart; the previous values
+/// are added to where `accumulate`, else overwritten.
+///
+/// # Panics
+/// Where the operands' shapes do not agree or do not fit their slices: callers check shapes first.
+pub fn gemm(a: MatrixRef<'_>, b: MatrixRef<'_>, out: &mut [f32], stride: usize, alpha: f32, accumulate: bool) {
+    gemm_then(a, b, out, stride, alpha, accumulate, |_| ());
+}
+
+/// [`gemm`], and `then` on every finished run of whole rows (`stride` elements apart, the last one's tail left
+/// out) while it is still in the cache: a product's epilogue.
+///
+/// # Panics
+/// As [`gemm`].
+pub fn gemm_then(
+    a: MatrixRef<'_>,
+    b: MatrixRef<'_>,
+    out: &mut [f32],
+    stride: usize,
+    alpha: f32,
+    accumulate: bool,
+    then: impl Fn(&mut [f32]) + Sync,
+) {
+    let (rows, columns, inner) = (a.rows, b.columns, a.columns);
+    assert!(inner == b.rows && a.fits() && b.fits() && columns <= stride, "operands of a product disagree");
+    if rows == 0 || columns == 0 {
+        return;
+    }
+    assert!((rows - 1) * stride + columns <= out.len(), "the product does not fit its output");
+    let out = &mut out[..(rows - 1) * stride + columns];
+    let tile = row_tile(rows);
+    let body = |(index, out): (usize, &mut [f32])| {
+        let first = index * tile;
+        tile_product(a, b, first, tile.min(rows - first), out, stride, alpha, accumulate);
+        then(out);
+    };
+    if rows * columns * inner < SERIAL_BELOW {
+        out.chunks_mut(tile * stride).enumerate().for_each(body);
+    } else {
+        out.par_chunks_mut(tile * stride).enumerate().for_each(body);
+    }
+}
+
+/// Rows of one task: about eight tasks, each of 32 to 256 rows.
+fn row_tile(rows: usize) -> usize {
+    rows.div_ceil(8).next_multiple_of(32).clamp(32, 256)
+}
+
+#[expect(clippy::too_many_arguments, reason = "one tile of a product is its operands and its place")]
+fn tile_product(
+    a: MatrixRef<'_>,
+    b: MatrixRef<'_>,
+    first_row: usize,
+    rows: usize,
+    out: &mut [f32],
+    stride: usize,
+    alpha: f32,
+    accumulate: bool,
+) {
+    let inner = a.columns;
+    if inner == 0 && !accumulate {
+        out.chunks_mut(stride).for_each(|row| row[..b.columns].fill(0.0));
+    }
+    for first in (0..inner).step_by(K_CHUNK) {
+        let chunk = K_CHUNK.min(inner - first);
+        let a_start = &a.data[first_row * a.row_stride + first * a.column_stride..];
+        let b_start = &b.data[first * b.row_stride..];
+        // SAFETY: `gemm` asserted that both operands and the output hold every element that these sizes and
+        // strides reach; `out` is exclusive to this tile; sizes below isize::MAX fit its arguments.
+        unsafe {
+            gemm::gemm(
+                rows,
+                b.columns,
+                chunk,
+                out.as_mut_ptr(),
+                1,
+                stride as isize,
+                accumulate || first > 0,
+                a_start.as_ptr(),
+                a.column_stride as isize,
+                a.row_stride as isize,
+                b_start.as_ptr(),
+                b.column_stride as isize,
+                b.row_stride as isize,
+                1.0,
+                alpha,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A block of device memory with one owner, and regions of it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memory::{Allocation, BlockId};
+
+use crate::access::Borrows;
+use crate::device::{Backend, DeviceAllocator};
+
+/// Device memory that goes back to the caching allocator when dropped, on whichever thread that is.
+pub struct Buffer {
+    owner: Option<(Arc<Mutex<DeviceAllocator>>, BlockId)>,
+    pub(crate) backend: Backend,
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
+    pub(crate) borrows: RefCell<Borrows>,
+}
+
+impl Buffer {
+    pub(crate) fn new(
+        allocator: Arc<Mutex<DeviceAllocator>>,
+        backend: Backend,
+        taken: Allocation,
+        bytes: usize,
+    ) -> Self {
+        let owner = Some((allocator, taken.block));
+        Buffer { owner, backend, address: taken.address, bytes, borrows: RefCell::default() }
+    }
+
+    pub(crate) fn null(backend: Backend) -> Self {
+        Buffer { owner: None, backend, address: 0, bytes: 0, borrows: RefCell::default() }
+    }
+
+    /// Bytes that were asked for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Address on the device: real on CPU, made up on Meta.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// What stands behind it.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// `bytes` bytes from `offset` on, to pass to a copy or a collective (checked there).
+    pub fn region(&self, offset: usize, bytes: usize) -> Region<'_> {
+        Region { buffer: self, offset, bytes }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some((allocator, block)) = self.owner.take() {
+            let mut allocator = allocator.lock().unwrap_or_else(PoisonError::into_inner);
+            // The block came from this allocator and is freed once: a refusal would be a bug in it.
+            let freed = allocator.free(block);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({:?}, {} bytes at {:#x})", self.backend, self.bytes, self.address)
+    }
+}
+
+/// Some bytes of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Region<'a> {
+    /// Where they are.
+    pub buffer: &'a Buffer,
+    /// First byte.
+    pub offset: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
+impl<'a> Region<'a> {
+    /// A part of it, relative to its start.
+    pub fn part(&self, offset: usize, bytes: usize) -> Region<'a> {
+        Region { buffer: self.buffer, offset: self.offset + offset, bytes }
+    }
+}

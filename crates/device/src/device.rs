@@ -1,0 +1,230 @@
+//! A device handle: backend, caching allocator, streams, and the context of the requests.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memory::{Allocator, Label, RawMemory, Settings, Statistics, Tag};
+
+use crate::buffer::Buffer;
+use crate::context::{Context, ModuleScope, Request};
+use crate::error::{DeviceError, Result};
+use crate::raw::{host::HostMemory, host::physical_memory, meta::MetaMemory};
+use crate::stream::{Event, StreamKind};
+
+/// The allocator over whichever driver the backend has.
+pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
+
+/// What stands behind a device's memory and does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Host memory and host threads.
+    Cpu,
+    /// Nothing: allocations are counted, operators compute nothing.
+    Meta,
+}
+
+/// What a device is, as far as memory is concerned; Meta imitates one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Name for tables and messages.
+    pub name: String,
+    /// Bytes that the device has in all.
+    pub total_bytes: u64,
+}
+
+impl Description {
+    /// This host as a CPU device.
+    pub fn host() -> Self {
+        Description { name: "cpu".to_owned(), total_bytes: physical_memory() }
+    }
+}
+
+/// How a device's allocator is set up.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// The caching allocator's settings.
+    pub settings: Settings,
+    /// At most this many bytes from the driver; `None`: all of the device.
+    pub limit_bytes: Option<u64>,
+}
+
+/// One rank's device. Cheap to clone; all clones are the same device. Not `Send`: it is its worker's.
+#[derive(Clone)]
+pub struct Device(Rc<State>);
+
+struct State {
+    backend: Backend,
+    rank: usize,
+    description: Description,
+    allocator: Arc<Mutex<DeviceAllocator>>,
+    context: Context,
+    events: [Cell<u64>; StreamKind::ALL.len()],
+}
+
+impl Device {
+    /// The host as `rank`'s device. Errors: settings that the allocator refuses.
+    pub fn cpu(rank: usize, options: &DeviceOptions) -> Result<Self> {
+        let description = Description::host();
+        let raw = Box::new(HostMemory::new(description.total_bytes));
+        Self::new(Backend::Cpu, rank, description, raw, options)
+    }
+
+    /// A device with nothing behind it that counts as `description` would. Errors as for [`Device::cpu`].
+    pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
+        let raw = Box::new(MetaMemory::new(description.total_bytes));
+        Self::new(Backend::Meta, rank, description, raw, options)
+    }
+
+    fn new(
+        backend: Backend,
+        rank: usize,
+        description: Description,
+        raw: Box<dyn RawMemory + Send>,
+        options: &DeviceOptions,
+    ) -> Result<Self> {
+        let refused = |source| DeviceError::Settings { device: description.name.clone(), source };
+        let mut allocator = Allocator::new(raw, options.settings.clone()).map_err(refused)?;
+        if let Some(limit) = options.limit_bytes {
+            allocator.set_limit_bytes(Some(limit));
+        }
+        let allocator = Arc::new(Mutex::new(allocator));
+        let state =
+            State { backend, rank, description, allocator, context: Context::default(), events: Default::default() };
+        Ok(Device(Rc::new(state)))
+    }
+
+    /// What stands behind it.
+    pub fn backend(&self) -> Backend {
+        self.0.backend
+    }
+
+    /// True where operators allocate and compute nothing.
+    pub fn is_meta(&self) -> bool {
+        self.0.backend == Backend::Meta
+    }
+
+    /// The rank that owns it.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// What it is.
+    pub fn description(&self) -> &Description {
+        &self.0.description
+    }
+
+    /// Takes `bytes` from the caching allocator; 0 bytes is a null buffer that counts nowhere.
+    /// Errors: out of memory, with the allocator's figures.
+    pub fn allocate(&self, bytes: usize, request: Request) -> Result<Buffer> {
+        let tag = Tag {
+            category: request.category,
+            module: self.0.context.module.get(),
+            operator: request.operator,
+            step: self.0.context.step.get(),
+        };
+        if bytes == 0 {
+            return Ok(Buffer::null(self.0.backend));
+        }
+        let taken = self.allocator().allocate(bytes as u64, request.stream.handle(), tag);
+        match taken {
+            Ok(taken) => Ok(Buffer::new(Arc::clone(&self.0.allocator), self.0.backend, taken, bytes)),
+            Err(source) => Err(DeviceError::Allocation {
+                rank: self.0.rank,
+                device: self.0.description.name.clone(),
+                operator: request.operator,
+                bytes: bytes as u64,
+                source,
+            }),
+        }
+    }
+
+    /// The allocator's counters now.
+    pub fn statistics(&self) -> Statistics {
+        self.allocator().statistics().clone()
+    }
+
+    /// The caching allocator itself, for snapshots, history and settings. Held only for the call's length:
+    /// an allocation while the guard lives would wait for ever.
+    pub fn with_allocator<T>(&self, body: impl FnOnce(&mut DeviceAllocatorHandle) -> T) -> T {
+        body(&mut DeviceAllocatorHandle(self.allocator()))
+    }
+
+    /// Gives every idle segment back to the driver.
+    pub fn empty_cache(&self) -> Result<()> {
+        let refused = |source| DeviceError::Settings { device: self.0.description.name.clone(), source };
+        self.allocator().empty_cache().map_err(refused)
+    }
+
+    /// Labels allocations with `name`, inside the module path in force, until the guard is dropped.
+    pub fn module(&self, name: &str) -> ModuleScope {
+        ModuleScope::enter(self, name)
+    }
+
+    /// The module that allocations are labelled with now.
+    pub fn current_module(&self) -> Label {
+        self.0.context.module.get()
+    }
+
+    /// Labels allocations with a module met before (a backward rule's), until the guard is dropped.
+    pub fn at_module(&self, module: Label) -> ModuleScope {
+        ModuleScope::at(self, module)
+    }
+
+    /// The step that allocations are labelled with from now on.
+    pub fn set_step(&self, step: u32) {
+        self.0.context.step.set(step);
+    }
+
+    /// Marks this point of `stream`'s work.
+    pub fn record(&self, stream: StreamKind) -> Event {
+        let count = &self.0.events[stream as usize];
+        let sequence = count.replace(count.get() + 1);
+        Event { stream, sequence }
+    }
+
+    /// Makes work enqueued on `stream` from now on start after `event`.
+    pub fn wait(&self, _stream: StreamKind, event: Event) {
+        // CPU and Meta finish each call before the next begins, so an event that exists has happened.
+        debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
+    }
+
+    /// Waits on the host until all work enqueued so far is done.
+    pub fn synchronize(&self) {}
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    pub(crate) fn intern(&self, path: &str) -> Label {
+        self.allocator().labels_mut().intern(path)
+    }
+
+    fn allocator(&self) -> MutexGuard<'_, DeviceAllocator> {
+        // The allocator's own calls do not panic half-way, so a poisoned lock still guards true counters.
+        self.0.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The locked allocator inside [`Device::with_allocator`].
+pub struct DeviceAllocatorHandle<'a>(MutexGuard<'a, DeviceAllocator>);
+
+impl std::ops::Deref for DeviceAllocatorHandle<'_> {
+    type Target = DeviceAllocator;
+    fn deref(&self) -> &DeviceAllocator {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for DeviceAllocatorHandle<'_> {
+    fn deref_mut(&mut self) -> &mut DeviceAllocator {
+        &mut self.0
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} device of rank {}", self.0.backend, self.0.rank)
+    }
+}

@@ -1,0 +1,71 @@
+//! What can go wrong on a device, with who asked and for how much.
+
+use memory::AllocationError;
+
+/// Result of a device call.
+pub type Result<T> = std::result::Result<T, DeviceError>;
+
+/// A failed device call.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The caching allocator could not serve a request; the source has every figure.
+    #[error("rank {rank}, {device}: {operator} asked for {bytes} bytes: {source}")]
+    Allocation {
+        /// Rank that asked.
+        rank: usize,
+        /// Device's name.
+        device: String,
+        /// Operator that asked.
+        operator: &'static str,
+        /// Bytes asked for.
+        bytes: u64,
+        /// The allocator's own error.
+        #[source]
+        source: AllocationError,
+    },
+    /// The allocator's settings are not usable.
+    #[error("{device}: {source}")]
+    Settings {
+        /// Device's name.
+        device: String,
+        /// The allocator's own error.
+        #[source]
+        source: AllocationError,
+    },
+    /// Two uses of one region at a time, at least one of them a write.
+    #[error("bytes {start}..{end} of a buffer are in use while they are asked for to {access}")]
+    Aliased {
+        /// First byte in the buffer.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// `read` or `write`.
+        access: &'static str,
+    },
+    /// A region that is not inside its buffer, or not aligned for its element type.
+    #[error("bytes {start}..{end} are not an aligned part of a buffer of {bytes} bytes")]
+    OutOfBounds {
+        /// First byte in the buffer.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The buffer's length.
+        bytes: usize,
+    },
+    /// Two operands of a copy or a product whose lengths do not agree.
+    #[error("{operator}: lengths {left} and {right} do not agree")]
+    Length {
+        /// The call.
+        operator: &'static str,
+        /// Length of the one.
+        left: usize,
+        /// Length of the other.
+        right: usize,
+    },
+    /// Host access to memory that is not on the host.
+    #[error("{device} has no memory that the host can read or write")]
+    NotOnHost {
+        /// Device's name.
+        device: &'static str,
+    },
+}

@@ -1,0 +1,47 @@
+//! What a rank computes on: one device, its caching allocator, its logical streams.
+//!
+//! The one idea: **every byte that an operator touches is a [`Buffer`] from the caching allocator of
+//! crate `memory`**, on every backend. [`Backend::Cpu`] backs the allocator's segments with host memory;
+//! [`Backend::Meta`] backs them with nothing, so that the same program can be run for its memory alone.
+//! Code above this crate allocates, launches and frees in the same order on each, and so the allocator's
+//! counters are the same.
+//!
+//! A device belongs to one worker thread (it is not `Send`); a [`Buffer`] may be dropped on any thread.
+//!
+//! ```
+//! use device::{Category, DType, Device, Request, StreamKind};
+//! let device = Device::cpu(0, &device::DeviceOptions::default())?;
+//! let request = Request::new(Category::Activation, "example");
+//! let buffer = device.allocate(4 * 100, request)?;
+//! device.copy_from_host(&[1.0f32; 100], buffer.region(0, 400))?;
+//! assert_eq!(buffer.read::<f32>(0, 100)?[99], 1.0);
+//! assert_eq!(device.statistics().allocated(), 512);
+//! drop(buffer);
+//! assert_eq!(device.statistics().allocated(), 0);
+//! # Ok::<(), device::DeviceError>(())
+//! ```
+//!
+//! What it must never know: autograd, models, ranks' relations. `unsafe` is in `access`, `blas` and
+//! `raw::host` only.
+
+mod access;
+mod blas;
+mod buffer;
+mod context;
+mod device;
+mod dtype;
+mod error;
+pub mod parallel;
+mod raw;
+mod stream;
+mod transfer;
+
+pub use access::{ReadGuard, WriteGuard};
+pub use blas::{MatrixRef, gemm, gemm_then};
+pub use buffer::{Buffer, Region};
+pub use context::{ModuleScope, Request};
+pub use device::{Backend, Description, Device, DeviceOptions};
+pub use dtype::{DType, Element};
+pub use error::{DeviceError, Result};
+pub use memory::{Category, Label, Statistics};
+pub use stream::{Event, StreamKind};

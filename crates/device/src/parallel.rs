@@ -1,0 +1,47 @@
+//! Host loops: over threads in pieces that shapes decide, and with the widest vectors of the processor.
+
+use rayon::prelude::*;
+
+/// Elements of one task in an element-wise loop.
+pub const CHUNK: usize = 1 << 14;
+
+/// Runs `body` compiled for the widest vector instructions that this processor has. Rust never fuses a
+/// multiplication and an addition by itself, so results do not depend on which those are.
+#[inline(always)]
+pub fn simd<R>(body: impl FnOnce() -> R) -> R {
+    struct Body<F>(F);
+    impl<R, F: FnOnce() -> R> pulp::NullaryFnOnce for Body<F> {
+        type Output = R;
+        #[inline(always)]
+        fn call(self) -> R {
+            (self.0)()
+        }
+    }
+    pulp::Arch::new().dispatch(Body(body))
+}
+
+/// Calls `body(index, piece)` for every piece of `piece_len` elements of `out`, in parallel where there is more than one.
+pub fn for_pieces<T: Send>(out: &mut [T], piece_len: usize, body: impl Fn(usize, &mut [T]) + Sync) {
+    if out.len() <= piece_len {
+        if !out.is_empty() {
+            body(0, out);
+        }
+    } else {
+        out.par_chunks_mut(piece_len).enumerate().for_each(|(index, piece)| body(index, piece));
+    }
+}
+
+/// Calls `body(index)` for every index below `count`, in parallel, and returns the results in order.
+pub fn map<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync + Send) -> Vec<T> {
+    (0..count).into_par_iter().map(body).collect()
+}
+
+/// Calls `body` for every task, in parallel where there is more than one: for loops that write several slices,
+/// each task holding its own pieces of them.
+pub fn for_tasks<T: Send>(tasks: Vec<T>, body: impl Fn(T) + Sync + Send) {
+    if tasks.len() <= 1 {
+        tasks.into_iter().for_each(body);
+    } else {
+        tasks.into_par_iter().for_each(body);
+    }
+}

@@ -1,0 +1,4 @@
+//! Where a backend's segments come from.
+
+pub(crate) mod host;
+pub(crate) mod meta;

@@ -1,0 +1,151 @@
+//! Freeing: a block goes back to its pool at once, or after the streams that used it are done with it.
+
+use super::Allocator;
+use crate::block::{BlockId, NONE, StreamUses};
+use crate::error::AllocationError;
+use crate::free_list::Entry;
+use crate::history::Action;
+use crate::raw::{RawMemory, Stream};
+use crate::statistics::Metric;
+
+impl<R: RawMemory> Allocator<R> {
+    /// Takes a block back. Never asks the driver for memory or gives it any.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidBlock`] for a block that is not allocated; [`AllocationError::Driver`] when an
+    /// event could not be recorded: the block is still allocated then.
+    #[inline]
+    pub fn free(&mut self, id: BlockId) -> Result<(), AllocationError> {
+        if id == BlockId::NULL {
+            return Ok(());
+        }
+        let Some(block) = self.blocks.allocated(id) else {
+            return Err(AllocationError::InvalidBlock { index: id.index });
+        };
+        let used_elsewhere = block.uses.is_some();
+        self.history.tick();
+        if used_elsewhere && self.open.is_empty() {
+            // What can fail comes first, so that a failure changes nothing.
+            let uses = self.record_uses(id.index)?;
+            self.give_up(id.index);
+            self.wait_for(id.index, uses);
+        } else {
+            self.give_up(id.index);
+            if used_elsewhere {
+                self.deferred.push(id.index);
+            } else {
+                self.complete_free(id.index);
+            }
+        }
+        Ok(())
+    }
+
+    /// The block is no longer its owner's.
+    #[inline]
+    fn give_up(&mut self, index: u32) {
+        let block = &mut self.blocks[index];
+        block.allocated = false;
+        block.generation = block.generation.wrapping_add(1);
+        let (size, tag) = (block.size, block.tag);
+        let kind = self.pools[block.pool as usize].kind;
+        if self.at_peak {
+            self.peak_categories = self.categories;
+            self.at_peak = false;
+        }
+        self.categories.0[tag.category.index()] -= size;
+        self.statistics.decrease(Metric::Allocation, kind, 1);
+        self.statistics.decrease(Metric::AllocatedBytes, kind, size);
+        if size >= self.settings.max_split_size {
+            self.statistics.count_oversize_allocation(-1);
+        }
+        let block = &self.blocks[index];
+        let stream = self.streams[block.stream as usize];
+        self.history.record(Action::FreeRequested, block.address, block.requested, stream, tag);
+    }
+
+    /// Says that work on `stream` uses the block, so that a free waits for what is then under way there.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidBlock`] for a block that is not allocated.
+    pub fn record_stream(&mut self, id: BlockId, stream: Stream) -> Result<(), AllocationError> {
+        if id == BlockId::NULL {
+            return Ok(());
+        }
+        let Some(block) = self.blocks.allocated(id) else {
+            return Err(AllocationError::InvalidBlock { index: id.index });
+        };
+        if self.streams[block.stream as usize] == stream {
+            return Ok(());
+        }
+        let pool_is_open = !self.open.is_empty();
+        let uses: &mut StreamUses = self.blocks[id.index].uses.get_or_insert_default();
+        uses.streams.entry(stream, || ());
+        if pool_is_open && !uses.while_open.contains(&stream) {
+            uses.while_open.push(stream);
+        }
+        Ok(())
+    }
+
+    /// Puts a block that nobody uses into its pool, merged with its idle neighbours.
+    #[inline]
+    pub(super) fn complete_free(&mut self, index: u32) {
+        let block = &self.blocks[index];
+        let (size, requested, expandable) = (block.size, block.requested, block.expandable());
+        let stream = self.streams[block.stream as usize];
+        let kind = self.pools[block.pool as usize].kind;
+        self.history.record(Action::FreeCompleted, block.address, requested, stream, block.tag);
+        let (prev, next) = (block.prev, block.next);
+        let mut absorbed = (0i64, 0i64);
+        for neighbour in [prev, next] {
+            if let Some(bytes) = self.merge(index, neighbour) {
+                absorbed = (absorbed.0 + 1, absorbed.1 + bytes as i64);
+            }
+        }
+        self.insert_idle(index);
+        if !expandable {
+            let block = &self.blocks[index];
+            let own = if block.split() { (1, block.size as i64) } else { (0, 0) };
+            self.statistics.change(Metric::InactiveSplit, kind, own.0 - absorbed.0);
+            self.statistics.change(Metric::InactiveSplitBytes, kind, own.1 - absorbed.1);
+        }
+        self.statistics.decrease(Metric::Active, kind, 1);
+        self.statistics.decrease(Metric::ActiveBytes, kind, size);
+        self.statistics.decrease(Metric::RequestedBytes, kind, requested);
+    }
+
+    /// Makes an idle neighbour, if it is one, part of a block that is in no pool. Returns its bytes.
+    #[inline]
+    pub(super) fn merge(&mut self, index: u32, neighbour: u32) -> Option<u64> {
+        if neighbour == NONE {
+            return None;
+        }
+        let other = &self.blocks[neighbour];
+        if !other.idle() || other.mapped != self.blocks[index].mapped {
+            return None;
+        }
+        let bytes = other.size;
+        if other.mapped {
+            let pool = &mut self.pools[other.pool as usize];
+            pool.lists[other.stream as usize].remove(Entry::of(neighbour, other));
+        } else {
+            self.remove_unmapped(neighbour);
+        }
+        self.blocks.absorb(index, neighbour);
+        Some(bytes)
+    }
+
+    /// Puts an idle mapped block into its pool as it is.
+    #[inline]
+    pub(super) fn insert_idle(&mut self, index: u32) {
+        let block = &mut self.blocks[index];
+        let pool = &mut self.pools[block.pool as usize];
+        block.gc_base = pool.lookups;
+        pool.lists[block.stream as usize].insert(Entry::of(index, block));
+    }
+
+    /// Takes an idle mapped block out of its pool.
+    pub(super) fn remove_idle(&mut self, index: u32) {
+        let block = &self.blocks[index];
+        self.pools[block.pool as usize].lists[block.stream as usize].remove(Entry::of(index, block));
+    }
+}

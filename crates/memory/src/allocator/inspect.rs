@@ -1,0 +1,103 @@
+//! Looking into the allocator: blocks, and fragmentation in numbers.
+
+use serde::{Deserialize, Serialize};
+
+use super::Allocator;
+use crate::block::{BlockId, NONE};
+use crate::error::AllocationError;
+use crate::raw::{RawMemory, Stream};
+use crate::statistics::{Metric, PoolKind};
+use crate::tag::{Category, Tag};
+
+/// An allocated block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// Its first byte.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Bytes asked for.
+    pub requested: u64,
+    /// The stream it belongs to.
+    pub stream: Stream,
+    /// Who asked.
+    pub tag: Tag,
+}
+
+/// How well what is held can be used, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Fragmentation {
+    /// In allocated blocks.
+    pub allocated: u64,
+    /// Held from the driver.
+    pub reserved: u64,
+    /// Idle, in segments that others use too: what `empty_cache` cannot give back.
+    pub inactive_split: u64,
+    /// In blocks beyond what their owners asked for.
+    pub rounding: u64,
+    /// The largest idle block of any stream: the largest request that needs no driver.
+    pub largest_idle: u64,
+}
+
+impl Fragmentation {
+    /// Bytes held per byte allocated; 1 where nothing is held, infinite where all of it is idle.
+    #[must_use]
+    pub fn reserved_over_allocated(&self) -> f64 {
+        if self.reserved == 0 { 1.0 } else { self.reserved as f64 / self.allocated as f64 }
+    }
+}
+
+impl<R: RawMemory> Allocator<R> {
+    /// What is known of an allocated block.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidBlock`].
+    pub fn block(&self, id: BlockId) -> Result<BlockInfo, AllocationError> {
+        let block = self.blocks.allocated(id).ok_or(AllocationError::InvalidBlock { index: id.index })?;
+        Ok(BlockInfo {
+            address: block.address,
+            size: block.size,
+            requested: block.requested,
+            stream: self.streams[block.stream as usize],
+            tag: block.tag,
+        })
+    }
+
+    /// Says that an allocated block now serves something else.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidBlock`].
+    pub fn set_category(&mut self, id: BlockId, category: Category) -> Result<(), AllocationError> {
+        let block = self.blocks.allocated(id).ok_or(AllocationError::InvalidBlock { index: id.index })?;
+        let (size, before) = (block.size, block.tag.category);
+        self.categories.0[before.index()] -= size;
+        self.categories.0[category.index()] += size;
+        self.blocks[id.index].tag.category = category;
+        Ok(())
+    }
+
+    /// The size of the largest idle block of a stream in the default pools.
+    pub fn largest_available(&self, stream: Stream) -> u64 {
+        let Some(index) = self.streams.iter().position(|known| *known == stream) else { return 0 };
+        self.pools.iter().filter(|pool| pool.is_default()).map(|pool| pool.lists[index].largest()).max().unwrap_or(0)
+    }
+
+    /// Fragmentation in numbers.
+    pub fn fragmentation(&self) -> Fragmentation {
+        let current = |metric| self.statistics.metric(metric, PoolKind::All).current as u64;
+        let idle = |(_, block): &(u32, &crate::block::Block)| block.idle() && block.mapped;
+        // Expandable segments are not in the statistic, so idle parts of used segments are counted here.
+        let inactive_split = self.blocks.iter().filter(idle).filter(|(_, b)| self.has_mapped_neighbour(b));
+        Fragmentation {
+            allocated: self.statistics.allocated(),
+            reserved: self.statistics.reserved(),
+            inactive_split: inactive_split.map(|(_, b)| b.size).sum(),
+            rounding: current(Metric::ActiveBytes) - current(Metric::RequestedBytes),
+            largest_idle: self.blocks.iter().filter(idle).map(|(_, b)| b.size).max().unwrap_or(0),
+        }
+    }
+
+    fn has_mapped_neighbour(&self, block: &crate::block::Block) -> bool {
+        [block.prev, block.next].into_iter().any(|n| n != NONE && self.blocks[n].mapped)
+    }
+}

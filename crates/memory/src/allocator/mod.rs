@@ -1,0 +1,259 @@
+//! The allocator: what it holds, and the operations that only read or configure it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::block::{BlockId, Slab};
+use crate::error::AllocationError;
+use crate::hash_order::Table;
+use crate::history::{Action, History};
+use crate::pool::{Pool, PoolId, PrivatePool, StreamFilter};
+use crate::raw::{EventId, RawMemory, Stream};
+use crate::settings::Settings;
+use crate::statistics::{PoolKind, Statistics};
+use crate::tag::{CategoryBytes, Label, Labels, Tag};
+
+mod allocate;
+mod audit;
+mod collect;
+mod events;
+mod expandable;
+mod free;
+mod inspect;
+mod private;
+mod release;
+mod snapshot;
+
+use expandable::Range;
+pub use inspect::{BlockInfo, Fragmentation};
+pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
+
+/// A block that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Its name, to free it by.
+    pub block: BlockId,
+    /// Its first byte; a multiple of 512.
+    pub address: u64,
+    /// Its bytes, at least as many as were asked for.
+    pub size: u64,
+}
+
+impl Allocation {
+    /// What a request for nothing receives.
+    pub const EMPTY: Allocation = Allocation { block: BlockId::NULL, address: 0, size: 0 };
+}
+
+/// A caching allocator over a driver. See the crate's documentation.
+#[derive(Debug)]
+pub struct Allocator<R: RawMemory> {
+    raw: R,
+    settings: Settings,
+    /// `settings` round requests to divisions of powers of two.
+    rounds_to_divisions: bool,
+    device: u32,
+    total: u64,
+    limit: Option<u64>,
+    /// Bytes obtained from the driver.
+    held: u64,
+    streams: Vec<Stream>,
+    blocks: Slab,
+    pools: Vec<Pool>,
+    private: Vec<PrivatePool>,
+    /// Open private pools, the most recent last.
+    open: Vec<(PoolId, StreamFilter)>,
+    /// Private pools without users.
+    freeable: Table<PoolId, ()>,
+    no_split: BTreeSet<PoolId>,
+    use_on_oom: BTreeSet<PoolId>,
+    ranges: Vec<Option<Range>>,
+    /// What freed blocks wait for, in order, by the stream that used them.
+    waiting: Table<Stream, VecDeque<(EventId, u32)>>,
+    /// Blocks that were freed with uses on other streams while a private pool was open.
+    deferred: Vec<u32>,
+    statistics: Statistics,
+    categories: CategoryBytes,
+    peak_categories: CategoryBytes,
+    /// Allocated bytes are at their peak, and `peak_categories` is yet to be taken.
+    at_peak: bool,
+    history: History,
+    labels: Labels,
+}
+
+impl<R: RawMemory> Allocator<R> {
+    /// An allocator that holds nothing yet.
+    ///
+    /// # Errors
+    /// None today; a driver that must be asked first may fail here.
+    pub fn new(raw: R, settings: Settings) -> Result<Self, AllocationError> {
+        let total = raw.capacity().total;
+        let mut allocator = Allocator {
+            raw,
+            rounds_to_divisions: settings.divisions().is_some(),
+            settings,
+            device: 0,
+            total,
+            limit: None,
+            held: 0,
+            streams: Vec::new(),
+            blocks: Slab::default(),
+            pools: vec![
+                Pool::new(PoolKind::Small, crate::block::NONE),
+                Pool::new(PoolKind::Large, crate::block::NONE),
+            ],
+            private: Vec::new(),
+            open: Vec::new(),
+            freeable: Table::default(),
+            no_split: BTreeSet::new(),
+            use_on_oom: BTreeSet::new(),
+            ranges: Vec::new(),
+            waiting: Table::default(),
+            deferred: Vec::new(),
+            statistics: Statistics::default(),
+            categories: CategoryBytes::default(),
+            peak_categories: CategoryBytes::default(),
+            at_peak: true,
+            history: History::default(),
+            labels: Labels::default(),
+        };
+        allocator.statistics.max_split_size = match allocator.settings.max_split_size {
+            u64::MAX => -1,
+            bytes => bytes as i64,
+        };
+        allocator.set_memory_fraction(allocator.settings.per_process_memory_fraction);
+        Ok(allocator)
+    }
+
+    /// Says which device this is, for messages and snapshots; 0 otherwise.
+    #[must_use]
+    pub fn on_device(mut self, device: u32) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// The number that messages and snapshots show.
+    pub fn device(&self) -> u32 {
+        self.device
+    }
+
+    /// The driver.
+    pub fn raw(&self) -> &R {
+        &self.raw
+    }
+
+    /// The driver, for what is not memory. What the allocator holds must be left alone.
+    pub fn raw_mut(&mut self) -> &mut R {
+        &mut self.raw
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Changes settings at run time, as [`Settings::updated`] describes. The memory fraction is not read again.
+    ///
+    /// # Errors
+    /// Names the key that is wrong; nothing has changed then.
+    pub fn configure(&mut self, text: &str) -> Result<(), AllocationError> {
+        let settings = self.settings.updated(text)?;
+        self.rounds_to_divisions = settings.divisions().is_some();
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// Limits what may be held from the driver. Cached blocks may be used beyond it.
+    pub fn set_limit_bytes(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
+    /// Limits what may be held to a share of the device: ⌊`fraction` · total⌋ bytes, or all of it from 1 on.
+    pub fn set_memory_fraction(&mut self, fraction: f64) {
+        self.limit = (fraction < 1.0).then(|| (fraction.max(0.0) * self.total as f64) as u64);
+    }
+
+    /// The limit in bytes, if there is one.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// Every counter.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// Bytes of allocated blocks by category; their sum is `allocated_bytes`.
+    pub fn category_bytes(&self) -> CategoryBytes {
+        self.categories
+    }
+
+    /// The same at the moment when `allocated_bytes` reached its peak.
+    pub fn peak_category_bytes(&self) -> CategoryBytes {
+        if self.at_peak { self.categories } else { self.peak_categories }
+    }
+
+    /// Every peak becomes what is current.
+    pub fn reset_peak(&mut self) {
+        self.statistics.reset_peak();
+        self.at_peak = true;
+    }
+
+    /// Sums of increases and decreases, and the counters of events, become 0.
+    pub fn reset_accumulated(&mut self) {
+        self.statistics.reset_accumulated();
+    }
+
+    /// Keeps the last `events` events from now on; 0 stops and forgets.
+    pub fn record_history(&mut self, events: usize) {
+        self.history.set_capacity(events);
+    }
+
+    /// The table of module paths.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// The number of a module path, for [`Tag::module`].
+    pub fn intern(&mut self, path: &str) -> Label {
+        self.labels.intern(path)
+    }
+
+    /// The table of module paths, to add to.
+    pub fn labels_mut(&mut self) -> &mut Labels {
+        &mut self.labels
+    }
+
+    fn trace_driver(&mut self, action: Action, address: u64, size: u64, stream: u32, tag: Tag) {
+        self.history.record(action, address, size, self.streams[stream as usize], tag);
+    }
+
+    /// The place of a stream in the tables, which grow for a new one.
+    #[inline]
+    fn stream_index(&mut self, stream: Stream) -> u32 {
+        match self.streams.iter().position(|known| *known == stream) {
+            Some(index) => index as u32,
+            None => self.add_stream(stream),
+        }
+    }
+
+    #[cold]
+    fn add_stream(&mut self, stream: Stream) -> u32 {
+        self.streams.push(stream);
+        let count = self.streams.len();
+        self.pools.iter_mut().for_each(|pool| pool.grow_to(count));
+        count as u32 - 1
+    }
+
+    /// Stream indices in the order of their handles.
+    fn streams_in_order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.streams.len() as u32).collect();
+        order.sort_unstable_by_key(|index| self.streams[*index as usize]);
+        order
+    }
+}
+
+impl<R: RawMemory> Drop for Allocator<R> {
+    /// Everything goes back to the driver; what it refuses is its own to clean up.
+    fn drop(&mut self) {
+        self.return_everything();
+    }
+}

@@ -1,0 +1,193 @@
+//! Private pools: memory set apart for one use, such as a captured graph.
+//!
+//! A pool is created with a user count of 1; opening it routes requests to it and adds a user; memory comes back
+//! in a flush after the last user released it. While any pool is open, events are not processed and nothing is
+//! flushed to make room.
+
+use super::Allocator;
+use super::allocate::Request;
+use crate::block::NONE;
+use crate::error::AllocationError;
+use crate::pool::{LARGE, Pool, PoolId, PrivatePool, SMALL, StreamFilter};
+use crate::raw::{RawMemory, Stream};
+use crate::statistics::PoolKind;
+
+fn misuse(id: PoolId, problem: &'static str) -> AllocationError {
+    AllocationError::InvalidPool { pool: (id.0, id.1), problem }
+}
+
+impl<R: RawMemory> Allocator<R> {
+    /// Creates a private pool, or adds a user to it.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidPool`] for the default pool, or one whose last user has released it.
+    pub fn create_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
+        if id == PoolId::DEFAULT {
+            return Err(misuse(id, "is the default pool"));
+        }
+        if let Some(pool) = self.private.iter_mut().find(|p| !p.vacant && p.id == id) {
+            if pool.users == 0 {
+                return Err(misuse(id, "was released by its last user and waits to be flushed"));
+            }
+            pool.users += 1;
+            return Ok(());
+        }
+        let record = PrivatePool { id, users: 1, vacant: false };
+        let place = self.private.iter().position(|p| p.vacant).unwrap_or(self.private.len());
+        if place == self.private.len() {
+            self.private.push(record);
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                self.pools.push(Pool::new(kind, place as u32));
+            }
+        } else {
+            self.private[place] = record;
+        }
+        let no_split = self.no_split.contains(&id);
+        let streams = self.streams.len();
+        for pool in &mut self.pools[2 + 2 * place..4 + 2 * place] {
+            pool.grow_to(streams);
+            pool.no_split = no_split;
+            pool.lookups = 0;
+        }
+        Ok(())
+    }
+
+    /// Opens a private pool, which is created if it is new: requests that the filter accepts go there until
+    /// it is closed, the pool opened last being asked first.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidPool`] if it is open, or as for [`Allocator::create_pool`].
+    pub fn begin_pool(&mut self, id: PoolId, filter: StreamFilter) -> Result<(), AllocationError> {
+        if self.open.iter().any(|(open, _)| *open == id) {
+            return Err(misuse(id, "is open already"));
+        }
+        self.create_pool(id)?;
+        self.open.push((id, filter));
+        Ok(())
+    }
+
+    /// Closes a private pool. Its user count does not change.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidPool`] if it is not open.
+    pub fn end_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
+        let Some(place) = self.open.iter().position(|(open, _)| *open == id) else {
+            return Err(misuse(id, "is not open"));
+        };
+        self.open.remove(place);
+        Ok(())
+    }
+
+    /// Takes a user away. After the last, a flush gives the pool's memory back.
+    ///
+    /// # Errors
+    /// [`AllocationError::InvalidPool`] if it has no user.
+    pub fn release_pool_user(&mut self, id: PoolId) -> Result<(), AllocationError> {
+        match self.private.iter_mut().find(|p| !p.vacant && p.id == id) {
+            Some(pool) if pool.users > 0 => {
+                pool.users -= 1;
+                if pool.users == 0 {
+                    self.freeable.entry(id, || ());
+                }
+                Ok(())
+            }
+            _ => Err(misuse(id, "has no user")),
+        }
+    }
+
+    /// Gives the idle memory of a private pool without users back, after waiting for its events.
+    /// For the default pool, the same as [`Allocator::empty_cache`].
+    ///
+    /// # Errors
+    /// As for [`Allocator::empty_cache`].
+    pub fn flush_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
+        self.history.tick();
+        self.flush(id)
+    }
+
+    /// Blocks of this pool are handed out whole from now on.
+    pub fn set_no_split(&mut self, id: PoolId) {
+        self.no_split.insert(id);
+        let private = &self.private;
+        for pool in &mut self.pools {
+            let of = private.get(pool.private as usize).map_or(PoolId::DEFAULT, |p| p.id);
+            pool.no_split |= of == id;
+        }
+    }
+
+    /// Whether idle blocks of this pool may serve default requests that would fail otherwise.
+    pub fn set_use_on_oom(&mut self, id: PoolId, allowed: bool) {
+        if allowed {
+            self.use_on_oom.insert(id);
+        } else {
+            self.use_on_oom.remove(&id);
+        }
+    }
+
+    /// The pool of a request while some are open.
+    pub(super) fn routed(&self, default: u32, stream: Stream) -> u32 {
+        match self.open.iter().rev().find(|(_, filter)| filter.accepts(stream)) {
+            Some((id, _)) => {
+                let (small, large) = self.pools_of(*id);
+                if default == SMALL { small } else { large }
+            }
+            None => default,
+        }
+    }
+
+    /// The small and the large pool of an id.
+    pub(super) fn pools_of(&self, id: PoolId) -> (u32, u32) {
+        match self.private.iter().position(|p| !p.vacant && p.id == id) {
+            Some(place) => (2 + 2 * place as u32, 3 + 2 * place as u32),
+            None => (SMALL, LARGE),
+        }
+    }
+
+    pub(super) fn pool_id(&self, pool: u32) -> PoolId {
+        self.private.get(self.pools[pool as usize].private as usize).map_or(PoolId::DEFAULT, |p| p.id)
+    }
+
+    /// An idle block of a pool that may help out, with that pool.
+    pub(super) fn find_in_overflow(&mut self, request: &Request) -> Option<(u32, u32)> {
+        if !self.pools[request.pool as usize].is_default() {
+            return None;
+        }
+        for id in self.use_on_oom.clone() {
+            let usable = self.private.iter().any(|p| !p.vacant && p.id == id && p.users > 0)
+                && self.open.iter().all(|(open, _)| *open != id);
+            if !usable {
+                continue;
+            }
+            let (small, large) = self.pools_of(id);
+            let pool = if request.pool == SMALL { small } else { large };
+            let attempt = Request { pool, expandable: false, ..*request };
+            if let Some(block) = self.find_idle(&attempt) {
+                return Some((block, pool));
+            }
+        }
+        None
+    }
+
+    /// Bytes of idle blocks in private pools.
+    pub(super) fn private_idle_bytes(&self) -> u64 {
+        let private = self.pools.iter().filter(|pool| !pool.is_default());
+        private.flat_map(|pool| pool.lists.iter()).flat_map(|list| list.iter()).map(|e| e.size).sum()
+    }
+
+    /// No memory is held for this pair of pools.
+    pub(super) fn owns_nothing(&self, small: u32, large: u32) -> bool {
+        self.blocks.iter().all(|(_, b)| !(b.mapped && (b.pool == small || b.pool == large)))
+    }
+
+    /// Makes the record of a pool that owns nothing available to others.
+    pub(super) fn forget_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
+        let (small, large) = self.pools_of(id);
+        self.drop_unmapped_ranges(small)?;
+        self.drop_unmapped_ranges(large)?;
+        if let Some(pool) = self.private.iter_mut().find(|p| !p.vacant && p.id == id) {
+            pool.vacant = true;
+        }
+        debug_assert_ne!(self.pools[small as usize].private, NONE);
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Blocks and the slab that holds them: neighbours are linked by index, so that nothing is hashed or chased.
+
+use crate::raw::Stream;
+use crate::tag::Tag;
+
+/// No block, range or pool.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A block that was handed out. Stale once the block is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl BlockId {
+    /// What a request for nothing receives; freeing it does nothing.
+    pub const NULL: BlockId = BlockId { index: NONE, generation: 0 };
+}
+
+/// The other streams that use a block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamUses {
+    pub(crate) streams: crate::hash_order::Table<Stream, ()>,
+    /// Those of them that were recorded while a private pool was open.
+    pub(crate) while_open: Vec<Stream>,
+}
+
+/// A contiguous part of a segment. The blocks of a segment are linked in address order and tile it.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// Bytes asked for by the last owner; stale while idle.
+    pub(crate) requested: u64,
+    /// The placement key of its segment.
+    pub(crate) order: u64,
+    /// The pool's lookup counter when the block went idle.
+    pub(crate) gc_base: u64,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    pub(crate) pool: u32,
+    /// Index into the allocator's table of streams.
+    pub(crate) stream: u32,
+    /// The expandable range it lies in, or [`NONE`].
+    pub(crate) range: u32,
+    /// Events of other streams that a freed block waits for.
+    pub(crate) events: u32,
+    pub(crate) generation: u32,
+    pub(crate) allocated: bool,
+    pub(crate) mapped: bool,
+    pub(crate) live: bool,
+    pub(crate) tag: Tag,
+    pub(crate) uses: Option<Box<StreamUses>>,
+}
+
+impl Block {
+    pub(crate) fn new(address: u64, size: u64, order: u64, pool: u32, stream: u32) -> Block {
+        Block {
+            address,
+            size,
+            requested: 0,
+            order,
+            gc_base: 0,
+            prev: NONE,
+            next: NONE,
+            pool,
+            stream,
+            range: NONE,
+            events: 0,
+            generation: 0,
+            allocated: false,
+            mapped: true,
+            live: true,
+            tag: Tag::default(),
+            uses: None,
+        }
+    }
+
+    /// May be merged or handed out.
+    #[inline]
+    pub(crate) fn idle(&self) -> bool {
+        !self.allocated && self.events == 0 && self.uses.is_none()
+    }
+
+    /// Shares its segment with other blocks.
+    #[inline]
+    pub(crate) fn split(&self) -> bool {
+        self.prev != NONE || self.next != NONE
+    }
+
+    #[inline]
+    pub(crate) fn expandable(&self) -> bool {
+        self.range != NONE
+    }
+}
+
+/// All blocks, by number. Numbers of removed blocks are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Slab {
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+}
+
+impl std::ops::Index<u32> for Slab {
+    type Output = Block;
+    #[inline]
+    fn index(&self, index: u32) -> &Block {
+        &self.blocks[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Slab {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Block {
+        &mut self.blocks[index as usize]
+    }
+}
+
+impl Slab {
+    #[inline]
+    pub(crate) fn insert(&mut self, block: Block) -> u32 {
+        if let Some(index) = self.vacant.pop() {
+            let slot = &mut self.blocks[index as usize];
+            let generation = slot.generation;
+            *slot = block;
+            slot.generation = generation;
+            return index;
+        }
+        // 2³² blocks of 512 bytes and more would be over 2 TiB of them; the slab itself would fail first.
+        let index = self.blocks.len() as u32;
+        self.blocks.push(block);
+        index
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) {
+        let block = &mut self.blocks[index as usize];
+        block.live = false;
+        block.generation = block.generation.wrapping_add(1);
+        block.uses = None;
+        self.vacant.push(index);
+    }
+
+    /// The block that was handed out under this name, while it is.
+    #[inline]
+    pub(crate) fn allocated(&self, id: BlockId) -> Option<&Block> {
+        self.blocks
+            .get(id.index as usize)
+            .filter(|block| block.live && block.allocated && block.generation == id.generation)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
+        self.blocks.iter().enumerate().filter(|(_, b)| b.live).map(|(index, block)| (index as u32, block))
+    }
+
+    /// Puts a new block in front of `at`.
+    #[inline]
+    pub(crate) fn link_before(&mut self, new: u32, at: u32) {
+        let prev = self[at].prev;
+        self[new].prev = prev;
+        self[new].next = at;
+        self[at].prev = new;
+        if prev != NONE {
+            self[prev].next = new;
+        }
+    }
+
+    /// Puts a new block behind `at`.
+    pub(crate) fn link_after(&mut self, new: u32, at: u32) {
+        let next = self[at].next;
+        self[new].next = next;
+        self[new].prev = at;
+        self[at].next = new;
+        if next != NONE {
+            self[next].prev = new;
+        }
+    }
+
+    /// Makes `into` cover its neighbour `from` too, which disappears.
+    #[inline]
+    pub(crate) fn absorb(&mut self, into: u32, from: u32) {
+        let (address, size, prev, next) = {
+            let from = &self[from];
+            (from.address, from.size, from.prev, from.next)
+        };
+        if self[into].prev == from {
+            self[into].address = address;
+            self[into].prev = prev;
+            if prev != NONE {
+                self[prev].next = into;
+            }
+        } else {
+            self[into].next = next;
+            if next != NONE {
+                self[next].prev = into;
+            }
+        }
+        self[into].size += size;
+        self.remove(from);
+    }
+}

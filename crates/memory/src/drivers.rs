@@ -1,0 +1,167 @@
+//! Drivers that give out addresses with nothing behind them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
+use crate::size::round_up;
+
+const SEGMENTS_FROM: u64 = 0x7f00_0000_0000;
+const RANGES_FROM: u64 = 0x3000_0000_0000;
+const SEGMENT_STEP: u64 = 2 << 20;
+const RANGE_GAP: u64 = 1 << 30;
+
+/// A device that only counts: it refuses what does not fit, and its streams work as far as they are told to.
+///
+/// Segments lie at rising addresses that are never used again, virtual ranges in an area of their own.
+#[derive(Clone, Debug)]
+pub struct Counting {
+    total: u64,
+    used: u64,
+    others: u64,
+    next_segment: u64,
+    next_range: u64,
+    /// Bytes by first address.
+    segments: HashMap<u64, u64>,
+    /// Bytes and stream by first address.
+    ranges: BTreeMap<u64, (u64, Stream)>,
+    /// Stream and number of each event that was not seen to be done.
+    events: HashMap<EventId, (Stream, u64)>,
+    recorded: u64,
+    /// Up to which event each stream's work is over.
+    finished: HashMap<Stream, u64>,
+}
+
+fn refused(text: &str) -> RawError {
+    RawError::Driver { code: 1, text: text.to_owned() }
+}
+
+impl Counting {
+    /// A device of `total` bytes.
+    #[must_use]
+    pub fn new(total: u64) -> Counting {
+        Counting {
+            total,
+            used: 0,
+            others: 0,
+            next_segment: SEGMENTS_FROM,
+            next_range: RANGES_FROM,
+            segments: HashMap::new(),
+            ranges: BTreeMap::new(),
+            events: HashMap::new(),
+            recorded: 0,
+            finished: HashMap::new(),
+        }
+    }
+
+    /// Says how much of the device somebody else has from now on.
+    pub fn set_others(&mut self, bytes: u64) {
+        self.others = bytes;
+    }
+
+    /// Bytes given out: segments and mapped pages.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Virtual ranges given out and not given back.
+    #[must_use]
+    pub fn reserved_ranges(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// All work given to `stream` so far is over.
+    pub fn finish(&mut self, stream: Stream) {
+        self.finished.insert(stream, self.recorded);
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<(), RawError> {
+        let used = self.used.saturating_add(bytes);
+        if used.saturating_add(self.others) > self.total {
+            return Err(RawError::OutOfMemory);
+        }
+        self.used = used;
+        Ok(())
+    }
+
+    /// The range that holds an address.
+    fn range_at(&self, address: u64) -> Option<(u64, u64, Stream)> {
+        let (&start, &(bytes, stream)) = self.ranges.range(..=address).next_back()?;
+        (address < start + bytes).then_some((start, bytes, stream))
+    }
+}
+
+impl RawMemory for Counting {
+    fn allocate(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
+        self.take(bytes)?;
+        let address = self.next_segment;
+        self.next_segment += round_up(bytes, SEGMENT_STEP);
+        self.segments.insert(address, bytes);
+        Ok(Placement { address, order: address })
+    }
+
+    fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+        if self.segments.get(&address) != Some(&bytes) {
+            return Err(refused("this is no segment"));
+        }
+        self.segments.remove(&address);
+        self.used -= bytes;
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
+        let address = self.next_range;
+        self.next_range += bytes + RANGE_GAP;
+        self.ranges.insert(address, (bytes, stream));
+        Ok(Placement { address, order: address })
+    }
+
+    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+        if self.ranges.get(&address).is_none_or(|(size, _)| *size != bytes) {
+            return Err(refused("this is no range"));
+        }
+        self.ranges.remove(&address);
+        Ok(())
+    }
+
+    fn map(&mut self, address: u64, bytes: u64, _page: u64, _stream: Stream) -> Result<(), RawError> {
+        match self.range_at(address) {
+            Some((start, size, _)) if address + bytes <= start + size => self.take(bytes),
+            _ => Err(refused("these pages lie in no range")),
+        }
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
+        let Some((_, _, stream)) = self.range_at(address) else { return Err(refused("this is no range")) };
+        self.finish(stream);
+        self.used -= bytes;
+        Ok(())
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity { free: self.total.saturating_sub(self.used + self.others), total: self.total }
+    }
+
+    fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError> {
+        self.recorded += 1;
+        let event = EventId(self.recorded);
+        self.events.insert(event, (stream, self.recorded));
+        Ok(event)
+    }
+
+    fn event_done(&mut self, event: EventId) -> Result<bool, RawError> {
+        let Some(&(stream, number)) = self.events.get(&event) else { return Err(refused("this is no event")) };
+        let done = self.finished.get(&stream).is_some_and(|finished| *finished >= number);
+        if done {
+            self.events.remove(&event);
+        }
+        Ok(done)
+    }
+
+    fn event_wait(&mut self, event: EventId) -> Result<(), RawError> {
+        let Some((stream, number)) = self.events.remove(&event) else { return Err(refused("this is no event")) };
+        let finished = self.finished.entry(stream).or_default();
+        *finished = (*finished).max(number);
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! What an allocation can fail with.
+
+use std::fmt;
+
+use crate::raw::{RawError, Stream};
+use crate::settings::SettingsError;
+use crate::tag::Category;
+
+/// Why an operation of the allocator failed. The counters are true after each of them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocationError {
+    /// Neither the cache nor the driver has the memory.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// A request for more than any device has; nothing was counted.
+    #[error("a request for {bytes} bytes, more than an exbibyte, cannot be served by any device")]
+    RequestTooLarge {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The driver failed for another reason than memory.
+    #[error("the driver failed to {call}: {source}")]
+    Driver {
+        /// What was asked of it.
+        call: &'static str,
+        /// What it answered.
+        source: RawError,
+    },
+    /// The block is not one that this allocator has handed out, or it was freed before.
+    #[error("block {index} is not allocated: it was freed before, or never handed out here")]
+    InvalidBlock {
+        /// Its number.
+        index: u32,
+    },
+    /// A private pool was used against its life cycle.
+    #[error("private pool ({}, {}) {problem}", pool.0, pool.1)]
+    InvalidPool {
+        /// Which one.
+        pool: (u64, u64),
+        /// What is wrong about it.
+        problem: &'static str,
+    },
+    /// The driver placed memory where a block cannot be.
+    #[error("the driver placed a segment at {address:#x}, which is not a multiple of 512")]
+    Misplaced {
+        /// Where it placed it.
+        address: u64,
+    },
+    /// A setting that was given at run time is wrong.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
+
+impl AllocationError {
+    pub(crate) fn driver(call: &'static str) -> impl FnOnce(RawError) -> AllocationError {
+        move |source| AllocationError::Driver { call, source }
+    }
+}
+
+/// All the figures of an out-of-memory error, in bytes, taken when the request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The device's number in the process.
+    pub device: u32,
+    /// What was asked for.
+    pub requested: u64,
+    /// The block that this needs, after rounding.
+    pub rounded: u64,
+    /// The segment that would have been taken from the driver for it.
+    pub segment: u64,
+    /// All of the device.
+    pub total: u64,
+    /// What the driver says is free, for anybody.
+    pub free: u64,
+    /// The limit that was set on this allocator, if one was.
+    pub limit: Option<u64>,
+    /// Bytes of allocated blocks.
+    pub allocated: u64,
+    /// Bytes held from the driver.
+    pub reserved: u64,
+    /// Bytes of idle blocks in private pools, which a default request cannot use.
+    pub private_idle: u64,
+    /// The largest idle block of the request's stream in the default pools.
+    pub largest_idle: u64,
+    /// The stream of the request.
+    pub stream: Stream,
+    /// What the memory was for.
+    pub category: Category,
+    /// The module that asked; may be empty.
+    pub module: String,
+    /// The operator that asked; may be empty.
+    pub operator: &'static str,
+    /// The training step, 0 before the first.
+    pub step: u32,
+}
+
+impl OutOfMemory {
+    /// Bytes held from the driver that are in no allocated block and in no private pool.
+    #[must_use]
+    pub fn unallocated(&self) -> u64 {
+        self.reserved.saturating_sub(self.allocated).saturating_sub(self.private_idle)
+    }
+
+    /// The line that PyTorch 2.11 prints for the same figures, without its line about processes and without
+    /// its advice.
+    #[must_use]
+    pub fn pytorch_message(&self) -> String {
+        let mut text = format!(
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+            Bytes(self.segment),
+            self.device,
+            Bytes(self.total),
+            Bytes(self.free)
+        );
+        if let Some(limit) = self.limit {
+            text += &format!("{} allowed; ", Bytes(limit));
+        }
+        text += &self.pytorch_usage();
+        text
+    }
+
+    /// The part of PyTorch's message that says what the allocator holds.
+    #[must_use]
+    pub fn pytorch_usage(&self) -> String {
+        let allocated = self.allocated + self.private_idle;
+        let mut text = format!("Of the allocated memory {} is allocated by PyTorch, ", Bytes(allocated));
+        if self.private_idle > 0 {
+            let idle = Bytes(self.private_idle);
+            text += &format!("with {idle} allocated in private pools (e.g., CUDA Graphs), ");
+        }
+        text + &format!("and {} is reserved by PyTorch but unallocated.", Bytes(self.unallocated()))
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of memory on device {}: {} for {}", self.device, Bytes(self.requested), self.category.name())?;
+        if !self.operator.is_empty() {
+            write!(f, " of {}", self.operator)?;
+        }
+        if !self.module.is_empty() {
+            write!(f, " in {}", self.module)?;
+        }
+        if self.step > 0 {
+            write!(f, " at step {}", self.step)?;
+        }
+        write!(f, " need a segment of {}; ", Bytes(self.segment))?;
+        write!(f, "{} of the device's {} are free", Bytes(self.free), Bytes(self.total))?;
+        if let Some(limit) = self.limit {
+            write!(f, ", {} are allowed", Bytes(limit))?;
+        }
+        write!(f, ". The allocator holds {}: {} allocated", Bytes(self.reserved), Bytes(self.allocated))?;
+        if self.private_idle > 0 {
+            write!(f, ", {} idle in private pools", Bytes(self.private_idle))?;
+        }
+        write!(f, ", {} idle; ", Bytes(self.unallocated()))?;
+        write!(f, "the largest idle block of this stream has {}.", Bytes(self.largest_idle))?;
+        if self.unallocated() >= self.rounded {
+            write!(f, " Enough is idle, but not in one piece: `expandable_segments:True` avoids that.")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as PyTorch writes them: two decimals in the largest unit that leaves more than 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        match self.0 {
+            0..=1024 => write!(f, "{} bytes", self.0),
+            1025..=0x10_0000 => write!(f, "{:.2} KiB", bytes / 1024.0),
+            0x10_0001..=0x4000_0000 => write!(f, "{:.2} MiB", bytes / 1_048_576.0),
+            _ => write!(f, "{:.2} GiB", bytes / 1_073_741_824.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_read_as_pytorchs() {
+        for (bytes, text) in [
+            (1024, "1024 bytes"),
+            (1025, "1.00 KiB"),
+            (1 << 20, "1024.00 KiB"),
+            (3 << 20, "3.00 MiB"),
+            (1 << 30, "1024.00 MiB"),
+            ((1 << 30) + 1, "1.00 GiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+}

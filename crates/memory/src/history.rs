@@ -1,0 +1,121 @@
+//! The history of events, in a ring of fixed length.
+
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::raw::Stream;
+use crate::tag::Tag;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A block was handed out; the size is what was asked for.
+    Alloc,
+    /// Its owner gave it back.
+    FreeRequested,
+    /// It may be used again.
+    FreeCompleted,
+    /// A segment was taken from the driver.
+    SegmentAlloc,
+    /// A segment was given back.
+    SegmentFree,
+    /// Pages were put behind part of an expandable segment.
+    SegmentMap,
+    /// Pages were taken away.
+    SegmentUnmap,
+    /// A snapshot was taken.
+    Snapshot,
+    /// A request failed; the address is what the device had free, the size is the rounded one.
+    OutOfMemory,
+}
+
+impl Action {
+    /// The name in PyTorch's snapshots.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Action::Alloc => "alloc",
+            Action::FreeRequested => "free_requested",
+            Action::FreeCompleted => "free_completed",
+            Action::SegmentAlloc => "segment_alloc",
+            Action::SegmentFree => "segment_free",
+            Action::SegmentMap => "segment_map",
+            Action::SegmentUnmap => "segment_unmap",
+            Action::Snapshot => "snapshot",
+            Action::OutOfMemory => "oom",
+        }
+    }
+}
+
+/// An event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub action: Action,
+    /// Where; for [`Action::OutOfMemory`] the bytes that the device had free.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// On which stream.
+    pub stream: Stream,
+    /// When, in microseconds since 1970.
+    pub time_us: u64,
+    /// Who asked.
+    pub tag: Tag,
+}
+
+/// The ring; off until a capacity is set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    capacity: usize,
+    events: VecDeque<Event>,
+    /// When the operation under way began: its events carry one time, and the clock is read once.
+    now_us: u64,
+}
+
+/// Room that is taken at once, so that events do not wait for the ring to grow.
+const ROOM: usize = 1 << 17;
+
+impl History {
+    /// Starts anew with room for `capacity` events; 0 stops.
+    pub(crate) fn set_capacity(&mut self, capacity: usize) {
+        *self = History { capacity, events: VecDeque::with_capacity(capacity.min(ROOM)), now_us: 0 };
+    }
+
+    /// An operation begins.
+    #[inline]
+    pub(crate) fn tick(&mut self) {
+        if self.on() {
+            self.now_us = now_us();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on(&self) -> bool {
+        self.capacity > 0
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, action: Action, address: u64, size: u64, stream: Stream, tag: Tag) {
+        if self.on() {
+            self.push(Event { action, address, size, stream, time_us: self.now_us, tag });
+        }
+    }
+
+    #[inline(never)]
+    fn push(&mut self, event: Event) {
+        if self.events.len() == self.capacity {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Oldest first.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.events.iter().copied().collect()
+    }
+}
+
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64)
+}

@@ -1,0 +1,147 @@
+//! The driver below the allocator: what gives memory out in large pieces and takes it back.
+
+use serde::{Deserialize, Serialize};
+
+/// A queue of device work, by its handle. `Stream(0)` is the default stream.
+///
+/// Memory that was allocated on a stream is handed out again on that stream only. The handle is a sort key of
+/// the free lists, so a device should number its streams rather than pass addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Stream(pub u64);
+
+/// A point in a stream's work that a driver was asked to remember ([`RawMemory::record_event`]).
+///
+/// The allocator asks about an event until it is done ([`RawMemory::event_done`] said `true`, or
+/// [`RawMemory::event_wait`] returned) and never again; the driver may reuse the identifier then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId(pub u64);
+
+/// Where the driver put a segment, and how that segment sorts among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// First byte, as the device sees it.
+    pub address: u64,
+    /// What ties between equally good blocks are broken by: first this, then the address.
+    ///
+    /// Two segments that live at the same time have different orders. A driver whose addresses cannot be
+    /// foreseen numbers its segments; one whose addresses are given (a replay) repeats the address.
+    pub order: u64,
+}
+
+/// What the device has, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Not taken by anybody, this process included.
+    pub free: u64,
+    /// All of the device.
+    pub total: u64,
+}
+
+/// A refusal by the driver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RawError {
+    /// The device has not that much left. The allocator answers with releasing what it caches.
+    #[error("the device is out of memory")]
+    OutOfMemory,
+    /// Anything else; handed to the caller unchanged.
+    #[error("driver error {code}: {text}")]
+    Driver {
+        /// The driver's number for it.
+        code: i64,
+        /// The driver's words for it.
+        text: String,
+    },
+}
+
+/// The driver: memory in large pieces, virtual ranges with pages, and events on streams. Sizes are in bytes.
+///
+/// A call that fails must have changed nothing.
+pub trait RawMemory {
+    /// Takes `bytes` of memory. The address must be a multiple of 512.
+    ///
+    /// # Errors
+    /// [`RawError::OutOfMemory`] where the device has not that much, [`RawError::Driver`] for all else.
+    fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError>;
+    /// Gives back what [`RawMemory::allocate`] returned, whole.
+    ///
+    /// # Errors
+    /// [`RawError::Driver`]; the memory then still belongs to the allocator.
+    fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError>;
+    /// Takes a virtual range with nothing behind it.
+    ///
+    /// # Errors
+    /// As for [`RawMemory::allocate`].
+    fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError>;
+    /// Gives back a range of which nothing is mapped.
+    ///
+    /// # Errors
+    /// [`RawError::Driver`]; the range then still belongs to the allocator.
+    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError>;
+    /// Puts memory behind `bytes` from `address` on, in pages of `page` bytes: all of them or none.
+    ///
+    /// # Errors
+    /// As for [`RawMemory::allocate`].
+    fn map(&mut self, address: u64, bytes: u64, page: u64, stream: Stream) -> Result<(), RawError>;
+    /// Takes away what is behind whole pages, after waiting for the work of the range's stream.
+    ///
+    /// # Errors
+    /// [`RawError::Driver`]; the pages then stay mapped.
+    fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError>;
+    /// What the device has.
+    fn capacity(&self) -> Capacity;
+    /// Remembers the end of the work that `stream` has been given so far.
+    ///
+    /// # Errors
+    /// [`RawError::Driver`].
+    fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError>;
+    /// Whether the work before the event is over.
+    ///
+    /// # Errors
+    /// [`RawError::Driver`].
+    fn event_done(&mut self, event: EventId) -> Result<bool, RawError>;
+    /// Waits until the work before the event is over.
+    ///
+    /// # Errors
+    /// [`RawError::Driver`].
+    fn event_wait(&mut self, event: EventId) -> Result<(), RawError>;
+}
+
+macro_rules! forward_to_box {
+    ($($bound:tt)+) => {
+        impl RawMemory for Box<$($bound)+> {
+            fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
+                (**self).allocate(bytes, stream)
+            }
+            fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+                (**self).free(address, bytes)
+            }
+            fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
+                (**self).reserve(bytes, stream)
+            }
+            fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+                (**self).unreserve(address, bytes)
+            }
+            fn map(&mut self, address: u64, bytes: u64, page: u64, stream: Stream) -> Result<(), RawError> {
+                (**self).map(address, bytes, page, stream)
+            }
+            fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError> {
+                (**self).unmap(address, bytes, page)
+            }
+            fn capacity(&self) -> Capacity {
+                (**self).capacity()
+            }
+            fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError> {
+                (**self).record_event(stream)
+            }
+            fn event_done(&mut self, event: EventId) -> Result<bool, RawError> {
+                (**self).event_done(event)
+            }
+            fn event_wait(&mut self, event: EventId) -> Result<(), RawError> {
+                (**self).event_wait(event)
+            }
+        }
+    };
+}
+
+forward_to_box!(dyn RawMemory);
+forward_to_box!(dyn RawMemory + Send);

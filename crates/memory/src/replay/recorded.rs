@@ -1,0 +1,155 @@
+//! The driver of a recorded trace: it hands out the recorded addresses, and says where a request differs.
+
+use std::collections::BTreeMap;
+
+use super::SegmentEvent;
+use crate::raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
+
+/// A driver that answers as the recorded one did.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    events: Vec<SegmentEvent>,
+    next: usize,
+    total: u64,
+    /// Virtual ranges given out: bytes by first address.
+    ranges: BTreeMap<u64, u64>,
+    /// Requests since [`Recorded::take_refused`] that the recording does not show at their place.
+    refused: Vec<String>,
+    /// Memory given back since [`Recorded::take_problems`] that the recording does not show so.
+    problems: Vec<String>,
+    recorded: u64,
+}
+
+impl Recorded {
+    /// A device of `total` bytes whose driver did `events`, in this order.
+    #[must_use]
+    pub fn new(events: Vec<SegmentEvent>, total: u64) -> Recorded {
+        Recorded {
+            events,
+            next: 0,
+            total,
+            ranges: BTreeMap::new(),
+            refused: Vec::new(),
+            problems: Vec::new(),
+            recorded: 0,
+        }
+    }
+
+    /// Requests that were answered with out of memory, because the recording shows none such there. Right where
+    /// the recorded device was full, a mismatch where it was not.
+    pub fn take_refused(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// What was given back differently from the recording.
+    pub fn take_problems(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Events that have not happened yet.
+    #[must_use]
+    pub fn left(&self) -> &[SegmentEvent] {
+        &self.events[self.next..]
+    }
+
+    fn expected(&self) -> String {
+        match self.left().first() {
+            Some(e) => format!("{} of {} bytes at {:#x} on stream {:#x}", e.action, e.bytes, e.address, e.stream.0),
+            None => "nothing more".to_owned(),
+        }
+    }
+
+    /// The next event, if it is this one.
+    fn advance(&mut self, is_it: impl Fn(&SegmentEvent) -> bool) -> Option<u64> {
+        let event = self.left().first().filter(|event| is_it(event))?;
+        let address = event.address;
+        self.next += 1;
+        Some(address)
+    }
+
+    fn refuse<T>(&mut self, request: String) -> Result<T, RawError> {
+        let expected = self.expected();
+        self.refused.push(format!("{request} was asked for where the recording has {expected}"));
+        Err(RawError::OutOfMemory)
+    }
+
+    fn give_back(&mut self, action: &str, address: u64, bytes: u64) {
+        if self.advance(|e| e.action == action && e.address == address && e.bytes == bytes).is_none() {
+            let expected = self.expected();
+            self.problems.push(format!("{action} of {bytes} bytes at {address:#x}, the recording has {expected}"));
+        }
+    }
+
+    fn in_a_range(&self, address: u64) -> bool {
+        self.ranges.range(..=address).next_back().is_some_and(|(start, bytes)| address - start < *bytes)
+    }
+}
+
+impl RawMemory for Recorded {
+    fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
+        match self.advance(|e| e.action == "segment_alloc" && e.bytes == bytes && e.stream == stream) {
+            Some(address) => Ok(Placement { address, order: address }),
+            None => self.refuse(format!("a segment of {bytes} bytes on stream {:#x}", stream.0)),
+        }
+    }
+
+    fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+        self.give_back("segment_free", address, bytes);
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
+        // A range begins where it is first mapped, which may be after attempts that failed.
+        let first = self
+            .left()
+            .iter()
+            .find(|e| e.action == "segment_map" && e.stream == stream && !self.in_a_range(e.address))
+            .map(|e| e.address);
+        match first {
+            Some(address) => {
+                self.ranges.insert(address, bytes);
+                Ok(Placement { address, order: address })
+            }
+            None => self.refuse(format!("a range of {bytes} bytes on stream {:#x}", stream.0)),
+        }
+    }
+
+    fn unreserve(&mut self, address: u64, _bytes: u64) -> Result<(), RawError> {
+        self.ranges.remove(&address);
+        Ok(())
+    }
+
+    fn map(&mut self, address: u64, bytes: u64, _page: u64, stream: Stream) -> Result<(), RawError> {
+        let is_it = |e: &SegmentEvent| {
+            e.action == "segment_map" && e.address == address && e.bytes == bytes && e.stream == stream
+        };
+        match self.advance(is_it) {
+            Some(_) => Ok(()),
+            None => self.refuse(format!("a map of {bytes} bytes at {address:#x} on stream {:#x}", stream.0)),
+        }
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
+        self.give_back("segment_unmap", address, bytes);
+        Ok(())
+    }
+
+    /// What was free is not in a recording.
+    fn capacity(&self) -> Capacity {
+        Capacity { free: 0, total: self.total }
+    }
+
+    fn record_event(&mut self, _stream: Stream) -> Result<EventId, RawError> {
+        self.recorded += 1;
+        Ok(EventId(self.recorded))
+    }
+
+    /// The recorded program synchronised the device after every free.
+    fn event_done(&mut self, _event: EventId) -> Result<bool, RawError> {
+        Ok(true)
+    }
+
+    fn event_wait(&mut self, _event: EventId) -> Result<(), RawError> {
+        Ok(())
+    }
+}

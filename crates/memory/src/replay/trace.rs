@@ -1,0 +1,118 @@
+//! The format of traces: `[kind, …, counters]` per operation.
+
+use serde_json::Value;
+
+use super::fields::{Field, Names};
+use super::{FinalSegment, Operation, Recording, RecordingError, SegmentEvent, Step};
+use crate::raw::Stream;
+
+/// Reads a trace from its JSON object.
+pub(super) fn parse(object: &Value) -> Result<Recording, RecordingError> {
+    let root = Field::new(object, "recording");
+    let optional = |key: &str| object.get(key).filter(|value| !value.is_null());
+    let keys: Vec<String> =
+        root.of("stat_names")?.items()?.map(|f| f.text().map(str::to_owned)).collect::<Result<_, _>>()?;
+    let initial = counters(root.of("initial")?, keys.len())?;
+    let mut names = Names::default();
+    let mut steps = Vec::new();
+    for item in root.of("ops")?.items()? {
+        steps.push(step(item, keys.len(), &mut names)?);
+    }
+    let events = root.of("segment_events")?.items()?.map(segment_event).collect::<Result<_, _>>()?;
+    let segments = match optional("final_segments") {
+        Some(value) => Field::new(value, "final_segments").items()?.map(final_segment).collect::<Result<_, _>>()?,
+        None => Vec::new(),
+    };
+    Ok(Recording {
+        name: optional("case").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        settings: root.of("alloc_conf")?.text()?.to_owned(),
+        limit_fraction: optional("limit_fraction").and_then(Value::as_f64),
+        limit_bytes: optional("limit_bytes").and_then(Value::as_u64),
+        total: root.of("total_memory")?.unsigned()?,
+        keys,
+        initial,
+        steps,
+        segment_events: Some(events),
+        final_segments: segments,
+        blocks: names.len(),
+    })
+}
+
+fn counters(field: Field<'_>, count: usize) -> Result<Vec<i64>, RecordingError> {
+    let values: Vec<i64> = field.items()?.map(|f| f.signed()).collect::<Result<_, _>>()?;
+    if values.len() == count {
+        Ok(values)
+    } else {
+        Err(RecordingError::format(format!("{} counters where {count} are named", values.len())))
+    }
+}
+
+fn step(item: Field<'_>, count: usize, names: &mut Names) -> Result<Step, RecordingError> {
+    let kind = item.at(0)?.text()?;
+    let mut id = |field: Field<'_>| -> Result<u32, RecordingError> {
+        let name = field.value;
+        if name.is_number() || name.is_string() {
+            Ok(names.number(&name.to_string()))
+        } else {
+            Err(RecordingError::format("a block's id is neither number nor text"))
+        }
+    };
+    let (operation, last) = match kind {
+        "alloc" | "oom" => {
+            let refused = kind == "oom";
+            let operation = Operation::Allocate {
+                id: id(item.at(1)?)?,
+                bytes: item.at(2)?.unsigned()?,
+                stream: Stream(item.at(3)?.unsigned()?),
+                address: if refused { None } else { Some(item.at(4)?.unsigned()?) },
+                message: if refused { Some(item.at(4)?.text()?.to_owned()) } else { None },
+            };
+            (operation, 5)
+        }
+        "free" => (Operation::Free(id(item.at(1)?)?), 2),
+        "record_stream" => (Operation::RecordStream(id(item.at(1)?)?, Stream(item.at(2)?.unsigned()?)), 3),
+        "empty_cache" => (Operation::EmptyCache, 1),
+        "reset_peak" => (Operation::ResetPeak, 1),
+        "reset_accumulated" => (Operation::ResetAccumulated, 1),
+        other => return Err(RecordingError::format(format!("there is no operation `{other}`"))),
+    };
+    Ok(Step { operation, counters: counters(item.at(last)?, count)? })
+}
+
+fn segment_event(item: Field<'_>) -> Result<SegmentEvent, RecordingError> {
+    let action = item.at(0)?.text()?.to_owned();
+    if !matches!(action.as_str(), "segment_alloc" | "segment_free" | "segment_map" | "segment_unmap") {
+        return Err(RecordingError::format(format!("there is no segment event `{action}`")));
+    }
+    Ok(SegmentEvent {
+        action,
+        address: item.at(1)?.unsigned()?,
+        bytes: item.at(2)?.unsigned()?,
+        stream: Stream(item.at(3)?.unsigned()?),
+    })
+}
+
+fn final_segment(item: Field<'_>) -> Result<FinalSegment, RecordingError> {
+    let mut blocks = Vec::new();
+    for block in item.of("blocks")?.items()? {
+        let state = match block.at(3)?.text()? {
+            "active_allocated" => 'A',
+            "active_pending_free" => 'P',
+            "inactive" => 'I',
+            other => return Err(RecordingError::format(format!("there is no block state `{other}`"))),
+        };
+        blocks.push((block.at(1)?.unsigned()?, block.at(2)?.unsigned()?, state));
+    }
+    Ok(FinalSegment {
+        address: item.of("address")?.unsigned()?,
+        total_size: item.of("total_size")?.unsigned()?,
+        allocated_size: item.of("allocated_size")?.unsigned()?,
+        active_size: item.of("active_size")?.unsigned()?,
+        requested_size: item.of("requested_size")?.unsigned()?,
+        stream: Stream(item.of("stream")?.unsigned()?),
+        large: item.of("segment_type")?.text()? == "large",
+        expandable: item.of("is_expandable")?.flag()?,
+        pool: None,
+        blocks,
+    })
+}

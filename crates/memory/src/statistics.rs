@@ -1,0 +1,305 @@
+//! Every counter of the allocator, under the names that `torch.cuda.memory_stats()` gives them.
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+/// What is counted once per pool kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Metric {
+    /// Blocks handed out and not yet given back.
+    Allocation,
+    /// Segments taken from the driver; expandable ones are not counted.
+    Segment,
+    /// Blocks handed out and not yet reusable: allocated, or freed and waiting for another stream.
+    Active,
+    /// Idle blocks that share a segment with others; none in expandable segments.
+    InactiveSplit,
+    /// Bytes of allocated blocks, rounding included.
+    AllocatedBytes,
+    /// Bytes held from the driver: segments and mapped pages.
+    ReservedBytes,
+    /// Bytes of active blocks, rounding included.
+    ActiveBytes,
+    /// Bytes of idle blocks that share a segment with others; none in expandable segments.
+    InactiveSplitBytes,
+    /// Bytes asked for by the owners of active blocks, without rounding.
+    RequestedBytes,
+}
+
+impl Metric {
+    /// Every metric, in the order of their numbers.
+    pub const ALL: [Metric; 9] = [
+        Metric::Allocation,
+        Metric::Segment,
+        Metric::Active,
+        Metric::InactiveSplit,
+        Metric::AllocatedBytes,
+        Metric::ReservedBytes,
+        Metric::ActiveBytes,
+        Metric::InactiveSplitBytes,
+        Metric::RequestedBytes,
+    ];
+
+    /// The first part of its keys.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Metric::Allocation => "allocation",
+            Metric::Segment => "segment",
+            Metric::Active => "active",
+            Metric::InactiveSplit => "inactive_split",
+            Metric::AllocatedBytes => "allocated_bytes",
+            Metric::ReservedBytes => "reserved_bytes",
+            Metric::ActiveBytes => "active_bytes",
+            Metric::InactiveSplitBytes => "inactive_split_bytes",
+            Metric::RequestedBytes => "requested_bytes",
+        }
+    }
+}
+
+/// Which pools a statistic is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum PoolKind {
+    /// Both kinds.
+    All,
+    /// Pools for blocks up to 1 MiB.
+    Small,
+    /// Pools for the larger ones.
+    Large,
+}
+
+impl PoolKind {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [PoolKind; 3] = [PoolKind::All, PoolKind::Small, PoolKind::Large];
+
+    /// The second part of its keys.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            PoolKind::All => "all",
+            PoolKind::Small => "small_pool",
+            PoolKind::Large => "large_pool",
+        }
+    }
+
+}
+
+/// One quantity over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistic {
+    /// Now.
+    pub current: i64,
+    /// The highest since the start or the last reset of peaks.
+    pub peak: i64,
+    /// All increases since the start or the last reset of sums.
+    pub allocated: i64,
+    /// All decreases since the start or the last reset of sums.
+    pub freed: i64,
+}
+
+impl Statistic {
+    #[inline]
+    fn increase(&mut self, by: i64) {
+        self.current += by;
+        self.peak = self.peak.max(self.current);
+        self.allocated += by;
+    }
+
+    #[inline]
+    fn decrease(&mut self, by: i64) {
+        self.current -= by;
+        self.freed += by;
+    }
+
+    #[inline]
+    fn change(&mut self, by: i64) {
+        if by > 0 {
+            self.increase(by);
+        } else {
+            self.decrease(-by);
+        }
+    }
+
+    /// The four numbers with their key endings, in alphabetical order.
+    #[must_use]
+    pub const fn fields(&self) -> [(&'static str, i64); 4] {
+        [("allocated", self.allocated), ("current", self.current), ("freed", self.freed), ("peak", self.peak)]
+    }
+}
+
+/// Every counter. Sizes are bytes of blocks unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    arrays: [[Statistic; 3]; 9],
+    /// Allocated blocks of at least `max_split_size`.
+    pub oversize_allocations: Statistic,
+    /// Segments of at least `max_split_size`.
+    pub oversize_segments: Statistic,
+    /// Attempts to allocate again after everything idle had been released.
+    pub num_alloc_retries: i64,
+    /// Out-of-memory errors returned.
+    pub num_ooms: i64,
+    /// Times that all events were waited for.
+    pub num_sync_all_streams: i64,
+    /// Segments allocated and map steps made.
+    pub num_device_alloc: i64,
+    /// Segments freed and ranges unmapped.
+    pub num_device_free: i64,
+    /// `max_split_size` when the allocator was made, −1 for unlimited.
+    pub max_split_size: i64,
+}
+
+/// Where the value behind a key is.
+#[derive(Clone, Copy)]
+enum Place {
+    Array(usize, usize, usize),
+    OversizeAllocations(usize),
+    OversizeSegments(usize),
+    Counter(fn(&Statistics) -> i64),
+}
+
+static KEYS: LazyLock<Vec<(String, Place)>> = LazyLock::new(|| {
+    let endings = Statistic::default().fields().map(|(ending, _)| ending);
+    let mut keys: Vec<(String, Place)> = vec![
+        ("num_alloc_retries".into(), Place::Counter(|s| s.num_alloc_retries)),
+        ("num_ooms".into(), Place::Counter(|s| s.num_ooms)),
+        ("num_sync_all_streams".into(), Place::Counter(|s| s.num_sync_all_streams)),
+        ("num_device_alloc".into(), Place::Counter(|s| s.num_device_alloc)),
+        ("num_device_free".into(), Place::Counter(|s| s.num_device_free)),
+        ("max_split_size".into(), Place::Counter(|s| s.max_split_size)),
+    ];
+    for (f, ending) in endings.into_iter().enumerate() {
+        keys.push((format!("oversize_allocations.{ending}"), Place::OversizeAllocations(f)));
+        keys.push((format!("oversize_segments.{ending}"), Place::OversizeSegments(f)));
+        for metric in Metric::ALL {
+            for kind in PoolKind::ALL {
+                let key = format!("{}.{}.{ending}", metric.name(), kind.name());
+                keys.push((key, Place::Array(metric as usize, kind as usize, f)));
+            }
+        }
+    }
+    keys.sort_by(|a, b| a.0.cmp(&b.0));
+    keys
+});
+
+impl Statistics {
+    /// One metric over one kind of pools.
+    #[must_use]
+    #[inline]
+    pub const fn metric(&self, metric: Metric, kind: PoolKind) -> &Statistic {
+        &self.arrays[metric as usize][kind as usize]
+    }
+
+    /// Bytes of blocks handed out.
+    #[must_use]
+    pub const fn allocated(&self) -> u64 {
+        self.metric(Metric::AllocatedBytes, PoolKind::All).current as u64
+    }
+
+    /// Bytes held from the driver.
+    #[must_use]
+    pub const fn reserved(&self) -> u64 {
+        self.metric(Metric::ReservedBytes, PoolKind::All).current as u64
+    }
+
+    /// The most bytes that were handed out at a time.
+    #[must_use]
+    pub const fn peak_allocated(&self) -> u64 {
+        self.metric(Metric::AllocatedBytes, PoolKind::All).peak as u64
+    }
+
+    /// The most bytes that were held from the driver at a time.
+    #[must_use]
+    pub const fn peak_reserved(&self) -> u64 {
+        self.metric(Metric::ReservedBytes, PoolKind::All).peak as u64
+    }
+
+    /// The value of a key such as `allocated_bytes.all.peak`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<i64> {
+        let place = KEYS.binary_search_by(|(k, _)| k.as_str().cmp(key)).ok()?;
+        Some(self.at(KEYS[place].1))
+    }
+
+    /// Every key with its value, the keys sorted: 122 of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, i64)> + '_ {
+        KEYS.iter().map(|(key, place)| (key.as_str(), self.at(*place)))
+    }
+
+    fn at(&self, place: Place) -> i64 {
+        match place {
+            Place::Array(metric, kind, f) => self.arrays[metric][kind].fields()[f].1,
+            Place::OversizeAllocations(f) => self.oversize_allocations.fields()[f].1,
+            Place::OversizeSegments(f) => self.oversize_segments.fields()[f].1,
+            Place::Counter(read) => read(self),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn increase(&mut self, metric: Metric, kind: PoolKind, by: u64) {
+        let row = &mut self.arrays[metric as usize];
+        row[0].increase(by as i64);
+        row[kind as usize].increase(by as i64);
+    }
+
+    #[inline]
+    pub(crate) fn decrease(&mut self, metric: Metric, kind: PoolKind, by: u64) {
+        let row = &mut self.arrays[metric as usize];
+        row[0].decrease(by as i64);
+        row[kind as usize].decrease(by as i64);
+    }
+
+    /// One net change: up counts as allocated, down as freed.
+    #[inline]
+    pub(crate) fn change(&mut self, metric: Metric, kind: PoolKind, by: i64) {
+        let row = &mut self.arrays[metric as usize];
+        row[0].change(by);
+        row[kind as usize].change(by);
+    }
+
+    pub(crate) fn count_oversize_allocation(&mut self, by: i64) {
+        self.oversize_allocations.change(by);
+    }
+
+    pub(crate) fn count_oversize_segment(&mut self, by: i64) {
+        self.oversize_segments.change(by);
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut Statistic> {
+        let oversize = [&mut self.oversize_allocations, &mut self.oversize_segments];
+        self.arrays.iter_mut().flatten().chain(oversize)
+    }
+
+    pub(crate) fn reset_peak(&mut self) {
+        self.each().for_each(|s| s.peak = s.current);
+    }
+
+    pub(crate) fn reset_accumulated(&mut self) {
+        self.each().for_each(|s| (s.allocated, s.freed) = (0, 0));
+        self.num_alloc_retries = 0;
+        self.num_ooms = 0;
+        self.num_sync_all_streams = 0;
+        self.num_device_alloc = 0;
+        self.num_device_free = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_pytorchs() {
+        let statistics = Statistics { max_split_size: -1, ..Statistics::default() };
+        let keys: Vec<_> = statistics.iter().collect();
+        assert_eq!(keys.len(), 122);
+        assert!(keys.is_sorted());
+        assert_eq!(keys[0].0, "active.all.allocated");
+        assert_eq!(statistics.get("max_split_size"), Some(-1));
+        assert_eq!(statistics.get("allocation.small_pool.freed"), Some(0));
+        assert_eq!(statistics.get("allocated.all.freed"), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Who asked for the memory: the category, module, operator and step that every request carries.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Category {
+    /// Weights in the compute dtype.
+    Parameter,
+    /// Gradients of parameters, their buckets and lane sums.
+    Gradient,
+    /// Moments, momentum and master weights.
+    OptimizerState,
+    /// Results of the forward pass, saved for backward or passing through.
+    Activation,
+    /// Gradients of activations.
+    ActivationGradient,
+    /// Scratch memory of one operator or library.
+    Workspace,
+    /// Buffers for messages between ranks.
+    Communication,
+    /// Batches from the loader.
+    Input,
+    /// Everything that was not said.
+    #[default]
+    Other,
+}
+
+impl Category {
+    /// Every category, in the order of their numbers.
+    pub const ALL: [Category; 9] = [
+        Category::Parameter,
+        Category::Gradient,
+        Category::OptimizerState,
+        Category::Activation,
+        Category::ActivationGradient,
+        Category::Workspace,
+        Category::Communication,
+        Category::Input,
+        Category::Other,
+    ];
+
+    /// The name in files and tables: lower case with underscores.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Category::Parameter => "parameter",
+            Category::Gradient => "gradient",
+            Category::OptimizerState => "optimizer_state",
+            Category::Activation => "activation",
+            Category::ActivationGradient => "activation_gradient",
+            Category::Workspace => "workspace",
+            Category::Communication => "communication",
+            Category::Input => "input",
+            Category::Other => "other",
+        }
+    }
+
+    /// The place in [`Category::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A module path that was interned by [`Labels`]. `Label(0)` is the empty path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Label(pub u32);
+
+/// Who asks for a block. Small and `Copy`: it travels with every request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// What it is for.
+    pub category: Category,
+    /// The module that asks, such as `blocks.3.mlp.up`.
+    pub module: Label,
+    /// The operator that asks, such as `linear`; empty when none does.
+    pub operator: &'static str,
+    /// The training step, counted from 1; 0 before the first.
+    pub step: u32,
+}
+
+impl Tag {
+    /// A tag that says the category only.
+    #[must_use]
+    pub fn of(category: Category) -> Tag {
+        Tag { category, ..Tag::default() }
+    }
+}
+
+/// The table of module paths: each is stored once and known by a number.
+#[derive(Clone, Debug)]
+pub struct Labels {
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Default for Labels {
+    fn default() -> Self {
+        Labels { names: vec![String::new()], numbers: HashMap::from([(String::new(), 0)]) }
+    }
+}
+
+impl Labels {
+    /// The number of `path`, which is stored if it is new.
+    ///
+    /// A table that is full (2³² − 1 paths) answers with the empty path.
+    pub fn intern(&mut self, path: &str) -> Label {
+        if let Some(&number) = self.numbers.get(path) {
+            return Label(number);
+        }
+        let Ok(number) = u32::try_from(self.names.len()) else { return Label::default() };
+        self.names.push(path.to_owned());
+        self.numbers.insert(path.to_owned(), number);
+        Label(number)
+    }
+
+    /// The path behind a number; empty for a number that this table did not give out.
+    #[must_use]
+    pub fn name(&self, label: Label) -> &str {
+        self.names.get(label.0 as usize).map_or("", String::as_str)
+    }
+
+    /// Every path, the place in the slice being its number.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+}
+
+/// Block bytes by category.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CategoryBytes(pub [u64; Category::ALL.len()]);
+
+impl CategoryBytes {
+    /// Bytes of one category.
+    #[must_use]
+    pub fn get(&self, category: Category) -> u64 {
+        self.0[category.index()]
+    }
+
+    /// Bytes of all of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Each category with its bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (Category, u64)> + '_ {
+        Category::ALL.into_iter().zip(self.0)
+    }
+}

@@ -1,0 +1,91 @@
+//! What holds after every operation, whatever the sequence, the settings and the driver's failures.
+
+mod support;
+
+use memory::AllocationError;
+use proptest::prelude::*;
+use support::{World, operation, settings};
+
+const TOTAL: u64 = 1 << 30;
+
+/// Few cases by default, for every audit looks at every block; `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48);
+    ProptestConfig { cases, ..ProptestConfig::default() }
+}
+
+/// After everything is given up, nothing is left anywhere.
+fn expect_nothing_left(world: &mut World) -> Result<(), TestCaseError> {
+    world.drop_everything();
+    prop_assert_eq!(world.allocator.audit(), Ok(()));
+    for (key, value) in world.allocator.statistics().iter() {
+        let oversize = key.starts_with("oversize"); // unbalanced where its threshold was moved
+        if key.ends_with(".current") && !oversize {
+            prop_assert_eq!(value, 0, "{}", key);
+        }
+    }
+    prop_assert_eq!(world.allocator.raw().device().used(), 0);
+    prop_assert_eq!(world.allocator.category_bytes().total(), 0);
+    prop_assert!(world.allocator.snapshot().segments.is_empty());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn books_are_true(start in settings(), operations in prop::collection::vec(operation(false), 1..250)) {
+        let mut world = World::new(&start, TOTAL);
+        for operation in &operations {
+            let result = world.apply(operation);
+            prop_assert!(!matches!(result, Err(AllocationError::Driver { .. })), "{:?}: {:?}", operation, result);
+            prop_assert_eq!(world.allocator.audit(), Ok(()), "after {:?}", operation);
+            prop_assert_eq!(world.allocator.statistics().reserved(), world.allocator.raw().device().used());
+        }
+        expect_nothing_left(&mut world)?;
+    }
+
+    #[test]
+    fn books_are_true_when_the_driver_fails(
+        start in settings(),
+        operations in prop::collection::vec(operation(true), 1..250),
+    ) {
+        let mut world = World::new(&start, TOTAL);
+        for operation in &operations {
+            let before = world.allocator.statistics().allocated();
+            let failed = world.apply(operation).is_err();
+            prop_assert_eq!(world.allocator.audit(), Ok(()), "after {:?}", operation);
+            prop_assert_eq!(world.allocator.statistics().reserved(), world.allocator.raw().device().used());
+            if failed {
+                prop_assert_eq!(world.allocator.statistics().allocated(), before, "after {:?}", operation);
+            }
+        }
+        expect_nothing_left(&mut world)?;
+    }
+
+    #[test]
+    fn an_allocator_that_goes_leaves_nothing(
+        start in settings(),
+        operations in prop::collection::vec(operation(false), 1..100),
+    ) {
+        let mut world = World::new(&start, TOTAL);
+        for operation in &operations {
+            let _ = world.apply(operation);
+        }
+        let device = world.device();
+        drop(world);
+        prop_assert_eq!(device.borrow().used(), 0);
+        prop_assert_eq!(device.borrow().reserved_ranges(), 0);
+    }
+
+    #[test]
+    fn blocks_in_use_do_not_overlap(start in settings(), operations in prop::collection::vec(operation(true), 1..150)) {
+        let mut world = World::new(&start, TOTAL);
+        for operation in &operations {
+            let _ = world.apply(operation);
+            let mut used: Vec<(u64, u64)> = world.alive.iter().map(|a| (a.address, a.address + a.size)).collect();
+            used.sort_unstable();
+            prop_assert!(used.windows(2).all(|pair| pair[0].1 <= pair[1].0), "after {:?}", operation);
+        }
+    }
+}

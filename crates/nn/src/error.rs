@@ -1,0 +1,54 @@
+//! What a model refuses.
+
+use autograd::AutogradError;
+use tensor::TensorError;
+
+/// Result of building or running a model.
+pub type Result<T> = std::result::Result<T, NnError>;
+
+/// A refused or failed call.
+#[derive(Debug, thiserror::Error)]
+pub enum NnError {
+    /// An operator failed; `module` is the path of the layer that called it.
+    #[error("{module}: {source}")]
+    Module {
+        /// Path of the layer.
+        module: String,
+        /// What its operator said.
+        #[source]
+        source: Box<NnError>,
+    },
+    /// A recorded operator failed.
+    #[error(transparent)]
+    Autograd(#[from] AutogradError),
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A parameter that does not exist, or one made twice.
+    #[error("parameter {name}: {problem}")]
+    Parameter {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// Sizes that do not make a model.
+    #[error("{0}")]
+    Sizes(String),
+    /// An input of the wrong kind for a stage: tokens in the middle of a pipeline, for example.
+    #[error("this stage takes {expected}")]
+    StageInput {
+        /// What it takes.
+        expected: &'static str,
+    },
+}
+
+impl NnError {
+    /// Adds where in the model it happened.
+    pub(crate) fn inside(self, name: &str) -> Self {
+        match self {
+            NnError::Module { module, source } => NnError::Module { module: format!("{name}.{module}"), source },
+            other => NnError::Module { module: name.to_owned(), source: Box::new(other) },
+        }
+    }
+}

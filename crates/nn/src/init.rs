@@ -1,0 +1,30 @@
+//! Initial values: a pure function of (seed, parameter's name, element), the same on any grid of ranks.
+
+use tensor::ops::{fill, random};
+use tensor::{Result, Tensor};
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// Every element the same.
+    Constant(f32),
+    /// Normal around 0 with this standard deviation.
+    Normal(f32),
+    /// Uniform in ± this bound.
+    Uniform(f32),
+}
+
+impl Init {
+    /// PyTorch's default for a linear layer and its bias: uniform in ± 1/√inputs.
+    pub fn uniform_fan_in(inputs: usize) -> Self {
+        Init::Uniform(1.0 / (inputs as f32).sqrt())
+    }
+
+    pub(crate) fn fill(self, tensor: &Tensor, seed: u64, name: &str) -> Result<()> {
+        match self {
+            Init::Constant(value) => fill::constant(tensor, value),
+            Init::Normal(deviation) => random::normal(tensor, seed, name, 0.0, deviation),
+            Init::Uniform(bound) => random::uniform(tensor, seed, name, -bound, bound),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Layers: parameters and the operators between them.
+
+mod attention;
+mod block;
+mod embedding;
+mod feed_forward;
+mod layer_norm;
+mod linear;
+
+pub use attention::CausalSelfAttention;
+pub use block::{Block, Residual};
+pub use embedding::Embedding;
+pub use feed_forward::FeedForward;
+pub use layer_norm::LayerNorm;
+pub use linear::Linear;
+pub use tensor::ops::Activation;
+
+use autograd::Tape;
+
+use crate::error::Result;
+
+/// Runs `body` with allocations labelled `name` and errors naming it.
+pub(crate) fn within<T>(tape: &Tape, name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _scope = tape.device().module(name);
+    body().map_err(|error| error.inside(name))
+}

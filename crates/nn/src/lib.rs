@@ -1,0 +1,54 @@
+//! Layers and models: what their parameters are and how they divide into pipeline stages. Not how they are trained.
+//!
+//! The one idea: **building a layer registers its parameters, and each *use* of one, in a [`Parameters`] list**, in a
+//! fixed order that everything downstream follows (gradient buckets, the norm, the optimizer, checkpoints). Running a
+//! layer is a plain function from variables to a variable on a tape.
+//!
+//! A model of one's own is a struct of layers:
+//!
+//! ```
+//! use autograd::{Gradients, Tape, Var};
+//! use device::{Category, Device, DeviceOptions};
+//! use nn::layers::{Activation, Linear};
+//! use nn::{Init, Parameters};
+//! use tensor::Tensor;
+//!
+//! struct TwoLayers { first: Linear, second: Linear }
+//!
+//! impl TwoLayers {
+//!     fn new(parameters: &mut Parameters) -> nn::Result<Self> {
+//!         let first = Linear::new(parameters, "first", 3, 8, Init::uniform_fan_in(3), Activation::Gelu)?;
+//!         let second = Linear::new(parameters, "second", 8, 1, Init::uniform_fan_in(8), Activation::None)?;
+//!         Ok(TwoLayers { first, second })
+//!     }
+//!     fn forward(&self, tape: &Tape, x: Var) -> nn::Result<Var> {
+//!         let hidden = self.first.forward(tape, x)?;
+//!         self.second.forward(tape, hidden)
+//!     }
+//! }
+//!
+//! let device = Device::cpu(0, &DeviceOptions::default())?;
+//! let mut parameters = Parameters::new(&device, 1);
+//! let model = TwoLayers::new(&mut parameters)?;
+//! let x = Tensor::from_host(&device, &[0.5f32; 6], [2, 3], Category::Input)?;
+//! let y = Tensor::from_host(&device, &[1.0f32; 2], [2, 1], Category::Input)?;
+//! let tape = Tape::recording(&device);
+//! let prediction = model.forward(&tape, tape.constant(x))?;
+//! let loss = autograd::ops::mse(&tape, prediction, &y, 1.0)?;
+//! let mut gradients = Gradients::default();
+//! tape.backward(loss, &mut gradients)?;
+//! assert_eq!(gradients.iter().count(), parameters.uses().len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod init;
+pub mod layers;
+mod model;
+pub mod models;
+mod parameters;
+
+pub use error::{NnError, Result};
+pub use init::Init;
+pub use model::{Input, Model, Stage};
+pub use parameters::{Parameter, ParameterId, Parameters, Use};

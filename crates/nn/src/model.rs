@@ -1,0 +1,56 @@
+//! What a trainer needs of a model.
+
+use std::ops::Range;
+
+use autograd::{Tape, Var};
+use tensor::Tensor;
+
+use crate::error::Result;
+use crate::parameters::Parameters;
+
+/// The layers that one pipeline stage holds, in the model's global numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Which layers.
+    pub layers: Range<usize>,
+    /// How many the whole model has.
+    pub of: usize,
+}
+
+impl Stage {
+    /// The whole model in one stage.
+    pub fn whole(layers: usize) -> Self {
+        Stage { layers: 0..layers, of: layers }
+    }
+
+    /// Whether it takes the batch.
+    pub fn is_first(&self) -> bool {
+        self.layers.start == 0
+    }
+
+    /// Whether it gives the prediction.
+    pub fn is_last(&self) -> bool {
+        self.layers.end == self.of
+    }
+}
+
+/// What flows into a stage.
+#[derive(Debug)]
+pub enum Input {
+    /// A micro-batch, into the first stage.
+    Batch(Tensor),
+    /// The stage before's output, into any other.
+    Hidden(Var),
+}
+
+/// A model, or one stage of it.
+pub trait Model {
+    /// Its parameters and their uses.
+    fn parameters(&self) -> &Parameters;
+
+    /// From a stage's input to its output: the prediction, if it is the last.
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var>;
+
+    /// `scale` times the mean loss of a prediction.
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var>;
+}

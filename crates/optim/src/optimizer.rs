@@ -1,0 +1,134 @@
+//! AdamW and SGD over a list of parameters.
+
+use device::{Category, DType, Device, Request};
+use tensor::ops::{adamw, sgd};
+use tensor::{Result, Tensor};
+
+use crate::norm::GradientNorm;
+
+/// A parameter as the optimizer sees it.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Its name.
+    pub name: String,
+    /// Its values, updated in place.
+    pub weight: Tensor,
+    /// Whether weight decay applies to it.
+    pub decay: bool,
+}
+
+/// Which update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Adam with decoupled weight decay (Loshchilov and Hutter 2019), as `torch.optim.AdamW` computes it.
+    AdamW {
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+    },
+    /// Stochastic gradient descent, as `torch.optim.SGD` computes it.
+    Sgd {
+        /// Decay of the velocity; 0: none is kept.
+        momentum: f32,
+    },
+}
+
+/// The optimizer's tensors for one parameter. An f32 parameter is its own master weight.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// AdamW's first moment, SGD's velocity.
+    pub first: Option<Tensor>,
+    /// AdamW's second moment.
+    pub second: Option<Tensor>,
+}
+
+/// Updates parameters in place.
+#[derive(Debug)]
+pub struct Optimizer {
+    kind: Kind,
+    weight_decay: f32,
+    slots: Vec<Slot>,
+    states: Vec<State>,
+    steps: u32,
+}
+
+impl Optimizer {
+    /// State of zeros for every slot. Errors: out of memory.
+    pub fn new(device: &Device, slots: &[Slot], kind: Kind, weight_decay: f32) -> Result<Self> {
+        let zeros = |slot: &Slot, operator: &'static str| {
+            let _scope = device.module(&slot.name);
+            Tensor::zeros(device, slot.weight.shape(), DType::F32, Request::new(Category::OptimizerState, operator))
+        };
+        let state = |slot: &Slot| -> Result<State> {
+            Ok(match kind {
+                Kind::AdamW { .. } => {
+                    let first = Some(zeros(slot, "adamw.first")?);
+                    State { first, second: Some(zeros(slot, "adamw.second")?) }
+                }
+                Kind::Sgd { momentum: 0.0 } => State { first: None, second: None },
+                Kind::Sgd { .. } => State { first: Some(zeros(slot, "sgd.velocity")?), second: None },
+            })
+        };
+        let states = slots.iter().map(state).collect::<Result<Vec<_>>>()?;
+        Ok(Optimizer { kind, weight_decay, slots: slots.to_vec(), states, steps: 0 })
+    }
+
+    /// One update from `gradients`, one per slot in order, each multiplied by the norm's clipping factor if given.
+    pub fn step(&mut self, gradients: &[Tensor], learning_rate: f32, norm: Option<&GradientNorm>) -> Result<()> {
+        let factor = norm.map(GradientNorm::result);
+        let step = self.steps + 1;
+        match self.kind {
+            Kind::AdamW { beta1, beta2, epsilon } => {
+                let weight_decay = self.weight_decay;
+                let hyper = adamw::Hyper { learning_rate, beta1, beta2, epsilon, weight_decay, step };
+                adamw::step(&self.adamw_items(gradients), &hyper, factor)?;
+            }
+            Kind::Sgd { momentum } => {
+                let first_step = step == 1;
+                let hyper = sgd::Hyper { learning_rate, momentum, weight_decay: self.weight_decay, first_step };
+                sgd::step(&self.sgd_items(gradients), &hyper, factor)?;
+            }
+        }
+        self.steps = step;
+        Ok(())
+    }
+
+    fn adamw_items<'a>(&'a self, gradients: &'a [Tensor]) -> Vec<adamw::Item<'a>> {
+        let slots = self.slots.iter().zip(&self.states).zip(gradients);
+        let item = |((slot, state), gradient): ((&'a Slot, &'a State), &'a Tensor)| {
+            let (first, second) = (state.first.as_ref()?, state.second.as_ref()?);
+            Some(adamw::Item { weight: &slot.weight, gradient, first, second, decay: slot.decay })
+        };
+        slots.filter_map(item).collect()
+    }
+
+    fn sgd_items<'a>(&'a self, gradients: &'a [Tensor]) -> Vec<sgd::Item<'a>> {
+        let slots = self.slots.iter().zip(&self.states).zip(gradients);
+        slots
+            .map(|((slot, state), gradient)| sgd::Item { weight: &slot.weight, gradient, momentum: state.first.as_ref() })
+            .collect()
+    }
+
+    /// What it updates.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Its tensors, in the order of the slots.
+    pub fn states(&self) -> &[State] {
+        &self.states
+    }
+
+    /// Updates made so far.
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// Continues from a saved count of updates; the states' values are set through [`Optimizer::states`].
+    pub fn resume_at(&mut self, steps: u32) {
+        self.steps = steps;
+    }
+}

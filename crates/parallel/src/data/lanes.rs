@@ -1,0 +1,81 @@
+//! The fixed order of addition, as numbers.
+
+use crate::error::{ParallelError, Result};
+
+/// The lanes of one data-parallel rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    /// Lanes on this rank.
+    pub local: usize,
+    /// Micro-batches of one lane.
+    pub micro_batches_per_lane: usize,
+}
+
+impl Lanes {
+    /// Divides `lanes` lanes of `micro_batches` in all over `data` ranks. Errors: numbers that do not divide.
+    pub fn new(lanes: usize, micro_batches: usize, data: usize) -> Result<Self> {
+        let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
+        if !lanes.is_power_of_two() || !divides(lanes, micro_batches) || !divides(data, lanes) {
+            return Err(ParallelError::Grid(format!(
+                "{micro_batches} micro-batches, {lanes} lanes and {data} data-parallel ranks do not divide each other"
+            )));
+        }
+        Ok(Lanes { local: lanes / data, micro_batches_per_lane: micro_batches / lanes })
+    }
+
+    /// Micro-batches of this rank in a step.
+    pub fn micro_batches(&self) -> usize {
+        self.local * self.micro_batches_per_lane
+    }
+
+    /// Gradient sets that are alive at once: 1 + log2 of the lanes.
+    pub fn sets(&self) -> usize {
+        1 + self.local.ilog2() as usize
+    }
+
+    /// The set that lane `lane` adds up in: one for each subtree to its left that waits for its right sibling.
+    pub fn set_of(&self, lane: usize) -> usize {
+        lane.count_ones() as usize
+    }
+
+    /// How many times the topmost set is added to the one below when lane `lane` is complete: the
+    /// subtrees that it completes.
+    pub fn folds_after(&self, lane: usize) -> usize {
+        lane.trailing_ones() as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lanes;
+
+    /// Runs the folds on names instead of gradients.
+    fn sum(lanes: usize) -> (String, usize) {
+        let plan = Lanes::new(lanes, lanes, 1).unwrap();
+        let mut sets = vec![String::new(); plan.sets()];
+        for lane in 0..lanes {
+            let mut top = plan.set_of(lane);
+            sets[top] = lane.to_string();
+            for _ in 0..plan.folds_after(lane) {
+                sets[top - 1] = format!("({}+{})", sets[top - 1], sets[top]);
+                top -= 1;
+            }
+        }
+        (sets[0].clone(), plan.sets())
+    }
+
+    #[test]
+    fn folds_make_the_balanced_tree_in_log_sets() {
+        assert_eq!(sum(1), ("0".into(), 1));
+        assert_eq!(sum(2), ("(0+1)".into(), 2));
+        assert_eq!(sum(4), ("((0+1)+(2+3))".into(), 3));
+        assert_eq!(sum(8), ("(((0+1)+(2+3))+((4+5)+(6+7)))".into(), 4));
+    }
+
+    #[test]
+    fn numbers_that_do_not_divide_are_refused() {
+        for (lanes, micro_batches, data) in [(3, 3, 1), (4, 6, 1), (4, 4, 3), (4, 4, 8), (0, 0, 1), (4, 4, 0)] {
+            assert!(Lanes::new(lanes, micro_batches, data).is_err(), "{lanes} {micro_batches} {data}");
+        }
+    }
+}

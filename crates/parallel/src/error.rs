@@ -1,0 +1,41 @@
+//! What a strategy refuses, and what fails in it.
+
+use autograd::AutogradError;
+use collective::CollectiveError;
+use device::DeviceError;
+use tensor::TensorError;
+
+/// Result of a strategy's call.
+pub type Result<T> = std::result::Result<T, ParallelError>;
+
+/// A refused or failed call.
+#[derive(Debug, thiserror::Error)]
+pub enum ParallelError {
+    /// Numbers of ranks, lanes or micro-batches that do not go together.
+    #[error("{0}")]
+    Grid(String),
+    /// A use of a parameter whose gradient backward never gave.
+    #[error("backward gave no gradient for {parameter}: it takes no part in the loss")]
+    MissingGradient {
+        /// The parameter's name.
+        parameter: String,
+    },
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+impl From<DeviceError> for ParallelError {
+    fn from(error: DeviceError) -> Self {
+        ParallelError::Tensor(error.into())
+    }
+}
+
+impl From<ParallelError> for AutogradError {
+    fn from(error: ParallelError) -> Self {
+        AutogradError::Hook(Box::new(error))
+    }
+}

@@ -1,0 +1,23 @@
+//! How ranks share the work: the rank grid, and data parallelism with a reduction whose bits do not depend on the grid.
+//!
+//! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are added.**
+//! Lane l of `lanes` owns a contiguous run of micro-batches; within a lane gradients add up in micro-batch order, and
+//! lanes are added in a balanced binary tree. A rank owns a contiguous run of lanes, so the tree's lower levels lie on
+//! one rank and its upper levels between ranks: the same sum, in the same order, for every number of ranks that
+//! divides the lanes.
+//!
+//! ```
+//! use parallel::RankGrid;
+//! let grid = RankGrid::new(4, 1, 2)?; // rank 2 of 4 data-parallel ranks
+//! assert_eq!(grid.micro_batches(8), 4..6);
+//! # Ok::<(), parallel::ParallelError>(())
+//! ```
+//!
+//! What it must never know: which model it is.
+
+pub mod data;
+mod error;
+mod grid;
+
+pub use error::{ParallelError, Result};
+pub use grid::RankGrid;

@@ -1,0 +1,50 @@
+//! What an operator refuses.
+
+use device::{DType, DeviceError};
+
+use crate::Shape;
+
+/// Result of an operator.
+pub type Result<T> = std::result::Result<T, TensorError>;
+
+/// A refused or failed operator.
+#[derive(Debug, thiserror::Error)]
+pub enum TensorError {
+    /// Operands whose shapes do not go together.
+    #[error("{operator}: {operand} has shape {found}, expected {expected}")]
+    Shape {
+        /// The operator.
+        operator: &'static str,
+        /// The operand that does not fit.
+        operand: &'static str,
+        /// Its shape.
+        found: Shape,
+        /// What would fit.
+        expected: String,
+    },
+    /// An operand of a type that the operator does not take.
+    #[error("{operator}: {operand} is {found}, expected {expected}")]
+    DType {
+        /// The operator.
+        operator: &'static str,
+        /// The operand that does not fit.
+        operand: &'static str,
+        /// Its type.
+        found: DType,
+        /// What would fit.
+        expected: DType,
+    },
+    /// An index (a token, a class) outside its table.
+    #[error("{operator}: index {index} is outside 0..{limit}")]
+    Index {
+        /// The operator.
+        operator: &'static str,
+        /// The index.
+        index: u32,
+        /// One past the largest.
+        limit: usize,
+    },
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,30 @@
+//! Tensors and every operator on them, forward and backward, on every device. No history: that is autograd's.
+//!
+//! The one idea: **an operator is a pair of plain functions over tensors** (`ops::linear::forward`,
+//! `ops::linear::backward_input`, …) that allocate their outputs, the same on each backend, and then compute on
+//! the backend at hand; [`Backend::Meta`] stops after allocating. What an operator allocates is a function of
+//! shapes and types alone.
+//!
+//! A [`Tensor`] is a dense row-major view into a reference-counted storage: when the last owner goes, the storage
+//! goes back to the caching allocator.
+//!
+//! ```
+//! use device::{Category, Device, DeviceOptions};
+//! use tensor::{Tensor, ops};
+//! let device = Device::cpu(0, &DeviceOptions::default())?;
+//! let x = Tensor::from_host(&device, &[1.0f32, 2.0], [1, 2], Category::Input)?;
+//! let w = Tensor::from_host(&device, &[3.0f32, 4.0], [1, 2], Category::Parameter)?;
+//! let y = ops::linear::forward(&x, &w, None, ops::Activation::None)?;
+//! assert_eq!(y.output.to_vec::<f32>()?, [11.0]);
+//! # Ok::<(), tensor::TensorError>(())
+//! ```
+
+mod error;
+pub mod ops;
+mod shape;
+mod tensor;
+
+pub use device::{Backend, Category, DType, Device, Element};
+pub use error::{Result, TensorError};
+pub use shape::Shape;
+pub use tensor::Tensor;

@@ -1,0 +1,125 @@
+//! Element-wise activations.
+//!
+//! GELU is the tanh form of Hendrycks and Gimpel (*Gaussian Error Linear Units*, 2016),
+//! x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), computed as x·σ(2u), which is the same and keeps its
+//! relative accuracy where tanh u is near −1.
+
+use device::parallel::{CHUNK, for_pieces, simd};
+use device::{Category, DType, Request};
+
+use super::math::exp;
+use super::{check, rows};
+use crate::{Result, Tensor};
+
+/// What a layer applies to each element.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// max(x, 0).
+    Relu,
+    /// The Gaussian error linear unit, tanh form.
+    Gelu,
+}
+
+/// `activation(x)` for f32 `x` of any shape; `None` gives `x` itself. Errors: another type, out of memory.
+pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    check::f32s("activation.forward", &[("x", x)])?;
+    if activation == Activation::None {
+        return Ok(x.clone());
+    }
+    let request = Request::new(Category::Activation, "activation.forward");
+    let output = Tensor::empty(x.device(), x.shape(), DType::F32, request)?;
+    if !x.device().is_meta() {
+        apply(&x.read()?, &mut output.write::<f32>()?, activation);
+    }
+    Ok(output)
+}
+
+/// The gradient of what the activation was applied to: `dy · activation'`. `saved` is the output for ReLU and
+/// the input for GELU, of `dy`'s shape. Written over `dy` when nothing else looks at its storage, else into a
+/// new tensor; `None` gives `dy` itself. Errors: shapes or types that do not agree, out of memory.
+pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
+    const OPERATOR: &str = "activation.backward";
+    check::f32s(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
+    check::shape(OPERATOR, "saved", saved, dy.shape())?;
+    if activation == Activation::None {
+        return Ok(dy);
+    }
+    if dy.is_unique() {
+        if !dy.device().is_meta() {
+            apply_gradient(None, &saved.read()?, &mut dy.write::<f32>()?, activation);
+        }
+        return Ok(dy);
+    }
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(dy.device(), dy.shape(), DType::F32, request)?;
+    if !dy.device().is_meta() {
+        apply_gradient(Some(&dy.read()?), &saved.read()?, &mut dx.write::<f32>()?, activation);
+    }
+    Ok(dx)
+}
+
+/// out = activation(x).
+pub(crate) fn apply(x: &[f32], out: &mut [f32], activation: Activation) {
+    for_pieces(out, CHUNK, |index, out| {
+        let x = rows::piece(x, index, CHUNK);
+        match activation {
+            Activation::None => out.copy_from_slice(x),
+            Activation::Relu => simd(|| out.iter_mut().zip(x).for_each(|(out, x)| *out = relu(*x))),
+            Activation::Gelu => simd(|| out.iter_mut().zip(x).for_each(|(out, x)| *out = gelu(*x))),
+        }
+    });
+}
+
+/// out = (dy, or out where there is none) · activation'.
+fn apply_gradient(dy: Option<&[f32]>, saved: &[f32], out: &mut [f32], activation: Activation) {
+    for_pieces(out, CHUNK, |index, out| {
+        if let Some(dy) = dy {
+            out.copy_from_slice(rows::piece(dy, index, CHUNK));
+        }
+        let saved = rows::piece(saved, index, CHUNK);
+        let pairs = out.iter_mut().zip(saved);
+        match activation {
+            Activation::None => {}
+            Activation::Relu => {
+                simd(|| pairs.for_each(|(out, saved)| *out = if *saved > 0.0 { *out } else { 0.0 }));
+            }
+            Activation::Gelu => simd(|| pairs.for_each(|(out, saved)| *out *= gelu_slope(*saved))),
+        }
+    });
+}
+
+/// max(x, 0), NaN for NaN.
+#[inline(always)]
+pub(crate) fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// 2·√(2/π).
+const TWICE_ROOT: f32 = 1.595_769;
+const CUBIC: f32 = 0.044_715;
+/// e^−2u is cut off here, far beyond where it decides anything, so that no product with it overflows.
+const STEEPEST: f32 = 87.0;
+
+/// e^−2u.
+#[inline(always)]
+fn decay(x: f32) -> f32 {
+    let exponent = -TWICE_ROOT * x * (CUBIC * x).mul_add(x, 1.0);
+    exp(if exponent > STEEPEST { STEEPEST } else { exponent })
+}
+
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    x / (1.0 + decay(x))
+}
+
+/// σ(2u) + x·σ(2u)·(1 − σ(2u))·2u', with 1 − σ as e^−2u·σ so that nothing cancels.
+#[inline(always)]
+fn gelu_slope(x: f32) -> f32 {
+    let decay = decay(x);
+    let sigma = 1.0 / (1.0 + decay);
+    let steepness = TWICE_ROOT * (3.0 * CUBIC * x).mul_add(x, 1.0);
+    ((decay * sigma) * sigma * x).mul_add(steepness, sigma)
+}

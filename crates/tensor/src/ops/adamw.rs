@@ -1,0 +1,156 @@
+//! AdamW (Loshchilov and Hutter, *Decoupled Weight Decay Regularization*, 2019) with the formula of PyTorch's
+//! `torch.optim.AdamW`, all parameters in one call.
+
+use device::parallel::{CHUNK, for_tasks, simd};
+use device::{ReadGuard, WriteGuard};
+
+use super::check;
+use crate::{Result, Tensor};
+
+/// One parameter with its state; all tensors f32 and of as many elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// The weight, updated.
+    pub weight: &'a Tensor,
+    /// Its gradient.
+    pub gradient: &'a Tensor,
+    /// The running mean of gradients, updated.
+    pub first: &'a Tensor,
+    /// The running mean of squared gradients, updated.
+    pub second: &'a Tensor,
+    /// Whether weight decay applies to it.
+    pub decay: bool,
+}
+
+/// What all parameters share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hyper {
+    /// Step size.
+    pub learning_rate: f32,
+    /// Decay of the mean of gradients.
+    pub beta1: f32,
+    /// Decay of the mean of squared gradients.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub epsilon: f32,
+    /// Fraction of a weight, times the learning rate, that it loses at each step.
+    pub weight_decay: f32,
+    /// This step's number, from 1.
+    pub step: u32,
+}
+
+/// One step for all items. `factor`: the two numbers of [`super::norm::finish`]; every gradient is multiplied
+/// by the second as it is read. Errors: shapes or types that do not agree, tensors that overlap.
+pub fn step(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
+    const OPERATOR: &str = "adamw.step";
+    for item in items {
+        let Item { weight, gradient, first, second, .. } = *item;
+        check::f32s(
+            OPERATOR,
+            &[("weight", weight), ("gradient", gradient), ("first", first), ("second", second)],
+        )?;
+        check::elements(OPERATOR, "gradient", gradient, weight.elements())?;
+        check::elements(OPERATOR, "first", first, weight.elements())?;
+        check::elements(OPERATOR, "second", second, weight.elements())?;
+    }
+    check::factor(OPERATOR, factor)?;
+    if items.iter().any(|item| item.weight.device().is_meta()) {
+        return Ok(());
+    }
+    let factor = check::factor_value(factor)?;
+    let decaying = Coefficients::of(hyper, hyper.weight_decay, factor);
+    let plain = Coefficients::of(hyper, 0.0, factor);
+    let mut guards = items.iter().map(Guards::of).collect::<Result<Vec<_>>>()?;
+    let tasks = guards.iter_mut().zip(items).flat_map(|(guards, item)| {
+        let coefficients = if item.decay { decaying } else { plain };
+        let states = guards.first.chunks_mut(CHUNK).zip(guards.second.chunks_mut(CHUNK));
+        let values = guards.weight.chunks_mut(CHUNK).zip(guards.gradient.chunks(CHUNK));
+        values.zip(states).map(move |((weight, gradient), (first, second))| Piece {
+            weight,
+            gradient,
+            first,
+            second,
+            coefficients,
+        })
+    });
+    for_tasks(tasks.collect(), |piece: Piece<'_>| {
+        simd(
+            #[inline(always)]
+            || piece.update(),
+        );
+    });
+    Ok(())
+}
+
+struct Guards<'a> {
+    weight: WriteGuard<'a, f32>,
+    gradient: ReadGuard<'a, f32>,
+    first: WriteGuard<'a, f32>,
+    second: WriteGuard<'a, f32>,
+}
+
+impl<'a> Guards<'a> {
+    fn of(item: &Item<'a>) -> Result<Self> {
+        Ok(Guards {
+            weight: item.weight.write()?,
+            gradient: item.gradient.read()?,
+            first: item.first.write()?,
+            second: item.second.write()?,
+        })
+    }
+}
+
+/// The step's numbers, computed in f64 and rounded once.
+#[derive(Clone, Copy)]
+struct Coefficients {
+    factor: f32,
+    keep: f32,
+    take1: f32,
+    beta2: f32,
+    take2: f32,
+    root_correction: f32,
+    epsilon: f32,
+    step_size: f32,
+}
+
+impl Coefficients {
+    fn of(hyper: &Hyper, weight_decay: f32, factor: f32) -> Self {
+        let (rate, beta1, beta2) =
+            (f64::from(hyper.learning_rate), f64::from(hyper.beta1), f64::from(hyper.beta2));
+        let correction = |beta: f64| 1.0 - libm::pow(beta, f64::from(hyper.step));
+        Coefficients {
+            factor,
+            keep: (1.0 - rate * f64::from(weight_decay)) as f32,
+            take1: (1.0 - beta1) as f32,
+            beta2: hyper.beta2,
+            take2: (1.0 - beta2) as f32,
+            root_correction: correction(beta2).sqrt() as f32,
+            epsilon: hyper.epsilon,
+            step_size: (rate / correction(beta1)) as f32,
+        }
+    }
+}
+
+struct Piece<'a> {
+    weight: &'a mut [f32],
+    gradient: &'a [f32],
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+    coefficients: Coefficients,
+}
+
+impl Piece<'_> {
+    #[inline(always)]
+    fn update(self) {
+        let c = self.coefficients;
+        let values = self.weight.iter_mut().zip(self.gradient);
+        let states = self.first.iter_mut().zip(self.second.iter_mut());
+        for ((weight, gradient), (first, second)) in values.zip(states) {
+            let gradient = gradient * c.factor;
+            *first += c.take1 * (gradient - *first);
+            *second = c.beta2 * *second + c.take2 * gradient * gradient;
+            let root = second.sqrt() / c.root_correction + c.epsilon;
+            *weight = *weight * c.keep - c.step_size * (*first / root);
+        }
+    }
+}

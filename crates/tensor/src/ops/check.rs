@@ -1,0 +1,115 @@
+//! What every operator asks of its operands before it allocates.
+
+use device::DType;
+
+use crate::{Result, Shape, Tensor, TensorError};
+
+/// Refuses a tensor of another type than `expected`.
+pub(crate) fn dtype(
+    operator: &'static str,
+    operand: &'static str,
+    tensor: &Tensor,
+    expected: DType,
+) -> Result<()> {
+    if tensor.dtype() == expected {
+        return Ok(());
+    }
+    Err(TensorError::DType { operator, operand, found: tensor.dtype(), expected })
+}
+
+/// Refuses each named tensor that is not f32, the type that is computed in.
+pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<()> {
+    operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
+}
+
+/// Refuses a tensor whose shape is not `expected`.
+pub(crate) fn shape(
+    operator: &'static str,
+    operand: &'static str,
+    tensor: &Tensor,
+    expected: impl Into<Shape>,
+) -> Result<()> {
+    let expected = expected.into();
+    if tensor.shape() == expected {
+        Ok(())
+    } else {
+        Err(wrong(operator, operand, tensor, expected.to_string()))
+    }
+}
+
+/// Refuses a tensor that is not an array of `rank` dimensions, none of them 0.
+pub(crate) fn rank(
+    operator: &'static str,
+    operand: &'static str,
+    tensor: &Tensor,
+    rank: usize,
+) -> Result<()> {
+    if tensor.shape().dims().len() == rank && tensor.elements() > 0 {
+        return Ok(());
+    }
+    Err(wrong(operator, operand, tensor, format!("{rank} dimensions, none of them 0")))
+}
+
+/// Refuses a tensor without elements, of which there is no mean.
+pub(crate) fn not_empty(operator: &'static str, operand: &'static str, tensor: &Tensor) -> Result<()> {
+    if tensor.elements() > 0 {
+        return Ok(());
+    }
+    Err(wrong(operator, operand, tensor, "at least one element".to_owned()))
+}
+
+/// The error for a tensor whose shape does not fit.
+pub(crate) fn wrong(
+    operator: &'static str,
+    operand: &'static str,
+    tensor: &Tensor,
+    expected: String,
+) -> TensorError {
+    TensorError::Shape { operator, operand, found: tensor.shape(), expected }
+}
+
+/// `shape` with another innermost size; a scalar becomes a vector.
+pub(crate) fn with_columns(shape: Shape, columns: usize) -> Shape {
+    match *shape.dims() {
+        [a, _] => [a, columns].into(),
+        [a, b, _] => [a, b, columns].into(),
+        [a, b, c, _] => [a, b, c, columns].into(),
+        _ => [columns].into(),
+    }
+}
+
+/// Refuses an index that is not below `limit`.
+pub(crate) fn indices(operator: &'static str, indices: &[u32], limit: usize) -> Result<()> {
+    match indices.iter().find(|index| **index as usize >= limit) {
+        Some(&index) => Err(TensorError::Index { operator, index, limit }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a tensor that has not `expected` elements, whatever its shape.
+pub(crate) fn elements(
+    operator: &'static str,
+    operand: &'static str,
+    tensor: &Tensor,
+    expected: usize,
+) -> Result<()> {
+    if tensor.elements() == expected {
+        return Ok(());
+    }
+    Err(wrong(operator, operand, tensor, format!("{expected} elements")))
+}
+
+/// Refuses a clipping factor that is not the result of [`super::norm::finish`].
+pub(crate) fn factor(operator: &'static str, factor: Option<&Tensor>) -> Result<()> {
+    let Some(factor) = factor else { return Ok(()) };
+    f32s(operator, &[("factor", factor)])?;
+    shape(operator, "factor", factor, [2])
+}
+
+/// What gradients are multiplied by.
+pub(crate) fn factor_value(factor: Option<&Tensor>) -> Result<f32> {
+    match factor {
+        Some(factor) => Ok(factor.read::<f32>()?[1]),
+        None => Ok(1.0),
+    }
+}

@@ -1,0 +1,38 @@
+//! Sums over the rows of a matrix: gradients of biases and of a layer norm's parameters.
+
+use device::parallel::{for_pieces, simd};
+
+/// Columns of one task: a few cache lines of every row.
+const WIDTH: usize = 64;
+/// Rows that are added up before their sum is added to the total, so that rounding grows with the number of
+/// such groups, not of rows.
+const GROUP: usize = 64;
+
+/// out[c] (+)= Σ over rows r of `add(r, columns, partial)`'s contributions, where `add` adds row r's terms of
+/// `columns` to `partial`. Rows add in order, in groups of [`GROUP`].
+pub(crate) fn sum_rows(
+    rows: usize,
+    out: &mut [f32],
+    accumulate: bool,
+    add: impl Fn(usize, std::ops::Range<usize>, &mut [f32]) + Sync,
+) {
+    for_pieces(out, WIDTH, |index, out| {
+        simd(
+            #[inline(always)]
+            || {
+                let columns = index * WIDTH..index * WIDTH + out.len();
+                let mut total = [0.0f32; WIDTH];
+                for first in (0..rows).step_by(GROUP) {
+                    let mut partial = [0.0f32; WIDTH];
+                    for row in first..rows.min(first + GROUP) {
+                        add(row, columns.clone(), &mut partial[..out.len()]);
+                    }
+                    total.iter_mut().zip(&partial).for_each(|(total, partial)| *total += partial);
+                }
+                for (out, total) in out.iter_mut().zip(&total) {
+                    *out = if accumulate { *out + total } else { *total };
+                }
+            },
+        );
+    });
+}

@@ -1,0 +1,53 @@
+//! Shapes of up to four dimensions.
+
+use std::fmt;
+
+/// Sizes of a dense row-major array, outermost first; at most four.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    sizes: [usize; 4],
+    rank: u8,
+}
+
+impl Shape {
+    /// The sizes, outermost first.
+    pub fn dims(&self) -> &[usize] {
+        &self.sizes[..usize::from(self.rank)]
+    }
+
+    /// Product of the sizes; 1 for a scalar.
+    pub fn elements(&self) -> usize {
+        self.dims().iter().product()
+    }
+
+    /// The innermost size; 1 for a scalar.
+    pub fn columns(&self) -> usize {
+        self.dims().last().copied().unwrap_or(1)
+    }
+
+    /// Product of all sizes but the innermost: the array as a matrix has that many rows.
+    pub fn rows(&self) -> usize {
+        self.dims().split_last().map_or(1, |(_, outer)| outer.iter().product())
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Self {
+        const { assert!(N <= 4, "shapes have at most four dimensions") };
+        let mut sizes = [1; 4];
+        sizes[..N].copy_from_slice(&dims);
+        Shape { sizes, rank: N as u8 }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

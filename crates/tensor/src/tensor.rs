@@ -1,0 +1,172 @@
+//! Dense views into reference-counted storages.
+
+use std::fmt;
+use std::rc::Rc;
+
+use device::{Buffer, Category, DType, Device, Element, ReadGuard, Region, Request, WriteGuard};
+
+use crate::error::{Result, TensorError};
+use crate::shape::Shape;
+
+/// A dense row-major array: a view into a storage that it owns together with other views.
+///
+/// Cloning copies no element. Writing goes through `&self`, because a storage may have several views
+/// (a gradient inside a bucket): [`Tensor::write`] refuses overlapping uses when they happen.
+#[derive(Clone)]
+pub struct Tensor {
+    storage: Rc<Storage>,
+    offset: usize,
+    shape: Shape,
+    dtype: DType,
+}
+
+struct Storage {
+    buffer: Buffer,
+    device: Device,
+}
+
+impl Tensor {
+    /// A new tensor whose elements are whatever the memory held. Errors: out of memory.
+    pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
+        let shape = shape.into();
+        let buffer = device.allocate(shape.elements() * dtype.bytes(), request)?;
+        let storage = Rc::new(Storage { buffer, device: device.clone() });
+        Ok(Tensor { storage, offset: 0, shape, dtype })
+    }
+
+    /// A new tensor of zeros. Errors: out of memory.
+    pub fn zeros(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
+        let tensor = Self::empty(device, shape, dtype, request)?;
+        tensor.zero()?;
+        Ok(tensor)
+    }
+
+    /// A new tensor with these elements, in row-major order. Errors: out of memory, or a count that is not the shape's.
+    pub fn from_host<T: Element>(
+        device: &Device,
+        values: &[T],
+        shape: impl Into<Shape>,
+        category: Category,
+    ) -> Result<Self> {
+        let tensor = Self::empty(device, shape, T::DTYPE, Request::new(category, "from_host"))?;
+        tensor.set(values)?;
+        Ok(tensor)
+    }
+
+    /// `shape` elements of this tensor's storage, `offset` elements after this view's first.
+    /// Errors: a view that reaches beyond this one.
+    pub fn view(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        if offset + shape.elements() > self.elements() {
+            let expected =
+                format!("a view inside {} elements, {offset} elements from the start", self.elements());
+            return Err(TensorError::Shape { operator: "view", operand: "view", found: shape, expected });
+        }
+        let offset = self.offset + offset * self.dtype.bytes();
+        Ok(Tensor { storage: Rc::clone(&self.storage), offset, shape, dtype: self.dtype })
+    }
+
+    /// The same elements in another shape of as many elements.
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        if shape.elements() != self.elements() {
+            let expected = format!("{} elements", self.elements());
+            return Err(TensorError::Shape { operator: "reshape", operand: "shape", found: shape, expected });
+        }
+        self.view(0, shape)
+    }
+
+    /// The device that it lives on.
+    pub fn device(&self) -> &Device {
+        &self.storage.device
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Its element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements it has.
+    pub fn elements(&self) -> usize {
+        self.shape.elements()
+    }
+
+    /// Bytes of its elements.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.bytes()
+    }
+
+    /// True when no other tensor looks at the storage, so that an operator may write its result there.
+    pub fn is_unique(&self) -> bool {
+        Rc::strong_count(&self.storage) == 1
+    }
+
+    /// True when both look at one storage.
+    pub fn shares_storage(&self, other: &Tensor) -> bool {
+        Rc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// Its bytes on the device.
+    pub fn region(&self) -> Region<'_> {
+        self.storage.buffer.region(self.offset, self.bytes())
+    }
+
+    /// Its elements on the host side of a CPU device. Errors: another type, a device that is not the CPU, or
+    /// elements being written.
+    pub fn read<T: Element>(&self) -> Result<ReadGuard<'_, T>> {
+        self.check_type::<T>("read")?;
+        Ok(self.storage.buffer.read(self.offset, self.elements())?)
+    }
+
+    /// Its elements to write. Errors: as for [`Tensor::read`], or elements being read.
+    pub fn write<T: Element>(&self) -> Result<WriteGuard<'_, T>> {
+        self.check_type::<T>("write")?;
+        Ok(self.storage.buffer.write(self.offset, self.elements())?)
+    }
+
+    /// Copies all elements to the host; zeros on Meta. Waits for the device.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.check_type::<T>("to_vec")?;
+        let mut values = vec![T::zeroed(); self.elements()];
+        self.device().copy_to_host(self.region(), &mut values)?;
+        Ok(values)
+    }
+
+    /// Overwrites all elements from the host. Errors: another type or count.
+    pub fn set<T: Element>(&self, values: &[T]) -> Result<()> {
+        self.check_type::<T>("set")?;
+        Ok(self.device().copy_from_host(values, self.region())?)
+    }
+
+    /// Overwrites all elements with those of `source`, of the same type and count.
+    pub fn copy_from(&self, source: &Tensor) -> Result<()> {
+        if source.dtype != self.dtype {
+            return Err(self.wrong_type("copy_from", source.dtype));
+        }
+        Ok(self.device().copy(source.region(), self.region())?)
+    }
+
+    /// Sets all elements to zero.
+    pub fn zero(&self) -> Result<()> {
+        Ok(self.device().zero(self.region())?)
+    }
+
+    fn check_type<T: Element>(&self, operator: &'static str) -> Result<()> {
+        if T::DTYPE == self.dtype { Ok(()) } else { Err(self.wrong_type(operator, T::DTYPE)) }
+    }
+
+    fn wrong_type(&self, operator: &'static str, expected: DType) -> TensorError {
+        TensorError::DType { operator, operand: "tensor", found: self.dtype, expected }
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({}{}, {:?})", self.dtype, self.shape, self.storage.device)
+    }
+}

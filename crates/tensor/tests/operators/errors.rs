@@ -1,0 +1,125 @@
+use device::{Category, Device};
+use tensor::ops::{
+    Activation, GradientTarget, activation, adamw, add, attention, cross_entropy, embedding, fill,
+    layer_norm, linear, mse, norm, random, scale, sgd,
+};
+use tensor::{Tensor, TensorError};
+
+use crate::support::cpu;
+
+fn zeros<const N: usize>(device: &Device, shape: [usize; N]) -> Tensor {
+    Tensor::from_host(device, &vec![0.0f32; shape.iter().product()], shape, Category::Other).unwrap()
+}
+
+fn ids<const N: usize>(device: &Device, values: &[u32], shape: [usize; N]) -> Tensor {
+    Tensor::from_host(device, values, shape, Category::Other).unwrap()
+}
+
+fn overwrite(tensor: &Tensor) -> GradientTarget {
+    GradientTarget { tensor: tensor.clone(), accumulate: false }
+}
+
+#[test]
+fn refusals_name_operator_and_operand() {
+    let device = cpu();
+    let [v3, v4] = [zeros(&device, [3]), zeros(&device, [4])];
+    let [m23, m34, m24] = [zeros(&device, [2, 3]), zeros(&device, [3, 4]), zeros(&device, [2, 4])];
+    let [b, qkv] = [zeros(&device, [1, 2, 4]), zeros(&device, [1, 2, 12])];
+    let [row2, sums] = [zeros(&device, [2]), zeros(&device, [1])];
+    let tokens = ids(&device, &[0, 1], [1, 2]);
+    let many = ids(&device, &[0, 1, 0, 1, 0], [1, 5]);
+    let high = ids(&device, &[0, 7], [1, 2]);
+    let none = Activation::None;
+    let adam =
+        adamw::Hyper { learning_rate: 1.0, beta1: 0.9, beta2: 0.9, epsilon: 1.0, weight_decay: 0.0, step: 1 };
+    let plain = sgd::Hyper { learning_rate: 1.0, momentum: 0.0, weight_decay: 0.0, first_step: true };
+    let adam_of = |gradient, first, second, factor| {
+        adamw::step(&[adamw::Item { weight: &v3, gradient, first, second, decay: true }], &adam, factor)
+    };
+    let sgd_of =
+        |gradient, momentum| sgd::step(&[sgd::Item { weight: &v3, gradient, momentum }], &plain, None);
+    let loss = |logits: &Tensor, targets: &Tensor| cross_entropy::forward(logits.clone(), targets, 1.0, true);
+    let norm_of = |dy: &Tensor, dsum: Option<&Tensor>, mean: &Tensor| {
+        layer_norm::backward_input(dy, dsum, &m23, &v3, mean, &row2)
+    };
+    let weight_of = |dy: &Tensor, weight: &Tensor, bias: &Tensor| {
+        linear::backward_weight(dy, &m23, &overwrite(weight), Some(&overwrite(bias)))
+    };
+    let table: Vec<(&str, std::result::Result<(), TensorError>)> = vec![
+        ("linear.forward: x has", linear::forward(&m23, &m23.reshape([3, 2]).unwrap(), None, none).map(drop)),
+        ("linear.forward: weight has", linear::forward(&m23, &v3, None, none).map(drop)),
+        ("linear.forward: bias has", linear::forward(&m24, &m34, Some(&v4), none).map(drop)),
+        ("linear.forward: x is u32", linear::forward(&tokens, &m34, None, none).map(drop)),
+        ("linear.backward_input: dy", linear::backward_input(&m24, &m34).map(drop)),
+        ("linear.backward_weight: x", weight_of(&v4, &m34, &v3)),
+        ("linear.backward_weight: weight", weight_of(&m24, &m34, &v4)),
+        ("linear.backward_weight: bias", weight_of(&m24, &zeros(&device, [4, 3]), &v3)),
+        ("activation.backward: saved", activation::backward(v3.clone(), &v4, Activation::Gelu).map(drop)),
+        ("activation.forward: x is u32", activation::forward(&tokens, none).map(drop)),
+        ("layer_norm.forward: gamma", layer_norm::forward(&m23, &v4, &v3, 1e-5).map(drop)),
+        ("layer_norm.forward: beta", layer_norm::forward(&m23, &v3, &v4, 1e-5).map(drop)),
+        ("layer_norm.forward: x", layer_norm::forward(&zeros(&device, [2, 0]), &v3, &v3, 1e-5).map(drop)),
+        ("forward_residual: branch", layer_norm::forward_residual(&m23, &m24, &v3, &v3, 1e-5).map(drop)),
+        ("layer_norm.backward_input: dy", norm_of(&m24, None, &row2).map(drop)),
+        ("layer_norm.backward_input: dsum", norm_of(&m23, Some(&m24), &row2).map(drop)),
+        ("layer_norm.backward_input: mean", norm_of(&m23, None, &v3).map(drop)),
+        ("attention.forward: qkv", attention::forward(&qkv, 3).map(drop)),
+        ("attention.forward: qkv", attention::forward(&qkv, 0).map(drop)),
+        ("attention.forward: qkv", attention::forward(&m24, 1).map(drop)),
+        ("attention.backward: dy", attention::backward(&m24, &qkv, &b, &b, 2).map(drop)),
+        ("attention.backward: logsumexp", attention::backward(&b, &qkv, &b, &b, 2).map(drop)),
+        ("embedding.forward: tokens is f32", embedding::forward(&m23, &m34, &m34).map(drop)),
+        ("embedding.forward: positions", embedding::forward(&tokens, &m23, &m34).map(drop)),
+        ("embedding.forward: positions", embedding::forward(&many, &m34, &m34).map(drop)),
+        ("index 7 is outside 0..3", embedding::forward(&high, &m34, &m34).map(drop)),
+        (
+            "index 7 is outside 0..3",
+            embedding::backward_weight(&b, &high, &overwrite(&m34), &overwrite(&m24)),
+        ),
+        (
+            "embedding.backward_weight: dy",
+            embedding::backward_weight(&m24, &high, &overwrite(&m34), &overwrite(&m24)),
+        ),
+        ("cross_entropy.forward: targets has", loss(&m23, &many).map(drop)),
+        ("cross_entropy.forward: targets is f32", loss(&m23, &row2).map(drop)),
+        ("cross_entropy.forward: logits", loss(&zeros(&device, [0, 3]), &tokens).map(drop)),
+        ("index 7 is outside 0..3", loss(&m23, &high).map(drop)),
+        ("mse.forward: target", mse::forward(&v3, &v4, 1.0).map(drop)),
+        ("mse.backward: target", mse::backward(&v3, &v4, 1.0).map(drop)),
+        ("mse.forward: prediction", mse::forward(&zeros(&device, [0]), &zeros(&device, [0]), 1.0).map(drop)),
+        ("add.forward: b", add::forward(&v3, &v4).map(drop)),
+        ("add.into: source", add::into(&v3, &v4)),
+        ("in use", add::into(&v3, &v3)),
+        ("scale.in_place: tensor is u32", scale::in_place(&tokens, 1.0)),
+        ("fill.constant: target is u32", fill::constant(&tokens, 1.0)),
+        ("random.normal: target is u32", random::normal(&tokens, 1, "x", 0.0, 1.0)),
+        ("random.uniform: target is u32", random::uniform(&tokens, 1, "x", 0.0, 1.0)),
+        ("norm.chunk_sums: sums", norm::chunk_sums(&v3, &row2)),
+        ("norm.finish: out", norm::finish(&sums, 1.0, &sums)),
+        ("adamw.step: gradient", adam_of(&v4, &v3, &v3, None)),
+        ("adamw.step: second", adam_of(&v3, &v3, &v4, None)),
+        ("adamw.step: factor", adam_of(&zeros(&device, [3]), &v3, &v3, Some(&sums))),
+        ("in use", adam_of(&v3, &zeros(&device, [3]), &zeros(&device, [3]), None)),
+        ("sgd.step: gradient", sgd_of(&v4, None)),
+        ("sgd.step: momentum", sgd_of(&zeros(&device, [3]), Some(&v4))),
+    ];
+    for (expected, result) in table {
+        let error = result.expect_err(expected).to_string();
+        assert!(error.contains(expected), "'{error}' does not say '{expected}'");
+    }
+}
+
+#[test]
+fn a_refused_call_leaves_its_operands_alone() {
+    let device = cpu();
+    let scores = zeros(&device, [2, 3]);
+    let kept = scores.view(0, [2, 3]).unwrap();
+    assert!(cross_entropy::forward(scores, &ids(&device, &[0, 3], [2]), 1.0, true).is_err());
+    assert_eq!(kept.to_vec::<f32>().unwrap(), [0.0; 6]);
+    let table = GradientTarget { tensor: zeros(&device, [3, 4]), accumulate: false };
+    let positions = GradientTarget { tensor: zeros(&device, [2, 4]), accumulate: false };
+    table.tensor.set(&[1.0f32; 12]).unwrap();
+    let dy = zeros(&device, [1, 2, 4]);
+    assert!(embedding::backward_weight(&dy, &ids(&device, &[0, 3], [1, 2]), &table, &positions).is_err());
+    assert_eq!(table.tensor.to_vec::<f32>().unwrap(), [1.0; 12]);
+}

@@ -1,0 +1,18 @@
+//! Every operator against plain f64 code, by its public functions alone.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod attention;
+mod cross_entropy;
+mod elementwise;
+mod embedding;
+mod errors;
+mod layer_norm;
+mod linear;
+mod meta;
+mod norm;
+mod optimizers;
+mod random;
+mod reference;
+mod scenario;
+mod support;
+mod threads;

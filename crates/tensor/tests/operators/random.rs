@@ -1,0 +1,45 @@
+use tensor::ops::random;
+
+use crate::support::{bits, cpu, read, tensor};
+
+#[test]
+fn an_element_is_a_function_of_seed_name_and_its_index() {
+    let device = cpu();
+    let make = |length: usize, seed: u64, name: &str| {
+        let x = tensor(&device, &vec![f32::NAN; length], [length]);
+        random::normal(&x, seed, name, 0.0, 1.0).unwrap();
+        bits(&x)
+    };
+    let long = make(40_003, 1, "blocks.0.weight");
+    for length in [1, 2, 5, 4096, 4099, 20_000] {
+        assert_eq!(make(length, 1, "blocks.0.weight"), long[..length], "{length}");
+    }
+    assert_ne!(make(40_003, 2, "blocks.0.weight"), long);
+    assert_ne!(make(40_003, 1, "blocks.1.weight"), long);
+    let key = philox::key_of_name(1, "blocks.0.weight");
+    for block in [0usize, 1, 1023, 1024, 4095, 4096, 9999] {
+        let expected = philox::normals(philox::philox4x32(key, [block as u32, 0, 0, 0]));
+        assert_eq!(long[4 * block..4 * block + 4], expected.map(f32::to_bits), "block {block}");
+    }
+}
+
+#[test]
+fn moments_are_those_asked_for() {
+    let device = cpu();
+    let count = 200_000;
+    let x = tensor(&device, &vec![f32::NAN; count], [count]);
+    let moments = |x: &tensor::Tensor| {
+        let values = read(x);
+        let mean = values.iter().sum::<f64>() / count as f64;
+        (mean, values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count as f64, values)
+    };
+    random::normal(&x, 3, "x", 0.5, 0.02).unwrap();
+    let (mean, variance, _) = moments(&x);
+    assert!((mean - 0.5).abs() < 5.0 * 0.02 / (count as f64).sqrt(), "{mean}");
+    assert!((variance.sqrt() / 0.02 - 1.0).abs() < 0.01, "{variance}");
+    random::uniform(&x, 3, "x", -2.0, 6.0).unwrap();
+    let (mean, variance, values) = moments(&x);
+    assert!((mean - 2.0).abs() < 0.03, "{mean}");
+    assert!((variance - 64.0 / 12.0).abs() < 0.05, "{variance}");
+    assert!(values.iter().all(|v| (-2.0..=6.0).contains(v)));
+}

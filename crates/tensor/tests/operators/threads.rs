@@ -1,0 +1,26 @@
+use crate::scenario::{Sizes, every_operator};
+use crate::support::{bits, cpu};
+
+/// Large enough that every operator has several tasks.
+const SIZES: Sizes = Sizes { batch: 3, time: 133, width: 66, heads: 3, vocab: 301 };
+
+#[test]
+fn results_have_the_same_bits_on_any_number_of_threads() {
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut results = vec![];
+            every_operator(&cpu(), &SIZES, |operator, made| {
+                results.push((operator, made.iter().map(|tensor| bits(tensor)).collect::<Vec<_>>()));
+            });
+            results
+        })
+    };
+    let one = run(1);
+    for threads in [2, 5] {
+        for ((operator, expected), (_, found)) in one.iter().zip(run(threads)) {
+            assert!(*expected == found, "{operator} differs on {threads} threads");
+        }
+    }
+    assert!(one.iter().all(|(_, made)| made.iter().flatten().all(|v| f32::from_bits(*v).is_finite())));
+}

@@ -1,0 +1,166 @@
+//! The configuration of a run: TOML and `--set` in, one validated value out, once.
+//!
+//! The one idea: what follows need not check anything again. [`RunConfig`] is made in one place, from a file's
+//! text and the command line's overrides; each value has a type of its own, has its default filled in, and
+//! goes together with the others. What is wrong is refused before anything is allocated, in one sentence that
+//! names the key, the file and the line ([`ConfigError`]).
+//!
+//! Keys are listed once, in a table from which come types, defaults, the documentation's [`reference()`], the
+//! suggestion for a misspelt key and the resolved text ([`RunConfig::to_toml`]). What is known and not built
+//! yet is refused by one list (`unbuilt.rs`).
+//!
+//! ```
+//! use std::path::Path;
+//! use trainer::config::{Model, RunConfig};
+//!
+//! let text = r#"
+//!     [model]
+//!     width = 64
+//!     [data]
+//!     paths = ["corpus/*.txt"]
+//! "#;
+//! let config = RunConfig::parse(text, "run.toml", Path::new("/home/me"), &["train.steps=10".into()])?;
+//! assert_eq!(config.train.steps, 10);
+//! assert!(matches!(config.model, Model::Gpt(gpt) if gpt.width == 64 && gpt.heads == 4));
+//!
+//! let refused = RunConfig::parse(text, "run.toml", Path::new("/home/me"), &["model.heads=5".into()]);
+//! assert_eq!(
+//!     refused.unwrap_err().to_string(),
+//!     "--set model.heads=5: model.width = 64 is not a multiple of model.heads = 5",
+//! );
+//! # Ok::<(), trainer::config::ConfigError>(())
+//! ```
+
+mod check;
+mod error;
+mod key;
+mod keys;
+mod raw;
+mod reference;
+mod resolve;
+mod sections;
+mod typed;
+mod unbuilt;
+mod value;
+
+pub use error::{ConfigError, Place};
+pub use reference::{defaults, reference};
+pub use sections::*;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The name of the built-in configuration in messages.
+const QUICKSTART: &str = "the built-in quickstart";
+
+/// A validated configuration with every default filled in.
+///
+/// It is made by [`RunConfig::load`] and its like only, and handed down unchanged.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RunConfig {
+    /// What is trained.
+    pub model: Model,
+    /// What it is trained on.
+    pub data: Data,
+    /// How long and in which portions.
+    pub train: Train,
+    /// How weights follow from gradients.
+    pub optim: Optim,
+    /// How the work is divided over ranks.
+    pub parallel: Parallel,
+    /// Types that are computed in.
+    pub precision: Precision,
+    /// The caching allocator.
+    pub memory: Memory,
+    /// What is reported.
+    pub telemetry: Telemetry,
+    /// What is saved.
+    pub checkpoint: Checkpoint,
+}
+
+impl RunConfig {
+    /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`, the last of a key winning.
+    ///
+    /// # Errors
+    /// Whatever is wrong, in one sentence.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
+        let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let file = std::path::absolute(path).map_err(unreadable)?;
+        let directory = file.parent().unwrap_or(Path::new("/"));
+        Self::parse(&text, &path.to_string_lossy(), directory, overrides)
+    }
+
+    /// Reads the text of a file called `name`, which messages name, in the absolute `directory`, which the data's
+    /// paths are relative to.
+    ///
+    /// # Errors
+    /// Whatever is wrong, in one sentence.
+    pub fn parse(
+        text: &str,
+        name: &str,
+        directory: &Path,
+        overrides: &[String],
+    ) -> Result<Self, ConfigError> {
+        resolve::resolve(raw::Raw::parse(text, name, overrides)?, directory)
+    }
+
+    /// The built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two ranks. The paths
+    /// are relative to the source tree it was built from, or else to the current directory.
+    ///
+    /// # Errors
+    /// An override that is wrong; a current directory that cannot be asked for.
+    pub fn quickstart(overrides: &[String]) -> Result<Self, ConfigError> {
+        let text = include_str!("../../../../launch/configs/quickstart.toml");
+        let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let root = match built_from.filter(|root| root.join("crates").is_dir()) {
+            Some(root) => root.to_path_buf(),
+            None => std::env::current_dir()
+                .map_err(|source| ConfigError::Unreadable { path: PathBuf::from("."), source })?,
+        };
+        Self::parse(text, QUICKSTART, &root.join("launch/configs"), overrides)
+    }
+
+    /// Ranks in the whole grid: data × pipeline.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.parallel.data * self.parallel.pipeline
+    }
+
+    /// The resolved configuration as TOML, every key that applies written out. It parses to an equal value in any
+    /// directory.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        self.render(|_| true)
+    }
+
+    /// The SHA-256 of the resolved text in hexadecimal, without `data.base`: ranks on machines that keep the data in
+    /// different places have the same configuration. What the data is, its own fingerprint tells.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let text = self.render(|path| path != keys::BASE.path);
+        Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn render(&self, with: impl Fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        let mut section = "";
+        for key in keys::KEYS.iter().filter(|key| key.applies(self) && with(key.path)) {
+            let Some(value) = (key.read)(self) else { continue };
+            if key.section != section {
+                section = key.section;
+                let gap = if text.is_empty() { "" } else { "\n" };
+                // Writing to a string does not fail.
+                let _ = writeln!(text, "{gap}[{section}]");
+            }
+            let _ = writeln!(text, "{} = {value}", key.name);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! From what was given to typed sections, defaults filled in.
+
+use super::RunConfig;
+use super::error::{ConfigError, Place};
+use super::key::Takes;
+use super::raw::Raw;
+use super::sections::*;
+use super::typed::{choice, flag, integer, number, size, sizes, text, texts};
+use super::value::Value;
+use super::{check, keys, unbuilt};
+use data::Tokenizer;
+use std::path::{Component, Path, PathBuf};
+
+/// Types and checks everything. `directory` is the configuration file's.
+pub(super) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, ConfigError> {
+    unbuilt::refuse(&raw)?;
+    sift(&mut raw)?;
+    let data = data(&raw, directory)?;
+    let config = RunConfig {
+        model: model(&raw, data.tokenizer)?,
+        data,
+        train: train(&raw)?,
+        optim: optim(&raw)?,
+        parallel: parallel(&raw)?,
+        precision: Precision { compute: choice(&raw, &keys::COMPUTE, Compute::from_name)? },
+        memory: Memory {
+            allocator: text(&raw, &keys::ALLOCATOR)?,
+            limit_bytes: integer(&raw, &keys::LIMIT_BYTES)?,
+        },
+        telemetry: Telemetry { every: integer(&raw, &keys::TELEMETRY_EVERY)? },
+        checkpoint: Checkpoint {
+            every: integer(&raw, &keys::CHECKPOINT_EVERY)?,
+            keep: integer(&raw, &keys::CHECKPOINT_KEEP)?,
+        },
+    };
+    check::check(&raw, &config)?;
+    Ok(config)
+}
+
+/// Refuses keys that belong to another kind. Those of the file are dropped silently where the command line
+/// has changed the kind: `--set data.kind=synthetic` shall not need an edited file.
+fn sift(raw: &mut Raw) -> Result<(), ConfigError> {
+    for key in keys::KEYS {
+        let (Some((kind_key, needed)), Some(given)) = (key.only, raw.given(key)) else { continue };
+        let Some(kind) = raw.value(kind_key).filter(|kind| kind.value != needed.into()) else { continue };
+        let overridden = |place: &Place| matches!(place, Place::Override { .. });
+        // A kind that does not exist is reported as such, later.
+        let exists = matches!((&kind_key.takes, &kind.value),
+            (Takes::Choice(names), Value::Text(name)) if names.contains(&name.as_str()));
+        if exists && (overridden(&given.place) || !overridden(&kind.place)) {
+            let (place, kind) = (given.place.clone(), kind.shown);
+            return Err(ConfigError::NotApplicable {
+                place,
+                key: key.path,
+                kind_key: kind_key.path,
+                needed,
+                kind,
+            });
+        }
+        raw.forget(key);
+    }
+    Ok(())
+}
+
+fn model(raw: &Raw, tokenizer: Tokenizer) -> Result<Model, ConfigError> {
+    if choice(raw, &keys::MODEL_KIND, ModelKind::from_name)? == ModelKind::Mlp {
+        return Ok(Model::Mlp(Mlp {
+            sizes: sizes(raw, &keys::SIZES)?,
+            activation: choice(raw, &keys::ACTIVATION, Activation::from_name)?,
+        }));
+    }
+    let vocabulary = size(raw, &keys::VOCABULARY)?;
+    Ok(Model::Gpt(Gpt {
+        layers: size(raw, &keys::LAYERS)?,
+        heads: size(raw, &keys::HEADS)?,
+        width: size(raw, &keys::WIDTH)?,
+        context: size(raw, &keys::CONTEXT)?,
+        vocabulary: if vocabulary == 0 { tokenizer.vocabulary() } else { vocabulary },
+    }))
+}
+
+fn data(raw: &Raw, directory: &Path) -> Result<Data, ConfigError> {
+    let kind = choice(raw, &keys::DATA_KIND, DataKind::from_name)?;
+    let base = match (kind, raw.given(&keys::BASE)) {
+        (DataKind::Synthetic, _) => Default::default(),
+        (DataKind::Text, None) => directory.to_path_buf(),
+        (DataKind::Text, Some(_)) => normal(&directory.join(text(raw, &keys::BASE)?)),
+    };
+    if base.to_str().is_none() {
+        let reason = format!("the directory of the data, {}, has a name that is not UTF-8", base.display());
+        return Err(ConfigError::Conflict { place: raw.place(&[&keys::BASE]), reason });
+    }
+    let name = text(raw, &keys::TOKENIZER)?;
+    let tokenizer = Tokenizer::from_name(&name).map_err(|error| ConfigError::Conflict {
+        place: raw.place(&[&keys::TOKENIZER]),
+        reason: format!("{}: {error}", keys::TOKENIZER.path),
+    })?;
+    let (paths, validation_fraction) = (texts(raw, &keys::PATHS)?, number(raw, &keys::VALIDATION_FRACTION)?);
+    Ok(Data { kind, tokenizer, base, paths, validation_fraction })
+}
+
+/// The path without `.` and `..`, as a shell's `cd` reads them: by name, whatever is on disk.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            // At the root there is nothing above.
+            Component::ParentDir => drop(normal.pop()),
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+fn train(raw: &Raw) -> Result<Train, ConfigError> {
+    Ok(Train {
+        steps: integer(raw, &keys::STEPS)?,
+        micro_batch: size(raw, &keys::MICRO_BATCH)?,
+        micro_batches: size(raw, &keys::MICRO_BATCHES)?,
+        seed: integer(raw, &keys::SEED)?,
+        validate_every: integer(raw, &keys::VALIDATE_EVERY)?,
+        validation_micro_batches: integer(raw, &keys::VALIDATION_MICRO_BATCHES)?,
+    })
+}
+
+fn optim(raw: &Raw) -> Result<Optim, ConfigError> {
+    let learning_rate = number(raw, &keys::LEARNING_RATE)?;
+    let min_learning_rate = match raw.given(&keys::MIN_LEARNING_RATE) {
+        Some(_) => number(raw, &keys::MIN_LEARNING_RATE)?,
+        None => learning_rate / 10.0,
+    };
+    Ok(Optim {
+        kind: choice(raw, &keys::OPTIM_KIND, OptimKind::from_name)?,
+        learning_rate,
+        min_learning_rate,
+        warmup_steps: integer(raw, &keys::WARMUP_STEPS)?,
+        weight_decay: number(raw, &keys::WEIGHT_DECAY)?,
+        clip_norm: number(raw, &keys::CLIP_NORM)?,
+        beta1: number(raw, &keys::BETA1)?,
+        beta2: number(raw, &keys::BETA2)?,
+        epsilon: number(raw, &keys::EPSILON)?,
+        momentum: number(raw, &keys::MOMENTUM)?,
+    })
+}
+
+fn parallel(raw: &Raw) -> Result<Parallel, ConfigError> {
+    let lanes = match raw.given(&keys::LANES) {
+        Some(_) => size(raw, &keys::LANES)?,
+        None => check::default_lanes(size(raw, &keys::MICRO_BATCHES)?),
+    };
+    Ok(Parallel {
+        data: size(raw, &keys::DATA_PARALLEL)?,
+        pipeline: size(raw, &keys::PIPELINE)?,
+        lanes,
+        schedule: choice(raw, &keys::SCHEDULE, Schedule::from_name)?,
+        reduction: choice(raw, &keys::REDUCTION, Reduction::from_name)?,
+        shard_optimizer: flag(raw, &keys::SHARD_OPTIMIZER)?,
+        bucket_bytes: integer(raw, &keys::BUCKET_BYTES)?,
+        timeout_seconds: integer(raw, &keys::TIMEOUT_SECONDS)?,
+    })
+}

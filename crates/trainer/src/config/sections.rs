@@ -1,0 +1,259 @@
+//! The sections of a resolved configuration, as plain typed values.
+
+use data::Tokenizer;
+use serde::{Serialize, Serializer};
+use std::path::PathBuf;
+
+/// An enumeration whose variants have names in the configuration.
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        pub enum $name {
+            $($(#[$variant_doc])* #[serde(rename = $text)] $variant),+
+        }
+
+        impl $name {
+            /// The names in the order of declaration.
+            pub const NAMES: &'static [&'static str] = &[$($text),+];
+
+            /// The name in a configuration.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// The variant with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($text => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+/// `[model]`: what is trained.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Model {
+    /// A decoder-only transformer in the manner of GPT-2.
+    Gpt(Gpt),
+    /// A multilayer perceptron.
+    Mlp(Mlp),
+}
+
+choice! {
+    /// The name of a [`Model`].
+    ModelKind {
+        /// [`Model::Gpt`].
+        Gpt = "gpt",
+        /// [`Model::Mlp`].
+        Mlp = "mlp",
+    }
+}
+
+impl Model {
+    /// Its name.
+    #[must_use]
+    pub fn kind(&self) -> ModelKind {
+        match self {
+            Self::Gpt(_) => ModelKind::Gpt,
+            Self::Mlp(_) => ModelKind::Mlp,
+        }
+    }
+}
+
+/// The sizes of a GPT.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpt {
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Attention heads; they divide the width.
+    pub heads: usize,
+    /// Values in a token's vector.
+    pub width: usize,
+    /// Tokens in a sequence.
+    pub context: usize,
+    /// Tokens that exist: the tokenizer's, or more.
+    pub vocabulary: usize,
+}
+
+/// The sizes of an MLP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mlp {
+    /// Values in the input, after each hidden layer, and in the output: at least two.
+    pub sizes: Vec<usize>,
+    /// What comes after every layer but the last.
+    pub activation: Activation,
+}
+
+choice! {
+    /// The non-linearity of an MLP.
+    Activation {
+        /// max(x, 0).
+        Relu = "relu",
+        /// x · Φ(x).
+        Gelu = "gelu",
+        /// The layers follow each other directly.
+        None = "none",
+    }
+}
+
+choice! {
+    /// Where micro-batches come from.
+    DataKind {
+        /// Text files.
+        Text = "text",
+        /// A random number generator.
+        Synthetic = "synthetic",
+    }
+}
+
+/// `[data]`: what is trained on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Data {
+    /// Where micro-batches come from.
+    pub kind: DataKind,
+    /// What turns text into tokens (GPT only).
+    #[serde(serialize_with = "tokenizer_name")]
+    pub tokenizer: Tokenizer,
+    /// The absolute directory that `paths` are relative to; empty for synthetic data.
+    pub base: PathBuf,
+    /// Files and globs; empty for synthetic data.
+    pub paths: Vec<String>,
+    /// The part at the end that is held out, inside (0, 1).
+    pub validation_fraction: f64,
+}
+
+fn tokenizer_name<S: Serializer>(tokenizer: &Tokenizer, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(tokenizer.name())
+}
+
+/// `[train]`: how long and in which portions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Train {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Sequences or samples in a micro-batch.
+    pub micro_batch: usize,
+    /// Micro-batches in a step, over all ranks.
+    pub micro_batches: usize,
+    /// What all random numbers follow from.
+    pub seed: u64,
+    /// Steps between validations; 0: only after the last step.
+    pub validate_every: u64,
+    /// Micro-batches in a validation, over all ranks.
+    pub validation_micro_batches: u64,
+}
+
+choice! {
+    /// The optimizer.
+    OptimKind {
+        /// Adam with decoupled weight decay.
+        AdamW = "adamw",
+        /// Stochastic gradient descent with momentum.
+        Sgd = "sgd",
+    }
+}
+
+/// `[optim]`: how weights follow from gradients.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Optim {
+    /// The optimizer.
+    pub kind: OptimKind,
+    /// The highest learning rate: after warm-up.
+    pub learning_rate: f64,
+    /// What the learning rate falls to at the last step, along a cosine.
+    pub min_learning_rate: f64,
+    /// Steps in which the learning rate rises linearly.
+    pub warmup_steps: u64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// The norm that gradients are clipped to; 0: no clipping.
+    pub clip_norm: f64,
+    /// Decay of the gradient's mean (AdamW).
+    pub beta1: f64,
+    /// Decay of the squared gradient's mean (AdamW).
+    pub beta2: f64,
+    /// Added to the denominator (AdamW).
+    pub epsilon: f64,
+    /// Momentum (SGD).
+    pub momentum: f64,
+}
+
+choice! {
+    /// The order of a pipeline's passes.
+    Schedule {
+        /// One forward, one backward.
+        OneForwardOneBackward = "1f1b",
+    }
+}
+
+choice! {
+    /// Who adds gradients over ranks.
+    Reduction {
+        /// Plimsoll, in the order of a fixed tree: the same bits on every grid.
+        Tree = "tree",
+    }
+}
+
+/// `[parallel]`: how the work is divided over ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Parallel {
+    /// Ranks that share the micro-batches; a power of two that divides `lanes`.
+    pub data: usize,
+    /// Ranks that share the layers.
+    pub pipeline: usize,
+    /// Gradient sums that the tree adds: a power of two that divides the micro-batches.
+    pub lanes: usize,
+    /// The order of a pipeline's passes.
+    pub schedule: Schedule,
+    /// Who adds gradients over ranks.
+    pub reduction: Reduction,
+    /// Whether each rank holds a part of the optimizer's state only.
+    pub shard_optimizer: bool,
+    /// Bytes in a bucket of gradients.
+    pub bucket_bytes: u64,
+    /// How long a rank waits for another before it gives up.
+    pub timeout_seconds: u64,
+}
+
+choice! {
+    /// The type that activations and their gradients have.
+    Compute {
+        /// IEEE single precision.
+        F32 = "f32",
+    }
+}
+
+/// `[precision]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Precision {
+    /// The type that activations and their gradients have.
+    pub compute: Compute,
+}
+
+/// `[memory]`: the caching allocator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Settings in the syntax of `PYTORCH_CUDA_ALLOC_CONF`; valid.
+    pub allocator: String,
+    /// Bytes that a rank may reserve; 0: all of the device.
+    pub limit_bytes: u64,
+}
+
+/// `[telemetry]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Telemetry {
+    /// Steps between lines of progress.
+    pub every: u64,
+}
+
+/// `[checkpoint]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checkpoint {
+    /// Steps between checkpoints; 0: none.
+    pub every: u64,
+    /// Checkpoints that are kept, the latest.
+    pub keep: u64,
+}

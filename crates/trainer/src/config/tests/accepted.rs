@@ -1,0 +1,152 @@
+//! What a good configuration becomes.
+
+use super::super::*;
+use super::*;
+use std::collections::BTreeSet;
+
+#[test]
+fn overrides_win_and_the_last_of_them() {
+    let config = parse(
+        &format!("{LEAST}[train]\nsteps = 5\n"),
+        &[
+            "train.steps=6",
+            "train.steps=7",
+            "optim.kind=sgd",
+            "model.width = 64",
+            "data.paths=['x', \"y\"]",
+            "data.base=\"z\"",
+        ],
+    )
+    .unwrap();
+    assert_eq!((config.train.steps, config.optim.kind), (7, OptimKind::Sgd));
+    assert_eq!(config.data.paths, ["x", "y"]);
+    assert_eq!(config.data.base, Path::new("/base/z"));
+    // A string without quotes is a string, whatever it looks like.
+    assert_eq!(
+        parse(LEAST, &["memory.allocator=expandable_segments:True"]).unwrap().memory.allocator,
+        "expandable_segments:True"
+    );
+}
+
+#[test]
+fn a_kind_from_the_command_line_drops_what_the_file_says_of_another() {
+    let text = format!("{LEAST}[model]\nlayers = 2\n[optim]\nbeta1 = 0.5\n");
+    let config = parse(&text, &["data.kind=synthetic", "model.kind=mlp", "optim.kind=sgd"]).unwrap();
+    assert_eq!((config.data.kind, config.data.paths.len()), (DataKind::Synthetic, 0));
+    assert_eq!(config.model.kind(), ModelKind::Mlp);
+    assert_eq!(
+        refusal(&text, &["optim.kind=sgd", "optim.beta1=0.5"]),
+        "--set optim.beta1=0.5: optim.beta1 belongs to optim.kind = \"adamw\", and optim.kind is \"sgd\""
+    );
+}
+
+#[test]
+fn defaults_that_follow_from_other_keys() {
+    for (micro_batches, lanes) in [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (8, 8), (12, 4), (16, 8), (40, 8)]
+    {
+        let config = parse(LEAST, &[&format!("train.micro_batches={micro_batches}")]).unwrap();
+        assert_eq!(config.parallel.lanes, lanes, "{micro_batches}");
+    }
+    let config = parse(LEAST, &["optim.learning_rate=1"]).unwrap();
+    assert_eq!(config.optim.min_learning_rate, 0.1);
+    assert_eq!(config.data.base, Path::new("/base"));
+    assert!(matches!(config.model, Model::Gpt(gpt) if gpt.vocabulary == 256));
+    let lower = refusal(LEAST, &["optim.min_learning_rate=1"]);
+    assert_eq!(
+        lower,
+        "--set optim.min_learning_rate=1: optim.min_learning_rate = 1 is above optim.learning_rate = 0.001"
+    );
+}
+
+#[test]
+fn files_are_read_and_their_faults_named() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("run.toml");
+    std::fs::write(&path, LEAST).unwrap();
+    assert_eq!(RunConfig::load(&path, &[]).unwrap().data.base, directory.path());
+
+    std::fs::write(&path, "[model]\nlayers = 0\n").unwrap();
+    let refused = RunConfig::load(&path, &[]).unwrap_err().to_string();
+    assert_eq!(refused, format!("{}:2: model.layers = 0 is not an integer from 1 to 10000", path.display()));
+
+    std::fs::write(&path, b"\xff").unwrap();
+    let refused = RunConfig::load(&path, &[]).unwrap_err().to_string();
+    assert_eq!(refused, format!("{} cannot be read: stream did not contain valid UTF-8", path.display()));
+    let missing = directory.path().join("missing.toml");
+    let refused = RunConfig::load(&missing, &[]).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        format!("{} cannot be read: No such file or directory (os error 2)", missing.display())
+    );
+}
+
+#[test]
+fn the_configurations_that_come_with_the_source_are_good() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(root.join("launch/configs")).unwrap() {
+        let path = entry.unwrap().path();
+        let config = RunConfig::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
+        names.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
+        if path.ends_with("quickstart.toml") {
+            assert_eq!(RunConfig::quickstart(&[]).unwrap(), config, "one definition");
+            assert_eq!(config.data.base, root);
+            let corpus = data::Corpus::open(&config.data.base, &config.data.paths).unwrap();
+            assert!(corpus.files().any(|file| file.ends_with("crates/trainer/src/config/mod.rs")));
+            assert_eq!(config.world_size(), 2);
+        }
+    }
+    assert!(["quickstart", "mlp", "gpt2-124m"].iter().all(|name| names.contains(*name)), "{names:?}");
+}
+
+#[test]
+fn the_fingerprint_follows_all_but_where_the_data_is() {
+    let base = parse(LEAST, &[]).unwrap().fingerprint();
+    assert_eq!(base.len(), 64);
+    assert_eq!(parse(LEAST, &["data.base=/elsewhere"]).unwrap().fingerprint(), base);
+    assert_eq!(parse(LEAST, &["train.steps=300"]).unwrap().fingerprint(), base, "a default written out");
+    assert_ne!(parse(LEAST, &["train.steps=301"]).unwrap().fingerprint(), base);
+    assert_ne!(parse(LEAST, &["data.paths=['b.txt']"]).unwrap().fingerprint(), base);
+}
+
+#[test]
+fn the_documentation_lists_every_key_and_the_defaults_are_a_configuration() {
+    let (table, listing) = (reference(), defaults());
+    for key in keys::KEYS {
+        assert_eq!(table.matches(&format!("| `{}` |", key.path)).count(), 1, "{}", key.path);
+        assert!(table.lines().all(|line| line.matches('|').count() == 5), "{table}");
+        if let key::Default::Literal(literal) = key.default {
+            assert!(listing.contains(&format!("\n# {} = {literal}\n", key.name)), "{}", key.path);
+            // The default is a value that the key takes.
+            let kind = key.only.map(|(kind, name)| format!("{}=\"{name}\"", kind.path));
+            let mut overrides: Vec<String> = kind.into_iter().collect();
+            if overrides.iter().any(|kind| kind.contains("mlp")) {
+                overrides.push("data.kind=synthetic".into());
+            }
+            overrides.push(format!("{}={literal}", key.path));
+            if key.path != "data.paths" {
+                let without: Vec<String> = overrides[..overrides.len() - 1].to_vec();
+                let parse =
+                    |overrides: &[String]| RunConfig::parse(LEAST, "t", Path::new("/base"), overrides);
+                assert_eq!(parse(&overrides).unwrap(), parse(&without).unwrap(), "{}", key.path);
+            }
+        }
+    }
+    assert_eq!(
+        parse(&format!("{listing}\n{LEAST}").replace("\n[data]\n#", "\n#"), &[]).unwrap(),
+        parse(LEAST, &[]).unwrap()
+    );
+}
+
+#[test]
+fn the_resolved_configuration_has_every_key_that_applies_and_serialises() {
+    let config = parse(LEAST, &[]).unwrap();
+    let text = config.to_toml();
+    let written = text.lines().filter(|line| line.contains(" = ")).count();
+    assert_eq!(written, keys::KEYS.iter().filter(|key| key.applies(&config)).count());
+    let json = serde_json::to_value(&config).unwrap();
+    assert_eq!(json["model"]["kind"], "gpt");
+    assert_eq!(json["model"]["layers"], 4);
+    assert_eq!(json["parallel"]["schedule"], "1f1b");
+    assert_eq!(json["data"]["tokenizer"], "bytes");
+}

@@ -1,0 +1,23 @@
+//! The configuration through its public interface.
+
+mod accepted;
+mod properties;
+mod refused;
+
+use super::{ConfigError, RunConfig};
+use std::path::Path;
+
+/// The smallest file that is a configuration.
+const LEAST: &str = "[data]\npaths = [\"a.txt\"]\n";
+
+fn parse(text: &str, overrides: &[&str]) -> Result<RunConfig, ConfigError> {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    RunConfig::parse(text, "quick.toml", Path::new("/base"), &overrides)
+}
+
+fn refusal(text: &str, overrides: &[&str]) -> String {
+    match parse(text, overrides) {
+        Ok(_) => panic!("accepted: {text} {overrides:?}"),
+        Err(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,302 @@
+//! Bad input: the exact sentence for each.
+
+use super::super::*;
+use super::*;
+
+/// Each text of a table is refused with the sentence beside it.
+fn assert_refused(table: &[(&str, &str)]) {
+    for (text, expected) in table {
+        assert_eq!(refusal(text, &[]), *expected);
+    }
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_nearest_known() {
+    assert_refused(&[
+        ("[model]\nwitdh = 8\n", "quick.toml:2: unknown key model.witdh: did you mean model.width?"),
+        (
+            "[train]\n\nlearning_rate = 1\n",
+            "quick.toml:3: unknown key train.learning_rate: did you mean optim.learning_rate?",
+        ),
+        ("[modle]\nwidth = 8\n", "quick.toml:1: unknown section [modle]: did you mean [model]?"),
+        ("width = 8\n", "quick.toml:1: unknown key width: did you mean model.width?"),
+        ("model = 8\n", "quick.toml:1: model is a section, not a key: write [model] and its keys below"),
+        (
+            "[[model]]\nwidth = 8\n",
+            "quick.toml:1: model is a section, not a key: write [model] and its keys below",
+        ),
+        // The earliest mistake in the file, not in the alphabet.
+        (
+            "[train]\nstep = 8\n[model]\nwitdh = 8\n",
+            "quick.toml:2: unknown key train.step: did you mean train.steps?",
+        ),
+    ]);
+}
+
+#[test]
+fn wrong_types_are_refused_with_what_is_allowed() {
+    assert_refused(&[
+        (
+            "[model]\nwidth = \"big\"\n",
+            "quick.toml:2: model.width takes an integer from 1 to 16777216, not the string \"big\"",
+        ),
+        (
+            "[model]\nwidth = 8.0\n",
+            "quick.toml:2: model.width takes an integer from 1 to 16777216, not the float 8.0",
+        ),
+        ("[model]\nkind = 1\n", "quick.toml:2: model.kind takes \"gpt\" or \"mlp\", not the integer 1"),
+        (
+            "[model.width]\nx = 1\n",
+            "quick.toml:1: model.width takes an integer from 1 to 16777216, not the table [model.width]",
+        ),
+        (
+            "[data]\npaths = \"a.txt\"\n",
+            "quick.toml:2: data.paths takes a list of strings, not the string \"a.txt\"",
+        ),
+        ("[data]\npaths = [1]\n", "quick.toml:2: data.paths takes a list of strings, not the list [1]"),
+        (
+            "[parallel]\nshard_optimizer = 0\n",
+            "quick.toml:2: parallel.shard_optimizer takes true or false, not the integer 0",
+        ),
+        (
+            "[optim]\nlearning_rate = true\n",
+            "quick.toml:2: optim.learning_rate takes a finite number above 0, not the boolean true",
+        ),
+        (
+            "[train]\nseed = 2026-11-20\n",
+            "quick.toml:2: train.seed takes an integer from 0 to 9223372036854775807, not the date 2026-11-20",
+        ),
+    ]);
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    assert_refused(&[
+        ("[model]\nlayers = 0\n", "quick.toml:2: model.layers = 0 is not an integer from 1 to 10000"),
+        ("[model]\nlayers = -4\n", "quick.toml:2: model.layers = -4 is not an integer from 1 to 10000"),
+        (
+            "[train]\nmicro_batch = 0\n",
+            "quick.toml:2: train.micro_batch = 0 is not an integer from 1 to 16777216",
+        ),
+        (
+            "[train]\nseed = 99999999999999999999999999999999999999999999\n",
+            "quick.toml:2: train.seed = 99999999999999999999999999999999999999999999 is not an integer from 0 to 9223372036854775807",
+        ),
+        (
+            "[parallel]\nbucket_bytes = 511\n",
+            "quick.toml:2: parallel.bucket_bytes = 511 is not an integer from 512 to 1099511627776",
+        ),
+        (
+            "[optim]\nlearning_rate = inf\n",
+            "quick.toml:2: optim.learning_rate = inf is not a finite number above 0",
+        ),
+        (
+            "[optim]\nweight_decay = nan\n",
+            "quick.toml:2: optim.weight_decay = nan is not a finite number, 0 or more",
+        ),
+        ("[optim]\nclip_norm = -1\n", "quick.toml:2: optim.clip_norm = -1 is not a finite number, 0 or more"),
+        ("[optim]\nbeta1 = 1.0\n", "quick.toml:2: optim.beta1 = 1.0 is not a number from 0 to below 1"),
+        ("[optim]\nepsilon = 1e-60\n", "quick.toml:2: optim.epsilon = 1e-60 is not a finite number above 0"),
+        (
+            "[data]\nvalidation_fraction = 0\n",
+            "quick.toml:2: data.validation_fraction = 0 is not a number above 0 and below 1",
+        ),
+        (
+            "[model]\nkind = \"gtp\"\n",
+            "quick.toml:2: model.kind = \"gtp\" is not \"gpt\" or \"mlp\": did you mean \"gpt\"?",
+        ),
+        ("[precision]\ncompute = \"f64\"\n", "quick.toml:2: precision.compute = \"f64\" is not \"f32\""),
+        (
+            "[model]\nkind = \"mlp\"\nsizes = [3]\n[data]\nkind = \"synthetic\"",
+            "quick.toml:3: model.sizes = [3] is not a list of 2 or more integers from 1 to 16777216",
+        ),
+        (
+            "[model]\nkind = \"mlp\"\nsizes = [3, 0]\n[data]\nkind = \"synthetic\"",
+            "quick.toml:3: model.sizes = [3, 0] is not a list of 2 or more integers from 1 to 16777216",
+        ),
+    ]);
+}
+
+#[test]
+fn keys_of_another_kind_are_refused() {
+    assert_refused(&[
+        (
+            "[model]\nsizes = [1, 2]\n",
+            "quick.toml:2: model.sizes belongs to model.kind = \"mlp\", and model.kind is \"gpt\"",
+        ),
+        (
+            "[data]\nkind = \"synthetic\"\npaths = [\"a\"]\n",
+            "quick.toml:3: data.paths belongs to data.kind = \"text\", and data.kind is \"synthetic\"",
+        ),
+        (
+            "[optim]\nmomentum = 0.5\n",
+            "quick.toml:2: optim.momentum belongs to optim.kind = \"sgd\", and optim.kind is \"adamw\"",
+        ),
+        (
+            "[model]\nkind = \"mlp\"\n",
+            "quick.toml:2: data.kind = \"text\" gives tokens and model.kind = \"mlp\" takes numbers: use data.kind = \"synthetic\"",
+        ),
+    ]);
+}
+
+#[test]
+fn values_that_do_not_go_together_are_refused() {
+    assert_refused(&[
+        (
+            "[model]\nheads = 4\nwidth = 130\n",
+            "quick.toml:3: model.width = 130 is not a multiple of model.heads = 4",
+        ),
+        ("[model]\nheads = 3\n", "quick.toml:2: model.width = 128 is not a multiple of model.heads = 3"),
+        (
+            "[model]\nvocabulary = 255\n[data]\npaths = [\"a\"]",
+            "quick.toml:2: model.vocabulary = 255 is less than the 256 tokens of data.tokenizer = \"bytes\"",
+        ),
+        ("", "quick.toml: data.paths names no file, such as data.paths = [\"corpus/*.txt\"]"),
+        (
+            "[data]\npaths = []\n",
+            "quick.toml:2: data.paths names no file, such as data.paths = [\"corpus/*.txt\"]",
+        ),
+    ]);
+}
+
+#[test]
+fn what_is_not_toml_is_refused_with_its_line() {
+    let table = [
+        ("[model]\nwidth = 1 2\n", 2),
+        ("[model]\n\nkind = \"gpt\n", 3),
+        ("[model]\nwidth = 8\nwidth = 9\n", 3),
+        ("[model", 1),
+    ];
+    for (text, line) in table {
+        // The rest is the parser's own sentence.
+        let refused = refusal(text, &[]);
+        assert!(refused.starts_with(&format!("quick.toml:{line}: ")) && refused.len() > 20, "{refused}");
+        assert!(!refused.contains('\n'), "{refused}");
+    }
+}
+
+#[test]
+fn grids_that_cannot_be_are_refused_with_those_that_can() {
+    let table = [
+        (
+            "micro_batches = 12\n[parallel]\nlanes = 3\n",
+            "quick.toml:6: parallel.lanes = 3 is not a power of two that divides train.micro_batches = 12: use 1, 2 or 4",
+        ),
+        (
+            "micro_batches = 12\n[parallel]\nlanes = 8\n",
+            "quick.toml:6: parallel.lanes = 8 is not a power of two that divides train.micro_batches = 12: use 1, 2 or 4",
+        ),
+        (
+            "micro_batches = 7\n[parallel]\nlanes = 2\n",
+            "quick.toml:6: parallel.lanes = 2 is not a power of two that divides train.micro_batches = 7: use 1",
+        ),
+        (
+            "micro_batches = 4\n[parallel]\nlanes = 4\ndata = 3\n",
+            "quick.toml:7: parallel.data = 3 does not divide parallel.lanes = 4: use 1, 2 or 4",
+        ),
+        (
+            "micro_batches = 32\n[parallel]\ndata = 16\n",
+            "quick.toml:6: parallel.data = 16 does not divide parallel.lanes = 8 (its default): use 1, 2, 4 or 8",
+        ),
+    ];
+    for (text, expected) in table {
+        assert_eq!(refusal(&format!("{LEAST}[train]\n{text}"), &[]), expected);
+    }
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
+    let table = [
+        ("parallel.pipeline=2", "parallel.pipeline = 2: pipelines are not built yet"),
+        (
+            "parallel.schedule=gpipe",
+            "parallel.schedule = \"gpipe\": schedules other than \"1f1b\" are not built yet",
+        ),
+        ("parallel.reduction=nccl", "parallel.reduction = \"nccl\": reduction by NCCL is not built yet"),
+        (
+            "parallel.shard_optimizer=true",
+            "parallel.shard_optimizer = true: sharding of the optimizer's state is not built yet",
+        ),
+        ("precision.compute=bf16", "precision.compute = \"bf16\": half precision is not built yet"),
+        (
+            "data.tokenizer=gpt2",
+            "data.tokenizer = \"gpt2\": tokenizers other than \"bytes\" are not built yet",
+        ),
+        ("checkpoint.every=5", "checkpoint.every = 5: checkpoints are not built yet"),
+    ];
+    assert_eq!(table.len(), unbuilt::UNBUILT.len(), "a case for each of the list");
+    for (argument, expected) in table {
+        assert_eq!(refusal(LEAST, &[argument]), format!("--set {argument}: {expected}"));
+    }
+    let defaults = [
+        "parallel.pipeline=1",
+        "parallel.schedule=1f1b",
+        "parallel.reduction=tree",
+        "parallel.shard_optimizer=false",
+        "precision.compute=f32",
+        "data.tokenizer=bytes",
+        "checkpoint.every=0",
+    ];
+    assert_eq!(parse(LEAST, &defaults).unwrap(), parse(LEAST, &[]).unwrap());
+}
+
+#[test]
+fn overrides_are_refused_with_the_argument() {
+    let table: [(&[&str], &str); 9] = [
+        (&["model.width"], "--set model.width: write --set section.key=value, such as --set train.steps=100"),
+        (&["=3"], "--set =3: write --set section.key=value, such as --set train.steps=100"),
+        (
+            &["model.width="],
+            "--set model.width=: write --set section.key=value, such as --set train.steps=100",
+        ),
+        (&["model.witdh=3"], "--set model.witdh=3: unknown key model.witdh: did you mean model.width?"),
+        (&["steps=3"], "--set steps=3: unknown key steps: did you mean train.steps?"),
+        (
+            &["train.steps=many"],
+            "--set train.steps=many: train.steps takes an integer from 1 to 1099511627776, not the string \"many\"",
+        ),
+        (&["model.heads=3"], "--set model.heads=3: model.width = 128 is not a multiple of model.heads = 3"),
+        (
+            &["optim.kind=sdg"],
+            "--set optim.kind=sdg: optim.kind = \"sdg\" is not \"adamw\" or \"sgd\": did you mean \"sgd\"?",
+        ),
+        (
+            &["memory.limit_bytes=-1"],
+            "--set memory.limit_bytes=-1: memory.limit_bytes = -1 is not an integer from 0 to 9223372036854775807",
+        ),
+    ];
+    for (overrides, expected) in table {
+        assert_eq!(refusal(LEAST, overrides), expected);
+    }
+    // The allocator's own words follow its key.
+    let refused = refusal(LEAST, &["memory.allocator=max_split_size_mb:1"]);
+    assert!(
+        refused.starts_with("--set memory.allocator=max_split_size_mb:1: memory.allocator: "),
+        "{refused}"
+    );
+}
+
+#[test]
+fn sizes_beyond_counting_are_refused_and_do_not_overflow() {
+    let table: [(&[&str], &str); 4] = [
+        (&["model.width=16777216", "model.vocabulary=2147483648"], "the token embedding"),
+        (&["model.width=16777216", "model.layers=10000"], "the blocks' weights"),
+        (&["model.context=16777216", "train.micro_batch=16777216"], "a micro-batch's logits"),
+        (
+            &["model.context=16777216", "train.micro_batch=65536", "model.layers=9999"],
+            "a micro-batch's activations",
+        ),
+    ];
+    for (overrides, what) in table {
+        let refused = refusal(LEAST, overrides);
+        assert!(
+            refused.ends_with(&format!(": {what} would have more than 72057594037927936 bytes")),
+            "{refused}"
+        );
+    }
+    assert_eq!(
+        refusal(LEAST, table[1].0),
+        "--set model.layers=10000: model.layers = 10000, model.width = 16777216: the blocks' weights would have more \
+         than 72057594037927936 bytes"
+    );
+}

@@ -1,0 +1,112 @@
+//! The value of a key with the type and the range that its key demands.
+
+use super::error::ConfigError;
+use super::key::{Key, Takes};
+use super::raw::{Entry, Raw, nearest};
+use super::value::Value;
+
+/// The value of a key, converted by `convert`: `None` is another type, `Some(None)` is out of range.
+fn get<T>(
+    raw: &Raw,
+    key: &'static Key,
+    convert: impl Fn(&Value) -> Option<Option<T>>,
+) -> Result<T, ConfigError> {
+    let absent = || Entry { value: Value::Other("nothing"), shown: String::new(), place: raw.place(&[]) };
+    let Entry { value, shown, place } = raw.value(key).unwrap_or_else(absent);
+    match convert(&value) {
+        Some(Some(value)) => Ok(value),
+        Some(None) => {
+            let mut allowed = key.takes.to_string();
+            if let (Takes::Choice(names @ [_, _, ..]), Value::Text(name)) = (&key.takes, &value) {
+                allowed += &format!(": did you mean \"{}\"?", nearest(name, names.iter().copied()));
+            }
+            Err(ConfigError::OutOfRange { place, key: key.path, value: shown, allowed })
+        }
+        None => {
+            let found = format!("{} {shown}", value.what());
+            Err(ConfigError::WrongType { place, key: key.path, allowed: key.takes.to_string(), found })
+        }
+    }
+}
+
+pub(super) fn integer(raw: &Raw, key: &'static Key) -> Result<u64, ConfigError> {
+    let Takes::Integer(least, most) = key.takes else { return get(raw, key, |_| None) };
+    get(raw, key, |value| match value {
+        Value::Integer(number) => Some(within(*number, least, most)),
+        _ => None,
+    })
+}
+
+fn within(number: i128, least: u64, most: u64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|number| (least..=most).contains(number))
+}
+
+pub(super) fn size(raw: &Raw, key: &'static Key) -> Result<usize, ConfigError> {
+    // The largest of these ranges is far within usize; on a small machine what exceeds it fails later, as too large.
+    integer(raw, key).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+}
+
+pub(super) fn sizes(raw: &Raw, key: &'static Key) -> Result<Vec<usize>, ConfigError> {
+    let Takes::Integers(count, least, most) = key.takes else { return get(raw, key, |_| None) };
+    get(raw, key, |value| {
+        let Value::List(values) = value else { return None };
+        let mut sizes = Vec::new();
+        let mut good = values.len() >= count;
+        for value in values {
+            let Value::Integer(number) = value else { return None };
+            let size = within(*number, least, most).and_then(|number| usize::try_from(number).ok());
+            good &= size.is_some();
+            sizes.extend(size);
+        }
+        Some(good.then_some(sizes))
+    })
+}
+
+pub(super) fn number(raw: &Raw, key: &'static Key) -> Result<f64, ConfigError> {
+    let Takes::Number(interval) = key.takes else { return get(raw, key, |_| None) };
+    get(raw, key, |value| {
+        let number = match value {
+            Value::Float(number) => *number,
+            Value::Integer(number) => *number as f64,
+            _ => return None,
+        };
+        // A negative zero would come back as another configuration text.
+        Some(interval.contains(number).then_some(number + 0.0))
+    })
+}
+
+pub(super) fn flag(raw: &Raw, key: &'static Key) -> Result<bool, ConfigError> {
+    get(raw, key, |value| match value {
+        Value::Flag(flag) => Some(Some(*flag)),
+        _ => None,
+    })
+}
+
+pub(super) fn text(raw: &Raw, key: &'static Key) -> Result<String, ConfigError> {
+    get(raw, key, |value| match value {
+        Value::Text(text) => Some(Some(text.clone())),
+        _ => None,
+    })
+}
+
+pub(super) fn texts(raw: &Raw, key: &'static Key) -> Result<Vec<String>, ConfigError> {
+    get(raw, key, |value| {
+        let Value::List(values) = value else { return None };
+        let texts = values.iter().map(|value| match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        });
+        texts.collect::<Option<Vec<_>>>().map(Some)
+    })
+}
+
+pub(super) fn choice<T>(
+    raw: &Raw,
+    key: &'static Key,
+    from_name: impl Fn(&str) -> Option<T>,
+) -> Result<T, ConfigError> {
+    get(raw, key, |value| match value {
+        Value::Text(name) => Some(from_name(name)),
+        _ => None,
+    })
+}

@@ -1,0 +1,61 @@
+//! What the configuration can say and the trainer cannot do yet: the one list, which features shrink.
+
+use super::error::ConfigError;
+use super::key::Key;
+use super::keys;
+use super::raw::Raw;
+use super::value::Value;
+
+/// Values of a key that are known and refused.
+pub(super) struct Unbuilt {
+    pub(super) key: &'static Key,
+    /// Whether this value needs the feature. What is wrong in another way is not refused here.
+    needs: fn(&Value) -> bool,
+    /// The feature and its verb, before "not built yet".
+    what: &'static str,
+}
+
+pub(super) static UNBUILT: &[Unbuilt] = &[
+    Unbuilt { key: &keys::PIPELINE, needs: |v| above(v, 1), what: "pipelines are" },
+    Unbuilt {
+        key: &keys::SCHEDULE,
+        needs: |v| among(v, &["gpipe", "interleaved", "zero-bubble"]),
+        what: "schedules other than \"1f1b\" are",
+    },
+    Unbuilt { key: &keys::REDUCTION, needs: |v| among(v, &["nccl"]), what: "reduction by NCCL is" },
+    Unbuilt {
+        key: &keys::SHARD_OPTIMIZER,
+        needs: |v| *v == Value::Flag(true),
+        what: "sharding of the optimizer's state is",
+    },
+    Unbuilt { key: &keys::COMPUTE, needs: |v| among(v, &["bf16", "f16"]), what: "half precision is" },
+    Unbuilt {
+        key: &keys::TOKENIZER,
+        needs: |v| matches!(v, Value::Text(name) if name != "bytes"),
+        what: "tokenizers other than \"bytes\" are",
+    },
+    Unbuilt { key: &keys::CHECKPOINT_EVERY, needs: |v| above(v, 0), what: "checkpoints are" },
+];
+
+fn above(value: &Value, most: i128) -> bool {
+    matches!(value, Value::Integer(number) if *number > most)
+}
+
+fn among(value: &Value, names: &[&str]) -> bool {
+    matches!(value, Value::Text(name) if names.contains(&name.as_str()))
+}
+
+/// Refuses the first value that needs what is not built.
+pub(super) fn refuse(raw: &Raw) -> Result<(), ConfigError> {
+    for Unbuilt { key, needs, what } in UNBUILT {
+        if let Some(entry) = raw.given(key).filter(|entry| needs(&entry.value)) {
+            return Err(ConfigError::Unbuilt {
+                place: entry.place.clone(),
+                key: key.path,
+                value: entry.shown.clone(),
+                what,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! A configuration value before its key has had a say: what TOML can write.
+
+use std::fmt;
+use toml::de::DeValue;
+
+/// A value of a configuration file.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    /// Wider than any key allows, so that a range error can name the number; what is wider still saturates.
+    Integer(i128),
+    Float(f64),
+    Flag(bool),
+    Text(String),
+    List(Vec<Value>),
+    /// A date, a table: no key takes one.
+    Other(&'static str),
+}
+
+impl Value {
+    pub(super) fn from_toml(value: &DeValue<'_>) -> Self {
+        match value {
+            DeValue::String(text) => Self::Text(text.clone().into_owned()),
+            DeValue::Integer(number) => {
+                let limit = if number.as_str().starts_with('-') { i128::MIN } else { i128::MAX };
+                Self::Integer(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(limit))
+            }
+            DeValue::Float(number) => Self::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+            DeValue::Boolean(flag) => Self::Flag(*flag),
+            DeValue::Datetime(_) => Self::Other("the date"),
+            DeValue::Array(values) => {
+                Self::List(values.iter().map(|v| Self::from_toml(v.get_ref())).collect())
+            }
+            DeValue::Table(_) => Self::Other("the table"),
+        }
+    }
+
+    /// What kind of value this is, with its article: "the integer" goes before the value itself.
+    pub(super) fn what(&self) -> &'static str {
+        match self {
+            Self::Integer(_) => "the integer",
+            Self::Float(_) => "the float",
+            Self::Flag(_) => "the boolean",
+            Self::Text(_) => "the string",
+            Self::List(_) => "the list",
+            Self::Other(what) => what,
+        }
+    }
+}
+
+/// As TOML.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(number) => write!(f, "{number}"),
+            // Debug: the shortest text that reads back as the same number, always recognisable as a float.
+            Self::Float(number) => write!(f, "{number:?}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Text(text) => quote(f, text),
+            Self::List(values) => {
+                f.write_str("[")?;
+                for (index, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if index == 0 { "" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+/// A TOML basic string on one line.
+fn quote(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    f.write_str("\"")?;
+    for character in text.chars() {
+        match character {
+            '"' => f.write_str("\\\"")?,
+            '\\' => f.write_str("\\\\")?,
+            '\n' => f.write_str("\\n")?,
+            '\t' => f.write_str("\\t")?,
+            control if control.is_control() => write!(f, "\\u{:04X}", u32::from(control))?,
+            other => write!(f, "{other}")?,
+        }
+    }
+    f.write_str("\"")
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Integer(number.into())
+    }
+}
+
+impl From<usize> for Value {
+    fn from(number: usize) -> Self {
+        Self::Integer(number as i128)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Float(number)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl<T: Into<Value> + Clone> From<&[T]> for Value {
+    fn from(values: &[T]) -> Self {
+        Self::List(values.iter().cloned().map(Into::into).collect())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}

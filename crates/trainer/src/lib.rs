@@ -1,0 +1,3 @@
+//! trainer
+
+pub mod config;

@@ -1,0 +1,172 @@
+//! A two-layer GPT-2 and the five-layer MLP against recordings of PyTorch.
+
+mod common;
+
+use autograd::{Gradients, Tape, UseId};
+use common::{Recording, relative, tokens};
+use device::{Category, Device, DeviceOptions};
+use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
+use nn::{Input, Model, Parameters, Stage};
+use optim::{GradientNorm, Kind, Optimizer, Schedule, Slot};
+use tensor::Tensor;
+use tensor::ops::{self, Activation};
+
+const SIZES: GptSizes = GptSizes { layers: 2, heads: 4, width: 32, context: 16, vocabulary: 96 };
+const BATCH: usize = 3;
+const POSITIONS: usize = 16;
+
+fn tiny_gpt(device: &Device, recording: &Recording) -> Gpt {
+    let gpt = Gpt::new(device, SIZES, &Stage::whole(SIZES.layers), 1).unwrap();
+    recording.load(gpt.parameters(), "init.");
+    gpt
+}
+
+fn slots(parameters: &Parameters) -> Vec<Slot> {
+    let slot = |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
+    parameters.list().iter().map(slot).collect()
+}
+
+/// The gradient of each parameter: its uses' gradients added in their order.
+fn by_parameter(parameters: &Parameters, gradients: &Gradients) -> Vec<Tensor> {
+    let mut sums: Vec<Option<Tensor>> = vec![None; parameters.list().len()];
+    for used in parameters.uses() {
+        let gradient = gradients.get(used.id).unwrap();
+        match &sums[used.parameter.0] {
+            Some(sum) => ops::add::into(sum, gradient).unwrap(),
+            None => sums[used.parameter.0] = Some(gradient.clone()),
+        }
+    }
+    sums.into_iter().map(Option::unwrap).collect()
+}
+
+/// The part of a packed bias whose true gradient is not zero: all of it but the keys' third.
+fn without_keys(values: &[f32]) -> Vec<f32> {
+    let third = values.len() / 3;
+    [&values[..third], &values[2 * third..]].concat()
+}
+
+#[test]
+fn logits_loss_and_every_gradient_of_the_gpt() {
+    let recording = Recording::open();
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let gpt = tiny_gpt(&device, &recording);
+    let count = BATCH * POSITIONS;
+    let inputs = tokens(&device, &recording.integers("tokens")[..count], BATCH, POSITIONS);
+    let targets = tokens(&device, &recording.integers("targets")[..count], BATCH, POSITIONS);
+
+    let tape = Tape::recording(&device);
+    let logits = gpt.forward(&tape, Input::Batch(inputs)).unwrap();
+    let found = logits.tensor().to_vec::<f32>().unwrap();
+    assert!(relative(&found, &recording.values("logits")) < 2e-5);
+    let loss = gpt.loss(&tape, logits, &targets, 1.0).unwrap();
+    let found = loss.tensor().to_vec::<f32>().unwrap();
+    assert!(relative(&found, &recording.values("loss_f64")) < 2e-5);
+
+    let mut gradients = Gradients::default();
+    tape.backward(loss, &mut gradients).unwrap();
+    let summed = by_parameter(gpt.parameters(), &gradients);
+    for (parameter, gradient) in gpt.parameters().list().iter().zip(&summed) {
+        let mut found = gradient.to_vec::<f32>().unwrap();
+        let mut expected = recording.values(&format!("grad_f64.{}", parameter.name));
+        if parameter.name.ends_with("attn_qkv.bias") {
+            let third = expected.len() / 3;
+            assert!(found[third..2 * third].iter().all(|v| v.abs() < 1e-6), "{}", parameter.name);
+            found = without_keys(&found);
+            expected = [&expected[..third], &expected[2 * third..]].concat();
+        }
+        let error = relative(&found, &expected);
+        assert!(error < 2e-5, "{}: {error}", parameter.name);
+    }
+}
+
+#[test]
+fn twenty_adamw_steps_of_the_gpt() {
+    let recording = Recording::open();
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let gpt = tiny_gpt(&device, &recording);
+    let slots = slots(gpt.parameters());
+    let kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8 };
+    let mut optimizer = Optimizer::new(&device, &slots, kind, 0.1).unwrap();
+    let norm = GradientNorm::new(&device, &slots, 1.0).unwrap();
+    let schedule = Schedule { peak: 1e-3, minimum: 1e-4, warmup_steps: 5, steps: 20 };
+    let count = BATCH * POSITIONS;
+    let (all_inputs, all_targets) = (recording.integers("tokens"), recording.integers("targets"));
+    let (mut losses, mut norms) = (Vec::new(), Vec::new());
+    for step in 0..20 {
+        let range = step * count..(step + 1) * count;
+        let inputs = tokens(&device, &all_inputs[range.clone()], BATCH, POSITIONS);
+        let targets = tokens(&device, &all_targets[range], BATCH, POSITIONS);
+        let tape = Tape::recording(&device);
+        let logits = gpt.forward(&tape, Input::Batch(inputs)).unwrap();
+        let loss = gpt.loss(&tape, logits, &targets, 1.0).unwrap();
+        losses.push(loss.tensor().to_vec::<f32>().unwrap()[0]);
+        let mut gradients = Gradients::default();
+        tape.backward(loss, &mut gradients).unwrap();
+        let gradients = by_parameter(gpt.parameters(), &gradients);
+        norm.measure(&gradients).unwrap();
+        norms.push(norm.value().unwrap());
+        optimizer.step(&gradients, schedule.rate(step as u64), Some(&norm)).unwrap();
+    }
+    let error = relative(&losses, &recording.values("adamw.losses"));
+    assert!(error < 5e-6, "losses {error}");
+    let error = relative(&norms, &recording.values("adamw.grad_norms"));
+    assert!(error < 5e-6, "norms {error}");
+    for parameter in gpt.parameters().list() {
+        let found = parameter.tensor.to_vec::<f32>().unwrap();
+        let expected = recording.values(&format!("adamw.final.{}", parameter.name));
+        if parameter.name.ends_with("attn_qkv.bias") {
+            // The keys' true gradient is zero, so Adam amplifies rounding there.
+            let third = expected.len() / 3;
+            let keys = third..2 * third;
+            let error = relative(&found[keys.clone()], &expected[keys.clone()]);
+            assert!(error < 1e-3, "{} keys: {error}", parameter.name);
+            let rest = [&expected[..third], &expected[2 * third..]].concat();
+            let error = relative(&without_keys(&found), &rest);
+            assert!(error < 5e-6, "{}: {error}", parameter.name);
+        } else {
+            let error = relative(&found, &expected);
+            assert!(error < 5e-6, "{}: {error}", parameter.name);
+        }
+    }
+}
+
+#[test]
+fn ten_sgd_steps_of_the_mlp() {
+    let recording = Recording::open();
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let sizes = MlpSizes { sizes: vec![3, 300, 300, 400, 300, 100], activation: Activation::None };
+    let mlp = Mlp::new(&device, &sizes, &Stage::whole(5), 1).unwrap();
+    recording.load(mlp.parameters(), "mlp.init.");
+    let slots = slots(mlp.parameters());
+    let mut optimizer = Optimizer::new(&device, &slots, Kind::Sgd { momentum: 0.9 }, 0.0).unwrap();
+    let x = Tensor::from_host(&device, &recording.floats("mlp.x"), [10, 3], Category::Input).unwrap();
+    let y = Tensor::from_host(&device, &recording.floats("mlp.y"), [10, 100], Category::Input).unwrap();
+    let mut losses = Vec::new();
+    for _ in 0..10 {
+        let tape = Tape::recording(&device);
+        let prediction = mlp.forward(&tape, Input::Batch(x.clone())).unwrap();
+        let loss = mlp.loss(&tape, prediction, &y, 1.0).unwrap();
+        losses.push(loss.tensor().to_vec::<f32>().unwrap()[0]);
+        let mut gradients = Gradients::default();
+        tape.backward(loss, &mut gradients).unwrap();
+        optimizer.step(&by_parameter(mlp.parameters(), &gradients), 0.01, None).unwrap();
+    }
+    let error = relative(&losses, &recording.values("mlp.losses"));
+    assert!(error < 5e-6, "losses {error}: {losses:?} {:?}", recording.values("mlp.losses"));
+    for parameter in mlp.parameters().list() {
+        let found = parameter.tensor.to_vec::<f32>().unwrap();
+        let error = relative(&found, &recording.values(&format!("mlp.final.{}", parameter.name)));
+        assert!(error < 5e-6, "{}: {error}", parameter.name);
+    }
+}
+
+#[test]
+fn uses_of_a_tied_weight_keep_gradients_of_their_own() {
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let gpt = Gpt::new(&device, SIZES, &Stage::whole(SIZES.layers), 1).unwrap();
+    let table = gpt.parameters().find("wte.weight").unwrap();
+    let uses: Vec<UseId> =
+        gpt.parameters().uses().iter().filter(|used| used.parameter == table).map(|used| used.id).collect();
+    let count = gpt.parameters().uses().len() as u32;
+    assert_eq!(uses, [UseId(0), UseId(count - 1)]);
+}
