@@ -31,7 +31,8 @@ const PAIRS: usize = 1000;
 const BATCHES: usize = 1000;
 
 /// PyTorch 2.11's allocator called from C++ on an H200 host: bytes, and ns for an allocation and a free together.
-const PYTORCH_STEADY: [(u64, f64); 4] = [(512, 295.0), (64 << 10, 295.0), (4 << 20, 325.0), (64 << 20, 325.0)];
+const PYTORCH_STEADY: [(u64, f64); 4] =
+    [(512, 295.0), (64 << 10, 295.0), (4 << 20, 325.0), (64 << 20, 325.0)];
 /// The same, replaying `default_mixed`: ns for an allocation and for a free, clock included.
 const PYTORCH_REPLAY: (Quantiles, Quantiles) =
     (Quantiles { median: 369.0, p99: 706.0 }, Quantiles { median: 268.0, p99: 514.0 });
@@ -44,7 +45,9 @@ struct Quantiles {
 
 fn quantiles(samples: &mut [f64]) -> Quantiles {
     samples.sort_unstable_by(f64::total_cmp);
-    let at = |share: f64| samples.get(((samples.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(f64::NAN);
+    let at = |share: f64| {
+        samples.get(((samples.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(f64::NAN)
+    };
     Quantiles { median: at(0.5), p99: at(0.99) }
 }
 
@@ -88,7 +91,10 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memo
             let _ = writeln!(out, "  {name:<40} {median:8.1} {p99:7.1} {pytorch:9.0} {ratio:6.1}x");
         }
     }
-    let _ = writeln!(out, "\nreplay, ns for each call, clock included     median     p99   PyTorch (p99)   ratio");
+    let _ = writeln!(
+        out,
+        "\nreplay, ns for each call, clock included     median     p99   PyTorch (p99)   ratio"
+    );
     for (name, recording) in recordings {
         for history in [false, true] {
             let (allocation, free) = replayed(recording, rounds, history)?;
@@ -108,7 +114,10 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memo
             }
         }
     }
-    let _ = writeln!(out, "\nPyTorch: its allocator, version 2.11, measured from C++ on an H200 host, without history.");
+    let _ = writeln!(
+        out,
+        "\nPyTorch: its allocator, version 2.11, measured from C++ on an H200 host, without history."
+    );
     Ok(())
 }
 
@@ -172,7 +181,8 @@ fn clock_ns() -> f64 {
 /// The processor's name and how many of it there are.
 fn hardware() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(':').nth(1));
+    let model =
+        info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(':').nth(1));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{}, {threads} threads", model.map_or("unknown processor", str::trim))
 }

@@ -1,1 +1,46 @@
-fn main() {}
+//! `plimsoll`: the command line.
+
+mod bench_allocator;
+mod replay;
+mod train;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Trains neural networks on one to many ranks, and knows every byte before it starts.
+///
+/// Without a command it trains the built-in quickstart: a small GPT on Plimsoll's own source text, on two ranks.
+#[derive(Parser, Debug)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit status: 0 done; 1 the run failed; 2 the command line, configuration or data is wrong.\n\
+    Environment: PLIMSOLL_LOG sets what is logged (error, warn, info, debug, trace); RAYON_NUM_THREADS the CPU \
+    threads, which never change a result.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Train(train::Arguments),
+    /// Drive the caching allocator with recordings of another one and compare every counter, address and event
+    Replay(replay::ReplayArgs),
+    /// Measure a part of Plimsoll
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Subcommand, Debug)]
+enum Bench {
+    /// Nanoseconds per allocation and per free of the caching allocator
+    Allocator(bench_allocator::BenchAllocatorArgs),
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command.unwrap_or_else(|| Command::Train(train::Arguments::default())) {
+        Command::Train(arguments) => train::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
+        Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
+    }
+}

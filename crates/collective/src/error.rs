@@ -51,11 +51,11 @@ pub enum CollectiveError {
         /// Rank that noticed.
         rank: usize,
         /// What it is in.
-        mine: Signature,
+        mine: Box<Signature>,
         /// The other rank.
         peer: usize,
         /// What that is in.
-        theirs: Signature,
+        theirs: Box<Signature>,
     },
     /// An operand that no transport can serve.
     #[error("rank {rank}, {call}: {problem}")]
@@ -76,7 +76,7 @@ pub enum CollectiveError {
         call: Call,
         /// The device's own error.
         #[source]
-        source: DeviceError,
+        source: Box<DeviceError>,
     },
     /// The library below the transport failed.
     #[error("rank {rank}, {call}: {library} error {code}: {text}")]
@@ -96,7 +96,11 @@ pub enum CollectiveError {
 
 impl CollectiveError {
     pub(crate) fn device(rank: usize, call: Call) -> impl FnOnce(DeviceError) -> Self {
-        move |source| CollectiveError::Device { rank, call, source }
+        move |source| CollectiveError::Device { rank, call, source: Box::new(source) }
+    }
+
+    pub(crate) fn mismatch(rank: usize, mine: Signature, peer: usize, theirs: Signature) -> Self {
+        CollectiveError::Mismatch { rank, mine: Box::new(mine), peer, theirs: Box::new(theirs) }
     }
 
     pub(crate) fn failed(rank: usize, call: Call, failure: Failure) -> Self {

@@ -17,7 +17,7 @@ type Step = fn(&mut Communicator, &Device) -> Outcome<()>;
 const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
     (
         |c, d| reduce(c, d, 8, DType::F32),
-        |c, _| Ok(c.data.barrier(STREAM)?),
+        |c, _| done(c.data.barrier(STREAM)),
         ["all-reduce #1 of 8 bytes of f32", "barrier #1"],
     ),
     (|c, d| reduce(c, d, 8, DType::F32), |c, d| reduce(c, d, 12, DType::F32), ["of 8 bytes", "of 12 bytes"]),
@@ -28,35 +28,44 @@ const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
         ["broadcast #1 with root 0", "broadcast #1 with root 1"],
     ),
     (|c, d| send(c, d, 1, 8), |c, d| receive(c, d, 0, 4), ["send #0 of 8 bytes", "receive #0 of 4 bytes"]),
-    (|c, d| send(c, d, 1, 8), |c, _| Ok(c.data.barrier(STREAM)?), ["send #0", "barrier #1"]),
+    (|c, d| send(c, d, 1, 8), |c, _| done(c.data.barrier(STREAM)), ["send #0", "barrier #1"]),
     (
-        |c, _| Ok(c.control.barrier()?),
-        |c, _| Ok(drop(c.control.gather(0, &[])?)),
+        |c, _| done(c.control.barrier()),
+        |c, _| done(c.control.gather(0, &[])),
         ["control barrier #0", "control gather #0"],
     ),
     (
-        |c, _| Ok(drop(c.data.split(&[vec![0, 1]])?)),
-        |c, _| Ok(drop(c.data.split(&[vec![0], vec![1]])?)),
+        |c, _| done(c.data.split(&[vec![0, 1]])),
+        |c, _| done(c.data.split(&[vec![0], vec![1]])),
         ["[[0, 1]]", "[[0], [1]]"],
     ),
 ];
 
+fn done<T>(result: Result<T, CollectiveError>) -> Outcome<()> {
+    result.map(drop).map_err(Failed::from)
+}
+
+fn declare(c: &mut Communicator, reason: &str) -> Outcome<()> {
+    c.control.fail(reason);
+    Ok(())
+}
+
 fn reduce(c: &mut Communicator, device: &Device, bytes: usize, dtype: DType) -> Outcome<()> {
-    Ok(c.data.all_reduce(buffer(device, bytes).region(0, bytes), dtype, STREAM)?)
+    done(c.data.all_reduce(buffer(device, bytes).region(0, bytes), dtype, STREAM))
 }
 
 fn broadcast(c: &mut Communicator, device: &Device, root: usize) -> Outcome<()> {
-    Ok(c.data.broadcast(root, buffer(device, 8).region(0, 8), STREAM)?)
+    done(c.data.broadcast(root, buffer(device, 8).region(0, 8), STREAM))
 }
 
 fn send(c: &mut Communicator, device: &Device, to: usize, bytes: usize) -> Outcome<()> {
     c.data.send(to, buffer(device, bytes).region(0, bytes), STREAM)?;
     // A send may return before it is received: stay, so that the peer sees the message and not the end.
-    Ok(c.control.barrier()?)
+    done(c.control.barrier())
 }
 
 fn receive(c: &mut Communicator, device: &Device, from: usize, bytes: usize) -> Outcome<()> {
-    Ok(c.data.receive(from, buffer(device, bytes).region(0, bytes), STREAM)?)
+    done(c.data.receive(from, buffer(device, bytes).region(0, bytes), STREAM))
 }
 
 #[test]
@@ -81,7 +90,7 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
     let ends: [(Step, &str); 3] = [
         (|_, _| Err(Failed::Other("disk full".into())), "disk full"),
         (|_, _| panic!("index 7 of {}", 7), "index 7 of 7"),
-        (|c, _| Ok(c.control.fail("corpus unreadable")), "corpus unreadable"),
+        (|c, _| declare(c, "corpus unreadable"), "corpus unreadable"),
     ];
     for (end, reason) in ends {
         let begin = Instant::now();
@@ -108,7 +117,7 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
         let error = outcome.unwrap_err();
         assert_eq!(error.rank, 2);
         assert!(error.cause.to_string().ends_with(reason), "{error}");
-        assert_eq!(error.abandoned, []);
+        assert!(error.abandoned.is_empty());
         let heard: Vec<_> = heard.iter().collect();
         assert_eq!(heard.len(), 12);
         for (who, error) in heard {
@@ -130,7 +139,7 @@ fn a_silent_rank_is_a_timeout_that_names_it() {
         if c.rank() == 2 {
             std::thread::sleep(Duration::from_secs(3600));
         }
-        Ok(c.data.barrier(STREAM)?)
+        done(c.data.barrier(STREAM))
     });
     let error = outcome.unwrap_err();
     let Cause::Error(Failed::Collective(CollectiveError::Timeout { peer, call, .. })) = &error.cause else {
@@ -148,7 +157,7 @@ fn a_peer_that_takes_nothing_is_a_timeout_as_well() {
         let device = cpu(c.rank());
         let large = buffer(&device, 16 << 20);
         let peer = 1 - c.rank();
-        Ok(c.data.send(peer, large.region(0, 16 << 20), STREAM)?)
+        done(c.data.send(peer, large.region(0, 16 << 20), STREAM))
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("send #0") && text.contains("did not answer within 0.1 s"), "{text}");
@@ -172,7 +181,7 @@ fn slow_progress_is_no_timeout() {
 #[test]
 fn a_rank_that_ends_early_is_named() {
     let outcome = run(3, PATIENT, |mut c| -> Outcome<()> {
-        if c.rank() == 1 { Ok(()) } else { Ok(c.data.barrier(STREAM)?) }
+        if c.rank() == 1 { Ok(()) } else { done(c.data.barrier(STREAM)) }
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("barrier #0: rank 1 failed: it ended without making this call"), "{text}");
@@ -184,7 +193,7 @@ fn errors_in_a_group_name_ranks_of_the_world() {
         let device = cpu(c.rank());
         let mut group = c.data.split(&[vec![0, 1], vec![2, 3]])?;
         let bytes = if c.rank() == 3 { 8 } else { 4 };
-        Ok(group.all_reduce(buffer(&device, bytes).region(0, bytes), DType::F32, STREAM)?)
+        done(group.all_reduce(buffer(&device, bytes).region(0, bytes), DType::F32, STREAM))
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("rank 2") && text.contains("rank 3"), "{text}");
@@ -200,14 +209,14 @@ fn operands_that_no_transport_can_serve_are_refused_alike() {
         (|c, d| receive(c, d, 9, 4), "there is no rank 9 among 2"),
         (|c, d| receive(c, d, 1, 3), "3 bytes from byte 0 are not whole elements of 2 bytes"),
         (
-            |c, d| Ok(c.data.all_gather(buffer(d, 4).region(0, 4), buffer(d, 12).region(0, 12), STREAM)?),
+            |c, d| done(c.data.all_gather(buffer(d, 4).region(0, 4), buffer(d, 12).region(0, 12), STREAM)),
             "12 bytes are not 2 times 4 bytes",
         ),
         (
-            |c, d| Ok(c.data.broadcast(0, buffer(d, 4).region(2, 4), STREAM)?),
+            |c, d| done(c.data.broadcast(0, buffer(d, 4).region(2, 4), STREAM)),
             "4 bytes from byte 2 are not inside a buffer of 4 bytes",
         ),
-        (|c, _| Ok(drop(c.data.split(&[vec![0], vec![0, 1]])?)), "rank 0 is in two groups"),
+        (|c, _| done(c.data.split(&[vec![0], vec![0, 1]])), "rank 0 is in two groups"),
     ];
     for (case, text) in cases {
         let counted = case(&mut Communicator::counted(0, 2), &meta(0)).unwrap_err().to_string();

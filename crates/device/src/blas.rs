@@ -52,7 +52,14 @@ impl<'a> MatrixRef<'a> {
 ///
 /// # Panics
 /// Where the operands' shapes do not agree or do not fit their slices: callers check shapes first.
-pub fn gemm(a: MatrixRef<'_>, b: MatrixRef<'_>, out: &mut [f32], stride: usize, alpha: f32, accumulate: bool) {
+pub fn gemm(
+    a: MatrixRef<'_>,
+    b: MatrixRef<'_>,
+    out: &mut [f32],
+    stride: usize,
+    alpha: f32,
+    accumulate: bool,
+) {
     gemm_then(a, b, out, stride, alpha, accumulate, |_| ());
 }
 
@@ -90,9 +97,10 @@ pub fn gemm_then(
     }
 }
 
-/// Rows of one task: about eight tasks, each of 32 to 256 rows.
+/// Rows of one task: about four tasks, each of 32 to 256 rows. Every task packs the whole right operand for itself,
+/// which costs a row's share of it the less the more rows there are.
 fn row_tile(rows: usize) -> usize {
-    rows.div_ceil(8).next_multiple_of(32).clamp(32, 256)
+    rows.div_ceil(4).next_multiple_of(32).clamp(32, 256)
 }
 
 #[expect(clippy::too_many_arguments, reason = "one tile of a product is its operands and its place")]

@@ -90,8 +90,14 @@ impl Device {
             allocator.set_limit_bytes(Some(limit));
         }
         let allocator = Arc::new(Mutex::new(allocator));
-        let state =
-            State { backend, rank, description, allocator, context: Context::default(), events: Default::default() };
+        let state = State {
+            backend,
+            rank,
+            description,
+            allocator,
+            context: Context::default(),
+            events: Default::default(),
+        };
         Ok(Device(Rc::new(state)))
     }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
-use crate::size::round_up;
 
 const SEGMENTS_FROM: u64 = 0x7f00_0000_0000;
 const RANGES_FROM: u64 = 0x3000_0000_0000;
@@ -93,9 +92,11 @@ impl Counting {
 
 impl RawMemory for Counting {
     fn allocate(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
-        self.take(bytes)?;
         let address = self.next_segment;
-        self.next_segment += round_up(bytes, SEGMENT_STEP);
+        let step = bytes.checked_next_multiple_of(SEGMENT_STEP).ok_or(RawError::OutOfMemory)?;
+        let next = address.checked_add(step).ok_or(RawError::OutOfMemory)?;
+        self.take(bytes)?;
+        self.next_segment = next;
         self.segments.insert(address, bytes);
         Ok(Placement { address, order: address })
     }
@@ -111,7 +112,8 @@ impl RawMemory for Counting {
 
     fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
         let address = self.next_range;
-        self.next_range += bytes + RANGE_GAP;
+        let next = address.checked_add(bytes).and_then(|end| end.checked_add(RANGE_GAP));
+        self.next_range = next.ok_or(RawError::OutOfMemory)?;
         self.ranges.insert(address, (bytes, stream));
         Ok(Placement { address, order: address })
     }
@@ -150,7 +152,9 @@ impl RawMemory for Counting {
     }
 
     fn event_done(&mut self, event: EventId) -> Result<bool, RawError> {
-        let Some(&(stream, number)) = self.events.get(&event) else { return Err(refused("this is no event")) };
+        let Some(&(stream, number)) = self.events.get(&event) else {
+            return Err(refused("this is no event"));
+        };
         let done = self.finished.get(&stream).is_some_and(|finished| *finished >= number);
         if done {
             self.events.remove(&event);
@@ -159,7 +163,9 @@ impl RawMemory for Counting {
     }
 
     fn event_wait(&mut self, event: EventId) -> Result<(), RawError> {
-        let Some((stream, number)) = self.events.remove(&event) else { return Err(refused("this is no event")) };
+        let Some((stream, number)) = self.events.remove(&event) else {
+            return Err(refused("this is no event"));
+        };
         let finished = self.finished.entry(stream).or_default();
         *finished = (*finished).max(number);
         Ok(())

@@ -134,7 +134,13 @@ impl OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "out of memory on device {}: {} for {}", self.device, Bytes(self.requested), self.category.name())?;
+        write!(
+            f,
+            "out of memory on device {}: {} for {}",
+            self.device,
+            Bytes(self.requested),
+            self.category.name()
+        )?;
         if !self.operator.is_empty() {
             write!(f, " of {}", self.operator)?;
         }

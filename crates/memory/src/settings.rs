@@ -81,7 +81,10 @@ impl Settings {
     /// # Errors
     /// As for [`Settings::parse`].
     pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
-        ENVIRONMENT.iter().find_map(|name| get(name)).map_or_else(|| Ok(Settings::default()), |t| Settings::parse(&t))
+        ENVIRONMENT
+            .iter()
+            .find_map(|name| get(name))
+            .map_or_else(|| Ok(Settings::default()), |t| Settings::parse(&t))
     }
 
     /// The text that was parsed last, empty for defaults.

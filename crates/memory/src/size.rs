@@ -107,7 +107,11 @@ mod tests {
             (10_485_249, 10 << 20),
             (11 << 20, 12 << 20),
         ] {
-            assert_eq!(segment_size(round_request(request, None), DEFAULT_LARGE_SEGMENT), expected, "{request}");
+            assert_eq!(
+                segment_size(round_request(request, None), DEFAULT_LARGE_SEGMENT),
+                expected,
+                "{request}"
+            );
         }
     }
 }

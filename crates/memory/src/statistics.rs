@@ -84,7 +84,6 @@ impl PoolKind {
             PoolKind::Large => "large_pool",
         }
     }
-
 }
 
 /// One quantity over time.
@@ -105,13 +104,14 @@ impl Statistic {
     fn increase(&mut self, by: i64) {
         self.current += by;
         self.peak = self.peak.max(self.current);
-        self.allocated += by;
+        // A sum over a long run may pass 2⁶³; it goes round, as PyTorch's does.
+        self.allocated = self.allocated.wrapping_add(by);
     }
 
     #[inline]
     fn decrease(&mut self, by: i64) {
         self.current -= by;
-        self.freed += by;
+        self.freed = self.freed.wrapping_add(by);
     }
 
     #[inline]

@@ -1,1 +1,43 @@
-//! telemetry
+//! What a run says of itself: statistics by rank, tables, logs, progress, and the files of its directory.
+//!
+//! The one idea: **a statistic is a variant of one enumeration**, [`Statistic`], that says what it counts and what
+//! it leaves out. Messages between ranks, tables and files go over the enumeration, so that a new statistic is
+//! one variant and the place where its value is taken.
+//!
+//! ```
+//! use collective::{Communicator, Traffic};
+//! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
+//! use telemetry::{RankStatistics, Sources, gather, table::memory_table};
+//!
+//! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
+//! allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter))?;
+//! let sources = Sources {
+//!     statistics: allocator.statistics(),
+//!     live: allocator.category_bytes(),
+//!     at_peak: allocator.peak_category_bytes(),
+//!     traffic: Traffic::default(),
+//! };
+//! let mut communicator = Communicator::solo();
+//! let own = RankStatistics::take(communicator.rank(), "box", "cpu", &sources);
+//! if let Some(ranks) = gather(&mut *communicator.control, &own)? {
+//!     assert!(memory_table(&ranks).contains("4,194,304 (4.00 MiB)"));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What it must never know: how to train.
+
+mod error;
+pub mod log;
+pub mod memory_views;
+pub mod progress;
+mod rank_statistics;
+pub mod run_files;
+mod statistic;
+pub mod table;
+pub mod units;
+
+pub use error::{Result, TelemetryError};
+pub use progress::Progress;
+pub use rank_statistics::{RankStatistics, Sources, gather, host_name};
+pub use statistic::{Statistic, Unit};

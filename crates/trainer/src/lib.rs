@@ -1,3 +1,31 @@
-//! trainer
+//! From a configuration to a trained model: the per-rank worker, the step, and what a run leaves behind.
+//!
+//! The one idea: **there is one worker and one loop**. A run on one rank, on four threads, and the dry run on Meta that
+//! says beforehand what every rank will use are the same [`Worker`] over another device and another communicator.
+//!
+//! ```no_run
+//! use trainer::{RunOptions, config::RunConfig};
+//! let config = RunConfig::quickstart(&["train.steps=20".into()])?;
+//! let report = trainer::train(config, RunOptions::default())?;
+//! println!("{} after {} steps", report.summary.weights_sha256, report.summary.steps);
+//! # Ok::<(), trainer::TrainError>(())
+//! ```
 
+mod build;
 pub mod config;
+mod error;
+mod hash;
+mod interrupt;
+mod launch;
+mod plan;
+mod run;
+mod sample;
+mod session;
+mod step;
+mod worker;
+
+pub use error::{Result, TrainError};
+pub use interrupt::Interrupt;
+pub use launch::{DeviceChoice, RunOptions, TrainReport, train};
+pub use plan::{Plan, plan};
+pub use worker::{Placement, Setup, Worker};

@@ -109,7 +109,8 @@ impl<L: Link> HostData<L> {
         target: Region<'_>,
     ) -> Result<()> {
         let rank = self.link.rank();
-        let device = |source| CollectiveError::Device { rank: self.link.world_rank(rank), call, source };
+        let world_rank = self.link.world_rank(rank);
+        let device = |source| CollectiveError::device(world_rank, call)(source);
         parts[rank] = read(own, &mut self.pool).map_err(device)?;
         sum::tree(&mut parts, dtype);
         write(parts[0].bytes(), target).map_err(device)?;

@@ -26,7 +26,7 @@ pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call
     match link.begin(signature) {
         Ok(()) => Ok(call),
         Err((peer, theirs)) => {
-            Err(CollectiveError::Mismatch { rank, mine: *signature, peer: link.world_rank(peer), theirs })
+            Err(CollectiveError::mismatch(rank, *signature, link.world_rank(peer), theirs))
         }
     }
 }

@@ -236,7 +236,7 @@ impl Incoming<'_> {
         if !self.expected.agrees(&theirs) {
             let mut mine = self.expected;
             mine.call.operation = call.operation;
-            return Err(CollectiveError::Mismatch { rank, mine, peer: link.world_rank(self.from), theirs });
+            return Err(CollectiveError::mismatch(rank, mine, link.world_rank(self.from), theirs));
         }
         let len = piece.bytes().len();
         let (due, stands_for) = self.due(&theirs);
@@ -315,7 +315,7 @@ pub(crate) fn copy(at: Operand, source: Region<'_>, target: Region<'_>) -> Resul
     if same || on_meta(&source) {
         return Ok(());
     }
-    let refused = |source| CollectiveError::Device { rank: at.rank, call: at.call, source };
+    let refused = |source| CollectiveError::device(at.rank, at.call)(source);
     let from = source.buffer.read::<bf16>(source.offset, source.bytes / 2).map_err(refused)?;
     let mut to = target.buffer.write::<bf16>(target.offset, target.bytes / 2).map_err(refused)?;
     to.copy_from_slice(&from);

@@ -6,12 +6,12 @@ use collective::{CollectiveError, Communicator};
 use device::{Buffer, Category, DType, Description, Device, DeviceOptions, Element, Request, StreamKind};
 use half::{bf16, f16};
 
-pub const STREAM: StreamKind = StreamKind::Reduce;
-pub const SUMMABLE: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
+pub(crate) const STREAM: StreamKind = StreamKind::Reduce;
+pub(crate) const SUMMABLE: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
 /// A failed rank of a test.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub(crate) enum Failed {
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     #[error(transparent)]
@@ -20,10 +20,10 @@ pub enum Failed {
     Other(String),
 }
 
-pub type Outcome<T> = Result<T, Failed>;
+pub(crate) type Outcome<T> = Result<T, Failed>;
 
 /// Runs a body as every rank of every kind of world: solo, and threads of 1 to 5 ranks.
-pub fn everywhere(body: fn(&mut Communicator, &Device) -> Outcome<()>) {
+pub(crate) fn everywhere(body: fn(&mut Communicator, &Device) -> Outcome<()>) {
     body(&mut Communicator::solo(), &cpu(0)).unwrap();
     for world_size in 1..=5 {
         let outcome = run(world_size, Options::default(), move |mut communicator| {
@@ -34,34 +34,34 @@ pub fn everywhere(body: fn(&mut Communicator, &Device) -> Outcome<()>) {
     }
 }
 
-pub fn cpu(rank: usize) -> Device {
+pub(crate) fn cpu(rank: usize) -> Device {
     Device::cpu(rank, &DeviceOptions::default()).unwrap()
 }
 
-pub fn meta(rank: usize) -> Device {
+pub(crate) fn meta(rank: usize) -> Device {
     Device::meta(rank, Description::host(), &DeviceOptions::default()).unwrap()
 }
 
-pub fn buffer(device: &Device, bytes: usize) -> Buffer {
+pub(crate) fn buffer(device: &Device, bytes: usize) -> Buffer {
     device.allocate(bytes, Request::new(Category::Communication, "test").on(STREAM)).unwrap()
 }
 
 /// A buffer with these values.
-pub fn filled<T: Element>(device: &Device, values: &[T]) -> Buffer {
+pub(crate) fn filled<T: Element>(device: &Device, values: &[T]) -> Buffer {
     let buffer = buffer(device, size_of_val(values));
     device.copy_from_host(values, buffer.region(0, size_of_val(values))).unwrap();
     buffer
 }
 
 /// Values that differ by rank and place, and whose sums are rounded.
-pub fn value(rank: usize, place: usize) -> f32 {
+pub(crate) fn value(rank: usize, place: usize) -> f32 {
     let mixed =
         (rank as u32 + 1).wrapping_mul(2_654_435_761).wrapping_add((place as u32).wrapping_mul(40_503));
     (mixed % 10_007) as f32 / 97.0 - 50.0
 }
 
 /// An element type with a sum.
-pub trait Number: Element + PartialEq + std::fmt::Debug {
+pub(crate) trait Number: Element + PartialEq + std::fmt::Debug {
     fn of(value: f32) -> Self;
     fn plus(self, other: Self) -> Self;
 }
@@ -91,7 +91,7 @@ macro_rules! half_number {
 half_number!(bf16, f16);
 
 /// The sum of ranks `first..first + count` in the documented order, written as its definition.
-pub fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize) -> T) -> T {
+pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize) -> T) -> T {
     if count == 1 {
         return of(first);
     }
@@ -100,7 +100,7 @@ pub fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize) -> T)
 }
 
 /// The error of a thread world's first failed rank.
-pub fn first_error<T: std::fmt::Debug>(
+pub(crate) fn first_error<T: std::fmt::Debug>(
     outcome: Result<Vec<T>, collective::threads::RunError<Failed>>,
 ) -> (usize, String) {
     let error = outcome.expect_err("a rank fails");

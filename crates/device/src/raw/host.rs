@@ -78,12 +78,17 @@ impl RawMemory for HostMemory {
     }
 
     fn unmap(&mut self, address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
-        let range = self.mappings.iter().find(|(start, m)| **start <= address && address < **start + m.len() as u64);
+        let range =
+            self.mappings.iter().find(|(start, m)| **start <= address && address < **start + m.len() as u64);
         let (start, mapping) = range.ok_or_else(|| unknown(address))?;
         let offset = (address - start) as usize;
         // SAFETY: the allocator unmaps only idle pages, so no slice points into them; the pages read as zero after.
-        let advised = unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes as usize) };
-        advised.map_err(|e| RawError::Driver { code: i64::from(e.raw_os_error().unwrap_or(0)), text: e.to_string() })?;
+        let advised =
+            unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes as usize) };
+        advised.map_err(|e| RawError::Driver {
+            code: i64::from(e.raw_os_error().unwrap_or(0)),
+            text: e.to_string(),
+        })?;
         self.used -= bytes;
         Ok(())
     }
@@ -113,5 +118,6 @@ fn unknown(address: u64) -> RawError {
 pub(crate) fn physical_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(UNKNOWN_TOTAL, |kib| kib << 10)
+    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
+        .map_or(UNKNOWN_TOTAL, |kib| kib << 10)
 }

@@ -11,6 +11,9 @@ use crate::size::{MIN_BLOCK, REQUEST_LIMIT, SMALL_SIZE, round_request, segment_s
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::Tag;
 
+/// No counter can hold more bytes.
+pub(super) const COUNTABLE: u64 = i64::MAX as u64;
+
 /// A request on its way through the steps.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
@@ -84,7 +87,8 @@ impl<R: RawMemory> Allocator<R> {
                 // Best is what leaves the least of a range's reach unused, as long as that keeps falling.
                 let reach = |entry: Entry| {
                     let next = self.blocks[entry.block].next;
-                    let beyond = if next != NONE && !self.blocks[next].mapped { self.blocks[next].size } else { 0 };
+                    let beyond =
+                        if next != NONE && !self.blocks[next].mapped { self.blocks[next].size } else { 0 };
                     entry.size + beyond
                 };
                 while self.blocks[list.at(at).block].expandable()
@@ -143,7 +147,7 @@ impl<R: RawMemory> Allocator<R> {
     /// Takes memory from the driver; `None` where the limit or the device does not allow it.
     fn take_new(&mut self, request: &Request) -> Result<Option<u32>, AllocationError> {
         let bytes = self.segment_for(request);
-        if self.limit.is_some_and(|limit| self.held.saturating_add(bytes) > limit) {
+        if self.held.saturating_add(bytes) > self.limit.unwrap_or(COUNTABLE) {
             return Ok(None);
         }
         if request.expandable {
@@ -270,7 +274,8 @@ impl<R: RawMemory> Allocator<R> {
         let stream = self.streams[request.stream as usize];
         self.history.record(Action::OutOfMemory, capacity.free, request.size, stream, request.tag);
         self.statistics.num_ooms += 1;
-        let default_idle = [SMALL, LARGE].map(|p| self.pools[p as usize].lists[request.stream as usize].largest());
+        let default_idle =
+            [SMALL, LARGE].map(|p| self.pools[p as usize].lists[request.stream as usize].largest());
         AllocationError::OutOfMemory(Box::new(OutOfMemory {
             device: self.device,
             requested: request.bytes,

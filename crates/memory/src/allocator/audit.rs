@@ -37,7 +37,9 @@ impl<R: RawMemory> Allocator<R> {
     fn audit_links(&self) -> Finding {
         for (index, block) in self.blocks.iter() {
             let here = || format!("block {index} at {:#x}", block.address);
-            ensure(block.size > 0 && block.size % 512 == 0, || format!("{} has {} bytes", here(), block.size))?;
+            ensure(block.size > 0 && block.size % 512 == 0, || {
+                format!("{} has {} bytes", here(), block.size)
+            })?;
             ensure(block.mapped || (block.idle() && block.expandable()), || {
                 format!("{} is in use and not mapped", here())
             })?;
@@ -45,8 +47,12 @@ impl<R: RawMemory> Allocator<R> {
                 continue;
             }
             let next = &self.blocks[block.next];
-            ensure(next.live && next.prev == index, || format!("{} is not its neighbour's neighbour", here()))?;
-            ensure(block.address + block.size == next.address, || format!("{} does not end at its next", here()))?;
+            ensure(next.live && next.prev == index, || {
+                format!("{} is not its neighbour's neighbour", here())
+            })?;
+            ensure(block.address + block.size == next.address, || {
+                format!("{} does not end at its next", here())
+            })?;
             let one_segment = |b: &Block| (b.pool, b.stream, b.range, b.order);
             ensure(one_segment(block) == one_segment(next), || format!("{} is in another segment", here()))?;
             let unmerged = block.idle() && next.idle() && block.mapped == next.mapped;
@@ -94,13 +100,17 @@ impl<R: RawMemory> Allocator<R> {
             (Metric::Segment, |b| u64::from(!b.expandable() && b.prev == NONE)),
             (Metric::ReservedBytes, |b| if b.mapped { b.size } else { 0 }),
             (Metric::InactiveSplit, |b| u64::from(b.idle() && b.split() && !b.expandable())),
-            (Metric::InactiveSplitBytes, |b| if b.idle() && b.split() && !b.expandable() { b.size } else { 0 }),
+            (
+                Metric::InactiveSplitBytes,
+                |b| if b.idle() && b.split() && !b.expandable() { b.size } else { 0 },
+            ),
         ];
         for (metric, recount) in recounts {
             for kind in PoolKind::ALL {
                 let counted = self.statistics.metric(metric, kind);
                 let of_kind = |b: &Block| kind == PoolKind::All || self.pools[b.pool as usize].kind == kind;
-                let actual: u64 = self.blocks.iter().filter(|(_, b)| of_kind(b)).map(|(_, b)| recount(b)).sum();
+                let actual: u64 =
+                    self.blocks.iter().filter(|(_, b)| of_kind(b)).map(|(_, b)| recount(b)).sum();
                 ensure(counted.current == actual as i64, || {
                     format!("{}.{} is {}, recounted {actual}", metric.name(), kind.name(), counted.current)
                 })?;
@@ -118,7 +128,9 @@ impl<R: RawMemory> Allocator<R> {
         for (_, block) in self.blocks.iter().filter(|(_, block)| block.allocated) {
             actual.0[block.tag.category.index()] += block.size;
         }
-        ensure(actual == self.categories, || format!("categories {:?}, recounted {actual:?}", self.categories))?;
+        ensure(actual == self.categories, || {
+            format!("categories {:?}, recounted {actual:?}", self.categories)
+        })?;
         let (peak, at_peak) = (self.statistics.peak_allocated(), self.peak_category_bytes().total());
         ensure(peak == at_peak, || format!("categories add up to {at_peak} at the peak of {peak}"))
     }

@@ -1,7 +1,7 @@
 //! Expandable segments: virtual ranges that grow by mapping pages where they are needed.
 
 use super::Allocator;
-use super::allocate::Request;
+use super::allocate::{COUNTABLE, Request};
 use crate::block::{Block, NONE};
 use crate::error::AllocationError;
 use crate::history::Action;
@@ -64,7 +64,8 @@ impl<R: RawMemory> Allocator<R> {
     fn reserve_range(&mut self, request: &Request) -> Result<Option<u32>, AllocationError> {
         let small = self.pools[request.pool as usize].is_small();
         let page = if small { SMALL_SEGMENT } else { self.settings.large_segment_size };
-        let bytes = round_up(self.total + self.total / 8, page);
+        // Beyond what can be counted no device is that large.
+        let bytes = round_up((self.total.saturating_add(self.total / 8)).min(COUNTABLE - page), page);
         let stream = self.streams[request.stream as usize];
         if bytes < request.size {
             return Ok(None);
@@ -102,6 +103,9 @@ impl<R: RawMemory> Allocator<R> {
         let (address, size, stream, kind) =
             (block.address, block.size, block.stream, self.pools[block.pool as usize].kind);
         let mapped = round_up(bytes, range.page);
+        if self.held.saturating_add(mapped) > COUNTABLE {
+            return Ok(false);
+        }
         match self.raw.map(address, mapped, range.page, self.streams[stream as usize]) {
             Ok(()) => {}
             Err(RawError::OutOfMemory) => return Ok(false),
@@ -188,7 +192,9 @@ impl<R: RawMemory> Allocator<R> {
     fn drop_range(&mut self, index: u32) -> Result<(), AllocationError> {
         let place = self.blocks[index].range as usize;
         let Some(range) = self.ranges.get(place).copied().flatten() else { return Ok(()) };
-        self.raw.unreserve(range.address, range.bytes).map_err(AllocationError::driver("give a range back"))?;
+        self.raw
+            .unreserve(range.address, range.bytes)
+            .map_err(AllocationError::driver("give a range back"))?;
         self.remove_unmapped(index);
         self.blocks.remove(index);
         self.ranges[place] = None;
@@ -211,7 +217,8 @@ impl<R: RawMemory> Allocator<R> {
         let block = &self.blocks[index];
         let key = (block.order, block.address);
         let list = &self.pools[block.pool as usize].unmapped[block.stream as usize];
-        let place = list.partition_point(|other| (self.blocks[*other].order, self.blocks[*other].address) < key);
+        let place =
+            list.partition_point(|other| (self.blocks[*other].order, self.blocks[*other].address) < key);
         (block.pool, block.stream, place)
     }
 

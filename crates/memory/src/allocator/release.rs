@@ -58,7 +58,8 @@ impl<R: RawMemory> Allocator<R> {
     fn release_pool(&mut self, pool: u32) -> Result<(), AllocationError> {
         let mut expandable = Vec::new();
         for stream in self.streams_in_order() {
-            let idle: Vec<u32> = self.pools[pool as usize].lists[stream as usize].iter().map(|e| e.block).collect();
+            let idle: Vec<u32> =
+                self.pools[pool as usize].lists[stream as usize].iter().map(|e| e.block).collect();
             for index in idle {
                 let block = &self.blocks[index];
                 if block.expandable() {

@@ -53,7 +53,7 @@ pub(super) fn check(recording: &Recording) -> Report {
         let mut differences = outcome(step, result);
         differences.extend(driver_differences(&mut player, recording, before, step));
         for (index, key) in recording.keys.iter().enumerate() {
-            let ours = player.allocator.statistics().get(key).map(|value| value + ahead[index]);
+            let ours = player.allocator.statistics().get(key).map(|value| value.wrapping_add(ahead[index]));
             if ours != Some(step.counters[index]) {
                 let ours = ours.map_or("not counted".to_owned(), |value| value.to_string());
                 differences.push(format!("{key} is {ours}, recorded {}", step.counters[index]));
@@ -88,7 +88,8 @@ fn outcome(step: &Step, result: Result<Option<Allocation>, AllocationError>) -> 
         }
         (Some((None, _)), Ok(_)) => vec!["succeeded, recorded out of memory".to_owned()],
         (Some((None, message)), Err(AllocationError::OutOfMemory(ours))) => {
-            let mut pieces = vec![format!("Tried to allocate {}. ", crate::Bytes(ours.segment)), ours.pytorch_usage()];
+            let mut pieces =
+                vec![format!("Tried to allocate {}. ", crate::Bytes(ours.segment)), ours.pytorch_usage()];
             pieces.extend(ours.limit.map(|limit| format!("{} allowed; ", crate::Bytes(limit))));
             pieces.push(format!("has a total capacity of {} ", crate::Bytes(ours.total)));
             let Some(message) = message else { return vec![] };
@@ -101,7 +102,12 @@ fn outcome(step: &Step, result: Result<Option<Allocation>, AllocationError>) -> 
 }
 
 /// What the driver saw that the recording does not show.
-fn driver_differences(player: &mut Player, recording: &Recording, before: &[i64], step: &Step) -> Vec<String> {
+fn driver_differences(
+    player: &mut Player,
+    recording: &Recording,
+    before: &[i64],
+    step: &Step,
+) -> Vec<String> {
     let Driver::Recorded(driver) = player.allocator.raw_mut() else { return vec![] };
     let mut differences = driver.take_problems();
     let refused = driver.take_refused();
@@ -120,7 +126,8 @@ fn final_differences(player: &mut Player, recording: &Recording) -> Vec<String> 
     if let Driver::Recorded(driver) = player.allocator.raw_mut()
         && let [next, ..] = driver.left()
     {
-        differences.push(format!("{} recorded segment events did not happen, first {next:?}", driver.left().len()));
+        differences
+            .push(format!("{} recorded segment events did not happen, first {next:?}", driver.left().len()));
     }
     let ours = final_segments(player);
     if recording.final_segments.len() != ours.len() {

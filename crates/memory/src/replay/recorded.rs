@@ -54,7 +54,9 @@ impl Recorded {
 
     fn expected(&self) -> String {
         match self.left().first() {
-            Some(e) => format!("{} of {} bytes at {:#x} on stream {:#x}", e.action, e.bytes, e.address, e.stream.0),
+            Some(e) => {
+                format!("{} of {} bytes at {:#x} on stream {:#x}", e.action, e.bytes, e.address, e.stream.0)
+            }
             None => "nothing more".to_owned(),
         }
     }
@@ -76,7 +78,8 @@ impl Recorded {
     fn give_back(&mut self, action: &str, address: u64, bytes: u64) {
         if self.advance(|e| e.action == action && e.address == address && e.bytes == bytes).is_none() {
             let expected = self.expected();
-            self.problems.push(format!("{action} of {bytes} bytes at {address:#x}, the recording has {expected}"));
+            self.problems
+                .push(format!("{action} of {bytes} bytes at {address:#x}, the recording has {expected}"));
         }
     }
 

@@ -20,7 +20,9 @@ pub(super) fn parse(object: &Value) -> Result<Recording, RecordingError> {
     }
     let events = root.of("segment_events")?.items()?.map(segment_event).collect::<Result<_, _>>()?;
     let segments = match optional("final_segments") {
-        Some(value) => Field::new(value, "final_segments").items()?.map(final_segment).collect::<Result<_, _>>()?,
+        Some(value) => {
+            Field::new(value, "final_segments").items()?.map(final_segment).collect::<Result<_, _>>()?
+        }
         None => Vec::new(),
     };
     Ok(Recording {

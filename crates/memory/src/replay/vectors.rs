@@ -31,7 +31,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Recording>, RecordingError> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines
         .map(|line| {
-            let object: Value = serde_json::from_str(line).map_err(|e| RecordingError::format(e.to_string()))?;
+            let object: Value =
+                serde_json::from_str(line).map_err(|e| RecordingError::format(e.to_string()))?;
             scenario(&object)
         })
         .collect()

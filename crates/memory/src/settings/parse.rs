@@ -132,7 +132,11 @@ of two and divisions that are 0 or powers of two";
 /// Cuts tokens into keys with their values.
 fn pairs(tokens: &[String]) -> Result<Vec<Value<'_>>, SettingsError> {
     let refuse = |key: &str, problem: &str| {
-        Err(SettingsError { key: key.to_owned(), problem: problem.to_owned(), allowed: "key:value,key:[…],…" })
+        Err(SettingsError {
+            key: key.to_owned(),
+            problem: problem.to_owned(),
+            allowed: "key:value,key:[…],…",
+        })
     };
     let mut values = Vec::new();
     let mut rest = tokens;
@@ -201,7 +205,9 @@ fn apply(new: &mut Settings, value: &Value<'_>) -> Result<(), SettingsError> {
     match value.key {
         "large_segment_size_mb" => {}
         "max_split_size_mb" => new.max_split_size = value.mebibytes(SPLIT, |mb| mb >= least)?,
-        "max_non_split_rounding_mb" => new.max_non_split_rounding = value.mebibytes(SPLIT, |mb| mb >= least)?,
+        "max_non_split_rounding_mb" => {
+            new.max_non_split_rounding = value.mebibytes(SPLIT, |mb| mb >= least)?
+        }
         "garbage_collection_threshold" => {
             new.garbage_collection_threshold =
                 value.fraction("a number above 0 and below 1", |t| t > 0.0 && t < 1.0)?;
@@ -233,7 +239,9 @@ fn without_meaning(new: &mut Settings, value: &Value<'_>) -> Result<(), Settings
             value.boolean()?;
             "blocks freed while a private pool is open are always kept until it is closed"
         }
-        "pinned_use_cuda_host_register" | "pinned_use_hip_host_register" | "pinned_use_background_threads" => {
+        "pinned_use_cuda_host_register"
+        | "pinned_use_hip_host_register"
+        | "pinned_use_background_threads" => {
             value.boolean()?;
             "page-locked host memory is not taken through this allocator"
         }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use memory::drivers::Counting;
 use memory::{
-    Allocation, AllocationError, Allocator, Capacity, Category, EventId, Placement, PoolId, RawError, RawMemory,
-    Settings, Stream, StreamFilter, Tag,
+    Allocation, AllocationError, Allocator, Capacity, Category, EventId, Placement, PoolId, RawError,
+    RawMemory, Settings, Stream, StreamFilter, Tag,
 };
 use proptest::prelude::*;
 

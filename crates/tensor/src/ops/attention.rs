@@ -5,6 +5,7 @@
 //! *FlashAttention*, 2022). The backward pass makes the tiles again from the saved log-sum-exp.
 
 mod cpu;
+mod tile;
 
 use device::{Category, DType, Request};
 

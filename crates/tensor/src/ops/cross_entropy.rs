@@ -68,12 +68,13 @@ fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
         simd(
             #[inline(always)]
             || {
-                let row_losses = logits.chunks_exact(vocab).zip(targets).map(|(row, target)| {
+                let mut losses = 0.0;
+                for (row, target) in logits.chunks_exact(vocab).zip(targets) {
                     let largest = max(row);
                     let total = sum(row, |x| exp(x - largest));
-                    loss(row[*target as usize], largest, total)
-                });
-                row_losses.sum::<f64>()
+                    losses += loss(row[*target as usize], largest, total);
+                }
+                losses
             },
         )
     });

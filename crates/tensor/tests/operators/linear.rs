@@ -69,8 +69,15 @@ fn gradients_are_those_of_finite_differences() {
             let dbias = target(&device, "db", [outputs], accumulate);
             linear::backward_weight(&dpre, &x, &dweight, Some(&dbias)).unwrap();
 
+            let here = reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs);
             let value = |x: &[f64], w: &[f64], b: &[f64]| {
-                dot(&dy_wide, &with_activation(&reference::linear(x, w, Some(b), inputs), activation))
+                let pre = reference::linear(x, w, Some(b), inputs);
+                // A step over ReLU's corner would be no derivative: it stays on the side where it started.
+                let side = |(pre, here): (&f64, &f64)| match activation {
+                    Activation::Relu => pre * f64::from(u8::from(*here > 0.0)),
+                    other => reference::activation(*pre, other),
+                };
+                dot(&dy_wide, &pre.iter().zip(&here).map(side).collect::<Vec<_>>())
             };
             is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &weight_wide, &bias_wide));
             let dweight = added(&dweight, "dw");

@@ -1,5 +1,5 @@
 //! Every operator against plain f64 code, by its public functions alone.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::expect_used, clippy::unwrap_used)]
 
 mod attention;
 mod cross_entropy;

@@ -19,115 +19,176 @@ pub(crate) struct Sizes {
 }
 
 /// Runs every operator once on operands of `sizes` and calls `after(operator, results)` after each.
-pub(crate) fn every_operator(
-    device: &Device,
-    sizes: &Sizes,
-    mut after: impl FnMut(&'static str, &[&Tensor]),
-) {
-    let Sizes { batch, time, width, heads, vocab } = *sizes;
-    let make = |name: &str, shape: &[usize]| {
+pub(crate) fn every_operator(device: &Device, sizes: &Sizes, after: impl FnMut(&'static str, &[&Tensor])) {
+    let mut run = Run { device, sizes, after };
+    let saved = run.forward();
+    run.activations(&saved);
+    let (head, added, dlogits) = run.losses(&saved);
+    let dqkv = run.backward(&saved, &head, &added, &dlogits);
+    run.update(&dqkv, &head);
+}
+
+struct Run<'a, F> {
+    device: &'a Device,
+    sizes: &'a Sizes,
+    after: F,
+}
+
+/// What the later parts need of [`Run::forward`].
+struct Saved {
+    tokens: Tensor,
+    gamma: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    qkv: Tensor,
+    mixed: attention::Output,
+    sum: Tensor,
+    second: layer_norm::Output,
+}
+
+impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
+    fn make(&self, name: &str, shape: &[usize]) -> Tensor {
         let values = normal(name, shape.iter().product());
         match *shape {
-            [a] => tensor(device, &values, [a]),
-            [a, b] => tensor(device, &values, [a, b]),
-            [a, b, c] => tensor(device, &values, [a, b, c]),
+            [a] => tensor(self.device, &values, [a]),
+            [a, b] => tensor(self.device, &values, [a, b]),
+            [a, b, c] => tensor(self.device, &values, [a, b, c]),
             _ => unreachable!("operands here have up to three dimensions"),
         }
-    };
-    let into =
-        |name: &str, shape: &[usize], accumulate| GradientTarget { tensor: make(name, shape), accumulate };
-    let tokens = tensor(device, &indices("tokens", batch * time, vocab), [batch, time]);
-    let (table, positions) = (make("table", &[vocab, width]), make("positions", &[time + 3, width]));
-    let (gamma, beta) = (make("gamma", &[width]), make("beta", &[width]));
-
-    let x = embedding::forward(&tokens, &table, &positions).unwrap();
-    after("embedding.forward", &[&x]);
-    let normed = layer_norm::forward(&x, &gamma, &beta, 1e-5).unwrap();
-    after("layer_norm.forward", &[&normed.output, &normed.mean, &normed.rstd]);
-    let (weight, bias) = (make("qkv", &[3 * width, width]), make("qkv bias", &[3 * width]));
-    let qkv = linear::forward(&normed.output, &weight, Some(&bias), Activation::None).unwrap().output;
-    after("linear.forward", &[&qkv]);
-    let mixed = attention::forward(&qkv, heads).unwrap();
-    after("attention.forward", &[&mixed.output, &mixed.logsumexp]);
-    let (sum, second) = layer_norm::forward_residual(&x, &mixed.output, &gamma, &beta, 1e-5).unwrap();
-    after("layer_norm.forward_residual", &[&sum, &second.output, &second.mean, &second.rstd]);
-    for kind in [Activation::Relu, Activation::Gelu] {
-        let made = linear::forward(&second.output, &weight, Some(&bias), kind).unwrap();
-        let saved = made.pre_activation.as_ref().unwrap_or(&made.output);
-        after("linear.forward with activation", &[&made.output, saved]);
-        let dy = make("dy wide", &[batch, time, 3 * width]);
-        let apart = linear::backward_activation(dy.clone(), saved, kind).unwrap();
-        after("linear.backward_activation", &[&apart]);
-        let in_place = linear::backward_activation(dy, saved, kind).unwrap();
-        after("linear.backward_activation in place", &[&in_place]);
-        after("activation.forward", &[&activation::forward(&sum, kind).unwrap()]);
     }
-    let added = add::forward(&x, &sum).unwrap();
-    after("add.forward", &[&added]);
-    add::into(&added, &sum).unwrap();
-    after("add.into", &[&added]);
-    scale::in_place(&added, 0.7).unwrap();
-    after("scale.in_place", &[&added]);
 
-    let head = make("head", &[vocab, width]);
-    let logits = linear::forward(&added, &head, None, Activation::None).unwrap().output;
-    let loss = cross_entropy::forward(logits.clone(), &tokens, 0.5, false).unwrap().loss;
-    after("cross_entropy.forward", &[&loss]);
-    let apart = cross_entropy::forward(logits.clone(), &tokens, 0.5, true).unwrap();
-    after("cross_entropy.forward apart", &[&apart.loss, apart.gradient.as_ref().unwrap()]);
-    let in_place = cross_entropy::forward(logits, &tokens, 0.5, true).unwrap();
-    after("cross_entropy.forward in place", &[&in_place.loss]);
-    after("mse", &[&mse::forward(&x, &sum, 0.5).unwrap(), &mse::backward(&x, &sum, 0.5).unwrap()]);
-
-    let dlogits = in_place.gradient.unwrap();
-    let dx = linear::backward_input(&dlogits, &head).unwrap();
-    after("linear.backward_input", &[&dx]);
-    for accumulate in [false, true] {
-        let (dweight, dbias) = (into("dw", &[vocab, width], accumulate), into("db", &[vocab], accumulate));
-        linear::backward_weight(&dlogits, &added, &dweight, Some(&dbias)).unwrap();
-        after("linear.backward_weight", &[&dweight.tensor, &dbias.tensor]);
-        let (dgamma, dbeta) = (into("dg", &[width], accumulate), into("db", &[width], accumulate));
-        layer_norm::backward_weight(&dx, &sum, &second.mean, &second.rstd, &dgamma, &dbeta).unwrap();
-        after("layer_norm.backward_weight", &[&dgamma.tensor, &dbeta.tensor]);
-        let (dtable, dpositions) =
-            (into("dt", &[vocab, width], accumulate), into("dp", &[time + 3, width], accumulate));
-        embedding::backward_weight(&dx, &tokens, &dtable, &dpositions).unwrap();
-        after("embedding.backward_weight", &[&dtable.tensor, &dpositions.tensor]);
-        let dsum = accumulate.then_some(&dx);
-        let dsum = layer_norm::backward_input(&dx, dsum, &sum, &gamma, &second.mean, &second.rstd).unwrap();
-        after("layer_norm.backward_input", &[&dsum]);
+    fn target(&self, name: &str, shape: &[usize], accumulate: bool) -> GradientTarget {
+        GradientTarget { tensor: self.make(name, shape), accumulate }
     }
-    let dqkv = attention::backward(&dx, &qkv, &mixed.output, &mixed.logsumexp, heads).unwrap();
-    after("attention.backward", &[&dqkv]);
 
-    let sums = Tensor::empty(
-        device,
-        [norm::chunks(dqkv.elements())],
-        DType::F32,
-        Request::new(Category::Workspace, "scenario"),
-    );
-    let (sums, out) = (sums.unwrap(), make("out", &[2]));
-    norm::chunk_sums(&dqkv, &sums).unwrap();
-    norm::finish(&sums, 1.0, &out).unwrap();
-    after("norm", &[&sums, &out]);
-    let (first, moment) = (make("m", &[vocab, width]), make("v", &[vocab, width]));
-    fill::constant(&moment, 0.25).unwrap();
-    let item = adamw::Item { weight: &table, gradient: &head, first: &first, second: &moment, decay: true };
-    let hyper = adamw::Hyper {
-        learning_rate: 1e-3,
-        beta1: 0.9,
-        beta2: 0.95,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        step: 2,
-    };
-    adamw::step(&[item], &hyper, Some(&out)).unwrap();
-    after("adamw.step", &[&table, &first, &moment]);
-    let item = sgd::Item { weight: &table, gradient: &head, momentum: Some(&first) };
-    let hyper = sgd::Hyper { learning_rate: 1e-3, momentum: 0.9, weight_decay: 0.1, first_step: false };
-    sgd::step(&[item], &hyper, Some(&out)).unwrap();
-    after("sgd.step", &[&table, &first]);
-    random::normal(&table, 1, "table", 0.0, 0.02).unwrap();
-    random::uniform(&head, 1, "head", -1.0, 1.0).unwrap();
-    after("random", &[&table, &head]);
+    fn after(&mut self, operator: &'static str, results: &[&Tensor]) {
+        (self.after)(operator, results);
+    }
+
+    fn forward(&mut self) -> Saved {
+        let Sizes { batch, time, width, heads, vocab } = *self.sizes;
+        let tokens = tensor(self.device, &indices("tokens", batch * time, vocab), [batch, time]);
+        let (table, positions) =
+            (self.make("table", &[vocab, width]), self.make("positions", &[time + 3, width]));
+        let (gamma, beta) = (self.make("gamma", &[width]), self.make("beta", &[width]));
+        let x = embedding::forward(&tokens, &table, &positions).unwrap();
+        self.after("embedding.forward", &[&x]);
+        let normed = layer_norm::forward(&x, &gamma, &beta, 1e-5).unwrap();
+        self.after("layer_norm.forward", &[&normed.output, &normed.mean, &normed.rstd]);
+        let (weight, bias) = (self.make("qkv", &[3 * width, width]), self.make("qkv bias", &[3 * width]));
+        let qkv = linear::forward(&normed.output, &weight, Some(&bias), Activation::None).unwrap().output;
+        self.after("linear.forward", &[&qkv]);
+        let mixed = attention::forward(&qkv, heads).unwrap();
+        self.after("attention.forward", &[&mixed.output, &mixed.logsumexp]);
+        let (sum, second) = layer_norm::forward_residual(&x, &mixed.output, &gamma, &beta, 1e-5).unwrap();
+        self.after("layer_norm.forward_residual", &[&sum, &second.output, &second.mean, &second.rstd]);
+        Saved { tokens, gamma, x, weight, bias, qkv, mixed, sum, second }
+    }
+
+    fn activations(&mut self, saved: &Saved) {
+        let Sizes { batch, time, width, .. } = *self.sizes;
+        let Saved { weight, bias, sum, second, .. } = saved;
+        for kind in [Activation::Relu, Activation::Gelu] {
+            let made = linear::forward(&second.output, weight, Some(bias), kind).unwrap();
+            let saved = made.pre_activation.as_ref().unwrap_or(&made.output);
+            self.after("linear.forward with activation", &[&made.output, saved]);
+            let dy = self.make("dy wide", &[batch, time, 3 * width]);
+            let apart = linear::backward_activation(dy.clone(), saved, kind).unwrap();
+            self.after("linear.backward_activation", &[&apart]);
+            let in_place = linear::backward_activation(dy, saved, kind).unwrap();
+            self.after("linear.backward_activation in place", &[&in_place]);
+            self.after("activation.forward", &[&activation::forward(sum, kind).unwrap()]);
+        }
+    }
+
+    /// The head's weight, its input and the gradient of its output.
+    fn losses(&mut self, saved: &Saved) -> (Tensor, Tensor, Tensor) {
+        let Sizes { width, vocab, .. } = *self.sizes;
+        let Saved { tokens, x, sum, .. } = saved;
+        let added = add::forward(x, sum).unwrap();
+        self.after("add.forward", &[&added]);
+        add::into(&added, sum).unwrap();
+        self.after("add.into", &[&added]);
+        scale::in_place(&added, 0.7).unwrap();
+        self.after("scale.in_place", &[&added]);
+
+        let head = self.make("head", &[vocab, width]);
+        let logits = linear::forward(&added, &head, None, Activation::None).unwrap().output;
+        let loss = cross_entropy::forward(logits.clone(), tokens, 0.5, false).unwrap().loss;
+        self.after("cross_entropy.forward", &[&loss]);
+        let apart = cross_entropy::forward(logits.clone(), tokens, 0.5, true).unwrap();
+        self.after("cross_entropy.forward apart", &[&apart.loss, apart.gradient.as_ref().unwrap()]);
+        let in_place = cross_entropy::forward(logits, tokens, 0.5, true).unwrap();
+        self.after("cross_entropy.forward in place", &[&in_place.loss]);
+        self.after("mse", &[&mse::forward(x, sum, 0.5).unwrap(), &mse::backward(x, sum, 0.5).unwrap()]);
+
+        (head, added, in_place.gradient.unwrap())
+    }
+
+    fn backward(&mut self, saved: &Saved, head: &Tensor, added: &Tensor, dlogits: &Tensor) -> Tensor {
+        let Sizes { time, width, heads, vocab, .. } = *self.sizes;
+        let Saved { tokens, gamma, qkv, mixed, sum, second, .. } = saved;
+        let dx = linear::backward_input(dlogits, head).unwrap();
+        self.after("linear.backward_input", &[&dx]);
+        for accumulate in [false, true] {
+            let (dweight, dbias) =
+                (self.target("dw", &[vocab, width], accumulate), self.target("db", &[vocab], accumulate));
+            linear::backward_weight(dlogits, added, &dweight, Some(&dbias)).unwrap();
+            self.after("linear.backward_weight", &[&dweight.tensor, &dbias.tensor]);
+            let (dgamma, dbeta) =
+                (self.target("dg", &[width], accumulate), self.target("db", &[width], accumulate));
+            layer_norm::backward_weight(&dx, sum, &second.mean, &second.rstd, &dgamma, &dbeta).unwrap();
+            self.after("layer_norm.backward_weight", &[&dgamma.tensor, &dbeta.tensor]);
+            let (dtable, dpositions) = (
+                self.target("dt", &[vocab, width], accumulate),
+                self.target("dp", &[time + 3, width], accumulate),
+            );
+            embedding::backward_weight(&dx, tokens, &dtable, &dpositions).unwrap();
+            self.after("embedding.backward_weight", &[&dtable.tensor, &dpositions.tensor]);
+            let dsum = accumulate.then_some(&dx);
+            let dsum = layer_norm::backward_input(&dx, dsum, sum, gamma, &second.mean, &second.rstd).unwrap();
+            self.after("layer_norm.backward_input", &[&dsum]);
+        }
+        let dqkv = attention::backward(&dx, qkv, &mixed.output, &mixed.logsumexp, heads).unwrap();
+        self.after("attention.backward", &[&dqkv]);
+
+        dqkv
+    }
+
+    fn update(&mut self, dqkv: &Tensor, head: &Tensor) {
+        let Sizes { width, vocab, .. } = *self.sizes;
+        let table = self.make("table", &[vocab, width]);
+        let sums = Tensor::empty(
+            self.device,
+            [norm::chunks(dqkv.elements())],
+            DType::F32,
+            Request::new(Category::Workspace, "scenario"),
+        );
+        let (sums, out) = (sums.unwrap(), self.make("out", &[2]));
+        norm::chunk_sums(dqkv, &sums).unwrap();
+        norm::finish(&sums, 1.0, &out).unwrap();
+        self.after("norm", &[&sums, &out]);
+        let (first, moment) = (self.make("m", &[vocab, width]), self.make("v", &[vocab, width]));
+        fill::constant(&moment, 0.25).unwrap();
+        let item =
+            adamw::Item { weight: &table, gradient: head, first: &first, second: &moment, decay: true };
+        let hyper = adamw::Hyper {
+            learning_rate: 1e-3,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            step: 2,
+        };
+        adamw::step(&[item], &hyper, Some(&out)).unwrap();
+        self.after("adamw.step", &[&table, &first, &moment]);
+        let item = sgd::Item { weight: &table, gradient: head, momentum: Some(&first) };
+        let hyper = sgd::Hyper { learning_rate: 1e-3, momentum: 0.9, weight_decay: 0.1, first_step: false };
+        sgd::step(&[item], &hyper, Some(&out)).unwrap();
+        self.after("sgd.step", &[&table, &first]);
+        random::normal(&table, 1, "table", 0.0, 0.02).unwrap();
+        random::uniform(head, 1, "head", -1.0, 1.0).unwrap();
+        self.after("random", &[&table, head]);
+    }
 }

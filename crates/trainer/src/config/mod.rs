@@ -35,6 +35,7 @@ mod check;
 mod error;
 mod key;
 mod keys;
+mod places;
 mod raw;
 mod reference;
 mod resolve;
@@ -44,6 +45,7 @@ mod unbuilt;
 mod value;
 
 pub use error::{ConfigError, Place};
+pub use places::Places;
 pub use reference::{defaults, reference};
 pub use sections::*;
 
@@ -79,6 +81,9 @@ pub struct RunConfig {
     pub telemetry: Telemetry,
     /// What is saved.
     pub checkpoint: Checkpoint,
+    /// Where each value was written.
+    #[serde(skip)]
+    pub places: Places,
 }
 
 impl RunConfig {

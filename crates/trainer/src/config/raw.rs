@@ -3,6 +3,7 @@
 use super::error::{ConfigError, Place};
 use super::key::{Default, Key, Takes};
 use super::keys::KEYS;
+use super::places::Places;
 use super::value::Value;
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -79,6 +80,11 @@ impl Raw {
             }
             Default::Derived(_) => None,
         })
+    }
+
+    /// Where every given value was written.
+    pub(super) fn places(&self) -> Places {
+        Places::new(&self.name, self.entries.iter().map(|(key, entry)| (*key, entry.place.clone())))
     }
 
     /// Where to look when these keys' values do not go together: the command line before the file, and the

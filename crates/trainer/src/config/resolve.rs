@@ -32,6 +32,7 @@ pub(super) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, Confi
             every: integer(&raw, &keys::CHECKPOINT_EVERY)?,
             keep: integer(&raw, &keys::CHECKPOINT_KEEP)?,
         },
+        places: raw.places(),
     };
     check::check(&raw, &config)?;
     Ok(config)

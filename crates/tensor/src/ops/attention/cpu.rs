@@ -4,16 +4,10 @@
 //! diagonal a tile is so made twice, by two tasks; in return no task writes what another writes.
 
 use device::parallel::{for_tasks, simd};
-use device::{MatrixRef, gemm};
 
 use super::Geometry;
+use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transposed};
 use crate::ops::math::{exp, map_and_sum, max, sum2};
-
-/// Positions of one task, and of one side of a tile.
-const BLOCK: usize = 64;
-
-/// Scores of a block of queries by a block of keys; rows lie [`BLOCK`] apart.
-type Tile = [f32; BLOCK * BLOCK];
 
 /// What the backward pass reads.
 #[derive(Clone, Copy)]
@@ -44,16 +38,22 @@ impl Geometry {
     }
 
     /// Queries (0), keys (1) or values (2) of a block, `[len, head_width]`.
-    fn third<'a>(&self, qkv: &'a [f32], block: Block, third: usize) -> MatrixRef<'a> {
-        let row = block.batch * self.time + block.first;
-        let start = row * 3 * self.width + third * self.width + block.head * self.head_width();
-        MatrixRef::new(&qkv[start..], block.len, self.head_width(), 3 * self.width)
+    #[inline(always)]
+    fn third<'a>(&self, qkv: &'a [f32], block: Block, third: usize) -> Matrix<'a> {
+        let start = third * self.width + block.head * self.head_width();
+        self.rows(qkv, block, start, 3 * self.width)
     }
 
-    /// A block of an array with the output's layout, from its first element on.
-    fn rows<'a>(&self, x: &'a [f32], block: Block) -> &'a [f32] {
+    /// A block of an array with the output's layout, `[len, head_width]`.
+    #[inline(always)]
+    fn plain<'a>(&self, x: &'a [f32], block: Block) -> Matrix<'a> {
+        self.rows(x, block, block.head * self.head_width(), self.width)
+    }
+
+    #[inline(always)]
+    fn rows<'a>(&self, x: &'a [f32], block: Block, start: usize, stride: usize) -> Matrix<'a> {
         let row = block.batch * self.time + block.first;
-        &x[row * self.width + block.head * self.head_width()..]
+        Matrix { data: &x[row * stride + start..], rows: block.len, columns: self.head_width(), stride }
     }
 }
 
@@ -74,61 +74,72 @@ pub(super) fn forward(geometry: Geometry, qkv: &[f32], output: &mut [f32], logsu
             let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
             for (head, logsumexp) in heads.into_iter().enumerate() {
                 let queries = geometry.block(batch, head, index);
-                forward_block(geometry, qkv, queries, &mut rows[head * geometry.head_width()..], logsumexp);
+                let out = &mut rows[head * geometry.head_width()..];
+                simd(
+                    #[inline(always)]
+                    || forward_block(geometry, qkv, queries, out, logsumexp),
+                );
             }
         },
     );
 }
 
 /// Output and log-sum-exp of one block of queries of one head.
+#[inline(always)]
 fn forward_block(geometry: Geometry, qkv: &[f32], queries: Block, out: &mut [f32], logsumexp: &mut [f32]) {
-    let (width, head_width) = (geometry.width, geometry.head_width());
+    let (width, head_width, scale) = (geometry.width, geometry.head_width(), geometry.scale());
     let q = geometry.third(qkv, queries, 0);
-    let mut tile: Tile = [0.0; BLOCK * BLOCK];
+    let (mut tile, mut panel): (Tile, Panel) = ([0.0; BLOCK * BLOCK], Panel::new());
     let (mut largest, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0f32; BLOCK]);
     for index in 0..=queries.first / BLOCK {
         let keys = geometry.block(queries.batch, queries.head, index);
-        let k = geometry.third(qkv, keys, 1);
-        gemm(q, k.transposed(), &mut tile, BLOCK, geometry.scale(), false);
-        simd(
-            #[inline(always)]
-            || {
-                for (row, scores) in tile.chunks_exact_mut(BLOCK).take(queries.len).enumerate() {
-                    let shrink =
-                        exponentials(scores, visible(queries, row, keys), &mut largest[row], &mut total[row]);
-                    if index > 0 {
-                        out[row * width..][..head_width].iter_mut().for_each(|out| *out *= shrink);
-                    }
-                }
-            },
-        );
-        let weights = MatrixRef::new(&tile, queries.len, keys.len, BLOCK);
-        gemm(weights, geometry.third(qkv, keys, 2), out, width, 1.0, index > 0);
-    }
-    simd(
-        #[inline(always)]
-        || {
-            for (row, logsumexp) in logsumexp.iter_mut().enumerate() {
-                let inverse = 1.0 / total[row];
-                out[row * width..][..head_width].iter_mut().for_each(|out| *out *= inverse);
-                *logsumexp = (f64::from(largest[row]) + libm::log(f64::from(total[row]))) as f32;
+        let causal = keys.first == queries.first;
+        scores(q, geometry.third(qkv, keys, 1), causal, &mut tile, &mut panel);
+        let before = largest;
+        hide_and_scale(&mut tile, queries, keys, scale, &mut largest);
+        exponentials(&mut tile, queries.len, &before, &largest, &mut total);
+        if index > 0 {
+            for (row, (before, largest)) in before.iter().zip(&largest).enumerate().take(queries.len) {
+                let shrink = exp(before - largest);
+                out[row * width..][..head_width].iter_mut().for_each(|out| *out *= shrink);
             }
-        },
-    );
+        }
+        weighted(&tile, queries.len, geometry.third(qkv, keys, 2), causal, out, width, index > 0, &mut panel);
+    }
+    for (row, logsumexp) in logsumexp.iter_mut().enumerate() {
+        let inverse = 1.0 / total[row];
+        out[row * width..][..head_width].iter_mut().for_each(|out| *out *= inverse);
+        *logsumexp = (f64::from(largest[row]) + libm::log(f64::from(total[row]))) as f32;
+    }
 }
 
-/// Turns a row's scores into e^(score − largest so far), zero beyond `visible`, and brings the row's largest score
-/// and sum up to date. Gives the factor that earlier results of the row shrink by.
+/// Scales the scores, sets those that a query does not see to −∞ and brings each row's largest up to date.
+/// Hidden scores go through the same instructions as the others, so that loops have one length.
 #[inline(always)]
-fn exponentials(scores: &mut [f32], visible: usize, largest: &mut f32, total: &mut f32) -> f32 {
-    let (seen, hidden) = scores.split_at_mut(visible);
-    hidden.fill(0.0);
-    let previous = *largest;
-    let here = max(seen);
-    *largest = if here > previous { here } else { previous };
-    let shrink = exp(previous - *largest);
-    *total = *total * shrink + map_and_sum(seen, |score| exp(score - *largest));
-    shrink
+fn hide_and_scale(tile: &mut Tile, queries: Block, keys: Block, scale: f32, largest: &mut [f32; BLOCK]) {
+    for (row, (scores, largest)) in tile.chunks_exact_mut(BLOCK).zip(largest).enumerate().take(queries.len) {
+        scores.iter_mut().for_each(|score| *score *= scale);
+        scores[visible(queries, row, keys)..].fill(f32::NEG_INFINITY);
+        let here = max(scores);
+        *largest = if here > *largest { here } else { *largest };
+    }
+}
+
+/// Turns scores into e^(score − largest of the row) and brings each row's sum up to date.
+#[inline(always)]
+fn exponentials(
+    tile: &mut Tile,
+    rows: usize,
+    before: &[f32; BLOCK],
+    largest: &[f32; BLOCK],
+    total: &mut [f32; BLOCK],
+) {
+    for ((total, before), largest) in total.iter_mut().zip(before).zip(largest) {
+        *total *= exp(before - largest);
+    }
+    for ((scores, total), largest) in tile.chunks_exact_mut(BLOCK).zip(total).zip(largest).take(rows) {
+        *total += map_and_sum(scores, |score| exp(score - largest));
+    }
 }
 
 /// How many of `keys` the query in `row` of its block sees.
@@ -144,34 +155,56 @@ pub(super) fn backward(geometry: Geometry, given: Given<'_>, dqkv: &mut [f32]) {
     for_tasks(tasks, |(index, rows): (usize, &mut [f32])| {
         let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
         for head in 0..geometry.heads {
-            backward_block(geometry, given, geometry.block(batch, head, index), rows);
+            simd(
+                #[inline(always)]
+                || backward_block(geometry, given, geometry.block(batch, head, index), rows),
+            );
         }
     });
 }
 
 /// The gradients of one block's queries, keys and values of one head; `rows` are all columns of the block.
+#[inline(always)]
 fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [f32]) {
     let (columns, width, start) = (3 * geometry.width, geometry.width, own.head * geometry.head_width());
     let mut tiles = Tiles { weights: [0.0; BLOCK * BLOCK], slopes: [0.0; BLOCK * BLOCK] };
+    let mut panel = Panel::new();
     for index in 0..=own.first / BLOCK {
         let keys = geometry.block(own.batch, own.head, index);
-        tiles.make(geometry, given, own, keys);
-        let slopes = MatrixRef::new(&tiles.slopes, own.len, keys.len, BLOCK);
-        gemm(slopes, geometry.third(given.qkv, keys, 1), &mut rows[start..], columns, 1.0, index > 0);
+        let causal = keys.first == own.first;
+        tiles.make(geometry, given, own, keys, &mut panel);
+        let k = geometry.third(given.qkv, keys, 1);
+        weighted(&tiles.slopes, own.len, k, causal, &mut rows[start..], columns, index > 0, &mut panel);
     }
     // The last tile made is the diagonal one.
     for index in own.first / BLOCK..geometry.blocks() {
         let queries = geometry.block(own.batch, own.head, index);
-        let diagonal = queries.first == own.first;
-        if !diagonal {
-            tiles.make(geometry, given, queries, own);
+        let causal = queries.first == own.first;
+        if !causal {
+            tiles.make(geometry, given, queries, own, &mut panel);
         }
-        let slopes = MatrixRef::new(&tiles.slopes, queries.len, own.len, BLOCK).transposed();
-        let q = geometry.third(given.qkv, queries, 0);
-        gemm(slopes, q, &mut rows[width + start..], columns, 1.0, !diagonal);
-        let weights = MatrixRef::new(&tiles.weights, queries.len, own.len, BLOCK).transposed();
-        let dy = MatrixRef::new(geometry.rows(given.dy, queries), queries.len, geometry.head_width(), width);
-        gemm(weights, dy, &mut rows[2 * width + start..], columns, 1.0, !diagonal);
+        let (q, dy) = (geometry.third(given.qkv, queries, 0), geometry.plain(given.dy, queries));
+        let (keys, values) = (width + start, 2 * width + start);
+        weighted_transposed(
+            &tiles.slopes,
+            own.len,
+            q,
+            causal,
+            &mut rows[keys..],
+            columns,
+            !causal,
+            &mut panel,
+        );
+        weighted_transposed(
+            &tiles.weights,
+            own.len,
+            dy,
+            causal,
+            &mut rows[values..],
+            columns,
+            !causal,
+            &mut panel,
+        );
     }
 }
 
@@ -182,40 +215,26 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block) {
-        let (width, head_width, scale) = (geometry.width, geometry.head_width(), geometry.scale());
-        let q = geometry.third(given.qkv, queries, 0);
-        gemm(q, geometry.third(given.qkv, keys, 1).transposed(), &mut self.weights, BLOCK, scale, false);
-        let dy = geometry.rows(given.dy, queries);
-        let v = geometry.third(given.qkv, keys, 2);
-        gemm(
-            MatrixRef::new(dy, queries.len, head_width, width),
-            v.transposed(),
-            &mut self.slopes,
-            BLOCK,
-            1.0,
-            false,
-        );
-        let output = geometry.rows(given.output, queries);
+    /// Both are zero where a query does not see a key.
+    #[inline(always)]
+    fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block, panel: &mut Panel) {
+        let (causal, scale) = (keys.first == queries.first, geometry.scale());
+        let (q, k) = (geometry.third(given.qkv, queries, 0), geometry.third(given.qkv, keys, 1));
+        scores(q, k, causal, &mut self.weights, panel);
+        let (dy, output) = (geometry.plain(given.dy, queries), geometry.plain(given.output, queries));
+        scores(dy, geometry.third(given.qkv, keys, 2), causal, &mut self.slopes, panel);
         let start = (queries.batch * geometry.heads + queries.head) * geometry.time + queries.first;
         let logsumexp = &given.logsumexp[start..][..queries.len];
         let tiles = self.weights.chunks_exact_mut(BLOCK).zip(self.slopes.chunks_exact_mut(BLOCK));
-        simd(
-            #[inline(always)]
-            || {
-                for ((row, (weights, slopes)), logsumexp) in tiles.enumerate().zip(logsumexp) {
-                    let (dy, output) =
-                        (&dy[row * width..][..head_width], &output[row * width..][..head_width]);
-                    let delta = sum2(dy, output, |dy, output| dy * output);
-                    let visible = visible(queries, row, keys);
-                    weights[visible..].fill(0.0);
-                    slopes[visible..].fill(0.0);
-                    for (weight, slope) in weights[..visible].iter_mut().zip(&mut slopes[..visible]) {
-                        *weight = exp(*weight - logsumexp);
-                        *slope = *weight * (*slope - delta) * scale;
-                    }
-                }
-            },
-        );
+        for ((row, (weights, slopes)), logsumexp) in tiles.enumerate().zip(logsumexp) {
+            let delta = sum2(dy.row(row), output.row(row), |dy, output| dy * output);
+            let visible = visible(queries, row, keys);
+            weights[visible..].fill(f32::NEG_INFINITY);
+            slopes[visible..].fill(0.0);
+            for (weight, slope) in weights.iter_mut().zip(slopes) {
+                *weight = exp(*weight * scale - logsumexp);
+                *slope = *weight * (*slope - delta) * scale;
+            }
+        }
     }
 }

@@ -1,0 +1,86 @@
+//! `plimsoll train`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use telemetry::log::Log;
+use trainer::config::RunConfig;
+use trainer::{DeviceChoice, Interrupt, RunOptions, TrainError, TrainReport};
+
+/// Train a model
+///
+/// Reads CONFIG.toml, says what each rank will use, trains, and ends with the memory of every rank and, for text, a
+/// sample. A run directory holds the resolved configuration, metrics.jsonl (a line per step), summary.json and logs.
+#[derive(clap::Args, Debug, Default)]
+pub(crate) struct Arguments {
+    /// The configuration; without one, the built-in quickstart.
+    config: Option<PathBuf>,
+    /// Override a key of the configuration, as in --set train.steps=100; may be repeated.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    /// Ranks, as threads of this process; must be parallel.data × parallel.pipeline, which is also the default.
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// What to compute on: cpu, meta (nothing: memory is counted and no number computed), or auto, which is cpu here.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+    /// Where the run's files go [default: runs/<configuration>-<time>].
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+}
+
+/// Trains and prints; the exit status tells how it went.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match train(arguments) {
+        Ok(report) => print(&report),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn train(arguments: &Arguments) -> Result<TrainReport, TrainError> {
+    let config = match &arguments.config {
+        Some(path) => RunConfig::load(path, &arguments.set)?,
+        None => RunConfig::quickstart(&arguments.set)?,
+    };
+    let log = Log::new();
+    log.install()?;
+    let name = arguments.config.as_ref().and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy());
+    let options = RunOptions {
+        device: DeviceChoice::from_name(&arguments.device)?,
+        ranks: arguments.ranks,
+        run_dir: arguments.run_dir.clone(),
+        name: name.map_or_else(|| "quickstart".to_owned(), |stem| stem.into_owned()),
+        interrupt: interrupt_on_signal()?,
+        log: Some(log),
+        quiet: false,
+    };
+    trainer::train(config, options)
+}
+
+/// The first Ctrl-C or SIGTERM ends the run after the current step; the second ends the process.
+fn interrupt_on_signal() -> Result<Interrupt, TrainError> {
+    let interrupt = Interrupt::default();
+    let raised = interrupt.clone();
+    let handler = move || {
+        if raised.is_raised() {
+            std::process::exit(130);
+        }
+        raised.raise();
+        let _ = writeln!(std::io::stderr(), "plimsoll: stopping after this step; once more to stop at once");
+    };
+    let refused = |error| TrainError::Refused(format!("signals cannot be handled: {error}"));
+    ctrlc::set_handler(handler).map_err(refused)?;
+    Ok(interrupt)
+}
+
+fn print(report: &TrainReport) -> ExitCode {
+    match writeln!(std::io::stdout(), "{report}") {
+        Ok(()) => ExitCode::SUCCESS,
+        // Nobody reads: the files are written all the same.
+        Err(_) => ExitCode::SUCCESS,
+    }
+}

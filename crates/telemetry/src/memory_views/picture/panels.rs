@@ -1,0 +1,218 @@
+//! The two panels: bytes over time, and blocks at their places over time.
+
+use std::fmt::Write;
+
+use memory::{Bytes, Category};
+
+use super::place::{Placed, place};
+use super::{colour, words};
+use crate::memory_views::lifetimes::{BlockLife, Lifetimes};
+
+/// Bytes in use by category, and bytes held, at one time.
+pub(super) type Moment = ([u64; Category::ALL.len()], u64);
+
+const WIDTH: f64 = 1120.0;
+const LEFT: f64 = 84.0;
+const PLOT: f64 = WIDTH - LEFT - 8.0;
+const TOP: f64 = 8.0;
+const BOTTOM: f64 = 26.0;
+/// Blocks drawn one by one; of more, the smallest in bytes times life are left out.
+const BLOCKS: usize = 8000;
+/// Columns that a long history is reduced to.
+const COLUMNS: usize = 1100;
+
+/// A panel's coordinates.
+struct Frame {
+    height: f64,
+    end: f64,
+    most: f64,
+}
+
+impl Frame {
+    fn x(&self, time: usize) -> f64 {
+        LEFT + PLOT * time as f64 / self.end
+    }
+
+    fn y(&self, bytes: u64) -> f64 {
+        TOP + self.height * (1.0 - bytes as f64 / self.most)
+    }
+
+    /// Opens the drawing, with its axes and the beginnings of steps.
+    fn open(&self, page: &mut String, lives: &Lifetimes, label: &str) {
+        let whole = self.height + TOP + BOTTOM;
+        let _ = writeln!(page, "<svg viewBox=\"0 0 {WIDTH} {whole}\" role=\"img\" aria-label=\"{label}\">");
+        for bytes in ticks(self.most as u64) {
+            let y = self.y(bytes);
+            let right = LEFT + PLOT;
+            let _ = write!(
+                page,
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
+            );
+            let (x, y) = (LEFT - 8.0, y + 4.0);
+            let _ =
+                writeln!(page, "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\">{}</text>", axis_bytes(bytes));
+        }
+        let below = TOP + self.height;
+        let mut last = f64::NEG_INFINITY;
+        for (step, begin) in &lives.steps {
+            let x = self.x(*begin);
+            if x - last < 46.0 {
+                continue;
+            }
+            last = x;
+            let _ = write!(
+                page,
+                "<line class=\"step\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{below:.1}\"/>"
+            );
+            let y = below + 16.0;
+            let _ = writeln!(page, "<text class=\"under\" x=\"{x:.1}\" y=\"{y:.1}\">step {step}</text>");
+        }
+        if lives.steps.is_empty() {
+            let (x, y) = (LEFT + PLOT, below + 16.0);
+            let _ = writeln!(page, "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\">{} events</text>", lives.end);
+        }
+    }
+}
+
+/// Bytes for an axis: as few digits as tell ticks apart.
+fn axis_bytes(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let text = format!("{value:.2}");
+    format!("{} {}", text.trim_end_matches('0').trim_end_matches('.'), units[unit])
+}
+
+/// Round byte counts from 0 to `most`: four to eight of them.
+fn ticks(most: u64) -> Vec<u64> {
+    let mut step = (most / 8).max(1).next_power_of_two();
+    if most / step < 4 {
+        step = (step / 2).max(1);
+    }
+    (0..=most / step).map(|n| n * step).collect()
+}
+
+/// Times that stand for the whole history: of each column the one with the most in use.
+fn columns(curves: &[Moment]) -> Vec<usize> {
+    let per = curves.len().div_ceil(COLUMNS).max(1);
+    let used = |time: &usize| curves[*time].0.iter().sum::<u64>();
+    (0..curves.len())
+        .step_by(per)
+        .filter_map(|from| (from..(from + per).min(curves.len())).max_by_key(used))
+        .collect()
+}
+
+/// Stacked areas of what is in use by category, under the line of what is held.
+pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Moment], peak: usize) {
+    let most = curves.iter().map(|(used, held)| (*held).max(used.iter().sum())).max().unwrap_or(0).max(1);
+    let frame = Frame { height: 240.0, end: lives.end as f64, most: most as f64 * 1.04 };
+    *page += "<h2>Bytes in use, by category</h2>\n";
+    frame.open(page, lives, "bytes in use over time");
+    let columns = columns(curves);
+    // Steps, not slopes: bytes change at events and nowhere between.
+    let outline = |value: &dyn Fn(usize) -> u64| {
+        let mut points = String::new();
+        for (place, time) in columns.iter().enumerate() {
+            let next = columns.get(place + 1).copied().unwrap_or(lives.end);
+            let y = frame.y(value(*time));
+            let _ = write!(points, "{:.1},{y:.1} {:.1},{y:.1} ", frame.x(*time), frame.x(next));
+        }
+        points
+    };
+    let floor = frame.y(0);
+    let start = columns.first().map_or(LEFT, |time| frame.x(*time));
+    let right = LEFT + PLOT;
+    let close = format!("{right:.1},{floor:.1} {start:.1},{floor:.1}");
+    let held = outline(&|time| curves[time].1);
+    let _ = writeln!(page, "<polygon class=\"held\" points=\"{held}{close}\"/>");
+    // From the top down, each area reaches to the floor and is painted over by those below it.
+    for category in Category::ALL.into_iter().rev() {
+        if curves.iter().all(|(used, _)| used[category.index()] == 0) {
+            continue;
+        }
+        let area = outline(&|time| curves[time].0[..=category.index()].iter().sum());
+        let (colour, name) = (colour(category), words(category));
+        let _ = writeln!(
+            page,
+            "<polygon fill=\"{colour}\" points=\"{area}{close}\"><title>{name}</title></polygon>"
+        );
+    }
+    let _ = writeln!(page, "<polyline class=\"heldline\" points=\"{held}\"/>");
+    mark_peak(page, &frame, curves, peak);
+    *page += "</svg>\n";
+}
+
+fn mark_peak(page: &mut String, frame: &Frame, curves: &[Moment], peak: usize) {
+    let Some((used, _)) = curves.get(peak) else { return };
+    let total = used.iter().sum();
+    let (x, y) = (frame.x(peak), frame.y(total));
+    let (anchor, dx) = if x > WIDTH * 0.75 { ("end", -8.0) } else { ("start", 8.0) };
+    let _ = writeln!(
+        page,
+        "<circle class=\"peak\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/><text class=\"peak\" x=\"{:.1}\" y=\"{:.1}\" \
+         text-anchor=\"{anchor}\">peak {}</text>",
+        x + dx,
+        (y + 14.0).min(TOP + frame.height - 4.0),
+        Bytes(total)
+    );
+}
+
+/// Every block as a rectangle: across from its allocation to its return, up at its place in its segment.
+pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
+    let Placed { segments, blocks, height } = place(lives);
+    let most = height.max(1);
+    let frame = Frame { height: 460.0, end: lives.end as f64, most: most as f64 * 1.01 };
+    *page += "<h2>Where the blocks are</h2>\n<p class=\"note\">Each grey band is memory held from the device, from \
+              when it was taken to when it was given back; each coloured piece is a block in it. Grey that stays \
+              between colours is what cannot be used in one piece.</p>\n";
+    frame.open(page, lives, "blocks in their segments over time");
+    for (segment, bottom) in segments {
+        let (x, y) = (frame.x(segment.begin), frame.y(bottom + segment.size));
+        let (width, height) = (frame.x(segment.end) - x, frame.y(bottom) - y);
+        let _ = writeln!(
+            page,
+            "<rect class=\"segment\" x=\"{x:.1}\" y=\"{y:.2}\" width=\"{width:.1}\" height=\"{height:.2}\"><title>segment of {} \
+             at {:#x}</title></rect>",
+            Bytes(segment.size),
+            segment.address
+        );
+    }
+    let mut drawn: Vec<(BlockLife, u64)> = blocks;
+    let area = |life: &BlockLife| u128::from(life.size) * (life.end - life.begin).max(1) as u128;
+    drawn.sort_by_key(|(life, _)| std::cmp::Reverse(area(life)));
+    let left_out = drawn.split_off(drawn.len().min(BLOCKS));
+    for (life, bottom) in &drawn {
+        draw_block(page, &frame, life, *bottom);
+    }
+    *page += "</svg>\n";
+    if !left_out.is_empty() {
+        let _ = writeln!(
+            page,
+            "<p class=\"note\">{} blocks, the smallest in bytes times life, are not drawn.</p>",
+            left_out.len()
+        );
+    }
+}
+
+fn draw_block(page: &mut String, frame: &Frame, life: &BlockLife, bottom: u64) {
+    let (x, y) = (frame.x(life.begin), frame.y(bottom + life.size));
+    let (width, height) = ((frame.x(life.end) - x).max(0.5), (frame.y(bottom) - y).max(0.4));
+    let operator =
+        if life.tag.operator.is_empty() { String::new() } else { format!(", {}", life.tag.operator) };
+    let _ = writeln!(
+        page,
+        "<rect x=\"{x:.1}\" y=\"{y:.2}\" width=\"{width:.1}\" height=\"{height:.2}\" fill=\"{}\"><title>{} {}{}, step \
+         {}, events {} to {}</title></rect>",
+        colour(life.tag.category),
+        Bytes(life.size),
+        words(life.tag.category),
+        super::escape(&operator),
+        life.tag.step,
+        life.begin,
+        life.end
+    );
+}

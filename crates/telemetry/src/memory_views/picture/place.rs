@@ -1,0 +1,96 @@
+//! Where segments go on the picture: addresses without the gaps between them, and without room for what was
+//! already given back.
+
+use crate::memory_views::lifetimes::{BlockLife, Lifetimes, SegmentLife};
+
+/// Segments and blocks with the height of their lower edge, in bytes from the floor.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) segments: Vec<(SegmentLife, u64)>,
+    pub(super) blocks: Vec<(BlockLife, u64)>,
+    /// Of all of it.
+    pub(super) height: u64,
+}
+
+/// Addresses that stay together: one segment, or the pieces of an expandable one.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    address: u64,
+    size: u64,
+    begin: usize,
+    end: usize,
+    mapped: bool,
+    bottom: u64,
+}
+
+impl Region {
+    fn top(&self) -> u64 {
+        self.bottom + self.size
+    }
+}
+
+/// Gives every segment a place such that nothing overlaps while both live.
+pub(super) fn place(lives: &Lifetimes) -> Placed {
+    let mut regions = regions(&lives.segments);
+    regions.sort_unstable_by_key(|r| (r.begin, r.address));
+    let mut placed: Vec<Region> = Vec::with_capacity(regions.len());
+    for mut region in regions {
+        let mut beside: Vec<(u64, u64)> = placed
+            .iter()
+            .filter(|other| other.begin < region.end && region.begin < other.end)
+            .map(|other| (other.bottom, other.top()))
+            .collect();
+        beside.sort_unstable();
+        let mut bottom = 0;
+        for (from, to) in beside {
+            if bottom + region.size <= from {
+                break;
+            }
+            bottom = bottom.max(to);
+        }
+        region.bottom = bottom;
+        placed.push(region);
+    }
+    let height = placed.iter().map(Region::top).max().unwrap_or(0);
+    placed.sort_unstable_by_key(|r| r.address);
+    // Segments of different times may share addresses, so the one that lives then is looked for.
+    let bottom_of = |address: u64, begin: usize| {
+        let behind = placed.partition_point(|r| r.address <= address);
+        placed[..behind]
+            .iter()
+            .rev()
+            .find(|r| address < r.address + r.size && r.begin <= begin && begin <= r.end)
+            .map(|r| r.bottom + (address - r.address))
+    };
+    Placed {
+        segments: lives.segments.iter().filter_map(|s| Some((*s, bottom_of(s.address, s.begin)?))).collect(),
+        blocks: lives.blocks.iter().filter_map(|b| Some((*b, bottom_of(b.address, b.begin)?))).collect(),
+        height,
+    }
+}
+
+/// Joins the pieces of expandable segments; every other segment is a region of its own.
+fn regions(segments: &[SegmentLife]) -> Vec<Region> {
+    let mut sorted: Vec<&SegmentLife> = segments.iter().collect();
+    sorted.sort_unstable_by_key(|s| (s.mapped, s.address));
+    let mut regions: Vec<Region> = Vec::new();
+    for s in sorted {
+        if let Some(last) =
+            regions.last_mut().filter(|r| r.mapped && s.mapped && s.address <= r.address + r.size)
+        {
+            last.size = last.size.max(s.address + s.size - last.address);
+            last.begin = last.begin.min(s.begin);
+            last.end = last.end.max(s.end);
+        } else {
+            regions.push(Region {
+                address: s.address,
+                size: s.size,
+                begin: s.begin,
+                end: s.end,
+                mapped: s.mapped,
+                bottom: 0,
+            });
+        }
+    }
+    regions
+}

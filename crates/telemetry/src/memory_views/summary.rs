@@ -1,0 +1,96 @@
+//! The allocator's counters as the table that `torch.cuda.memory_summary()` prints.
+
+use std::fmt::Write;
+
+use memory::Statistics;
+
+const WIDTH: usize = 75;
+
+/// Keys, names and whether they are bytes; the first nine exist for all, large and small pools.
+const ROWS: [(&str, &str, bool); 11] = [
+    ("allocated_bytes", "Allocated memory", true),
+    ("active_bytes", "Active memory", true),
+    ("requested_bytes", "Requested memory", true),
+    ("reserved_bytes", "GPU reserved memory", true),
+    ("inactive_split_bytes", "Non-releasable memory", true),
+    ("allocation", "Allocations", false),
+    ("active", "Active allocs", false),
+    ("segment", "GPU reserved segments", false),
+    ("inactive_split", "Non-releasable allocs", false),
+    ("oversize_allocations", "Oversize allocations", false),
+    ("oversize_segments", "Oversize GPU segments", false),
+];
+const POOLED: usize = 9;
+const COLUMNS: [&str; 4] = ["current", "peak", "allocated", "freed"];
+
+/// The table for one device, each line ended by a line feed. `abbreviated` leaves the rows by pool out.
+#[must_use]
+pub fn memory_summary(statistics: &Statistics, device: u32, abbreviated: bool) -> String {
+    let value = |key: &str| statistics.get(key).unwrap_or(0);
+    let mut table = String::new();
+    rule(&mut table, '=');
+    line(&mut table, &format!("{:17} PyTorch CUDA memory summary, device ID {device:<17} ", ""));
+    rule(&mut table, '-');
+    let (ooms, retries) = (value("num_ooms"), value("num_alloc_retries"));
+    line(
+        &mut table,
+        &format!("{:11} CUDA OOMs: {ooms:<12} | {:6} cudaMalloc retries: {retries:<8}  ", "", ""),
+    );
+    rule(&mut table, '=');
+    line(&mut table, "        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ");
+    for (place, (key, name, bytes)) in ROWS.into_iter().enumerate() {
+        rule(&mut table, '-');
+        let pools: &[(&str, &str)] = match (place < POOLED, abbreviated) {
+            (false, _) => &[("", "")],
+            (true, true) => &[(".all", "")],
+            (true, false) => &[
+                (".all", ""),
+                (".large_pool", "      from large pool"),
+                (".small_pool", "      from small pool"),
+            ],
+        };
+        // All rows of a metric are in the unit that suits the first.
+        let first = COLUMNS.map(|column| value(&format!("{key}{}.{column}", pools[0].0)));
+        for (pool, pool_name) in pools {
+            let title = if pool_name.is_empty() { name } else { pool_name };
+            let cells = COLUMNS.map(|column| value(&format!("{key}{pool}.{column}")));
+            let format = if bytes { bytes_cell } else { count_cell };
+            let cells: Vec<String> =
+                cells.into_iter().zip(first).map(|(cell, of)| format(cell, of)).collect();
+            line(&mut table, &format!(" {title:<21} | {} ", cells.join(" | ")));
+        }
+    }
+    rule(&mut table, '=');
+    table
+}
+
+fn rule(table: &mut String, with: char) {
+    line(table, &with.to_string().repeat(WIDTH));
+}
+
+fn line(table: &mut String, text: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(table, "|{text}|");
+}
+
+/// Ten characters in the unit that suits `of`.
+fn bytes_cell(mut value: i64, mut of: i64) -> String {
+    let mut units = ["B  ", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    while of >= 768 * 1024 {
+        let Some(next) = units.next() else { break };
+        (value, of, unit) = (value.div_euclid(1024), of / 1024, next);
+    }
+    format!("{value:6} {unit}")
+}
+
+/// Ten characters in the unit that suits `of`.
+fn count_cell(mut value: i64, mut of: i64) -> String {
+    let mut units = [" ", "K", "M"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    while of >= 750 * 1000 {
+        let Some(next) = units.next() else { break };
+        (value, of, unit) = (value.div_euclid(1000), of / 1000, next);
+    }
+    format!("{value:7} {unit} ")
+}

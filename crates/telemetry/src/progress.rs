@@ -1,0 +1,100 @@
+//! How far a run has got: a bar on a terminal, lines elsewhere, nothing on ranks other than 0.
+
+use std::fmt;
+use std::io::{IsTerminal, Write};
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use crate::units::{duration, grouped};
+
+/// The bars of this process's terminal. Whoever else writes to it does so while they are hidden.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Writes to standard error without tearing a bar.
+pub(crate) fn write_beside_bars(text: &str) {
+    BARS.suspend(|| {
+        // Nobody is left to tell when standard error is closed.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    });
+}
+
+/// Where progress goes.
+enum Output {
+    Bar(ProgressBar),
+    Lines(Box<dyn Write + Send>),
+    Nowhere,
+}
+
+/// The progress of a run towards its last step.
+pub struct Progress {
+    output: Output,
+    steps: u64,
+    every: u64,
+    first: Option<(u64, Instant)>,
+}
+
+impl Progress {
+    /// The progress of rank `rank` towards step `steps`: on rank 0 a bar where standard error is a terminal,
+    /// else a line there for every `every`-th step; nothing on other ranks.
+    pub fn new(rank: usize, steps: u64, every: u64) -> Self {
+        if rank != 0 {
+            return Self::to(Output::Nowhere, steps, every);
+        }
+        if !std::io::stderr().is_terminal() {
+            return Self::lines(Box::new(std::io::stderr()), steps, every);
+        }
+        let bar = BARS.add(ProgressBar::new(steps));
+        // The template is fixed; were it wrong, indicatif's own style would do.
+        if let Ok(style) = ProgressStyle::with_template("step {pos}/{len} {wide_bar} {msg}") {
+            bar.set_style(style);
+        }
+        Self::to(Output::Bar(bar), steps, every)
+    }
+
+    /// Lines to `writer`: the first step, the last, and every `every`-th (0 as 1).
+    pub fn lines(writer: Box<dyn Write + Send>, steps: u64, every: u64) -> Self {
+        Self::to(Output::Lines(writer), steps, every)
+    }
+
+    fn to(output: Output, steps: u64, every: u64) -> Self {
+        Progress { output, steps, every: every.max(1), first: None }
+    }
+
+    /// Shows that a step (from 1) is done.
+    pub fn step(&mut self, step: u64, loss: f32, tokens_per_second: f64) {
+        let now = Instant::now();
+        let (first, since) = *self.first.get_or_insert((step, now));
+        let per_step = (now - since).as_secs_f64() / step.saturating_sub(first) as f64;
+        let left = per_step * self.steps.saturating_sub(step) as f64;
+        let message =
+            format!("loss {loss:.4}  {} tokens/s  eta {}", grouped(tokens_per_second as u64), duration(left));
+        match &mut self.output {
+            Output::Bar(bar) => {
+                bar.set_message(message);
+                bar.set_position(step);
+            }
+            Output::Lines(writer) => {
+                if step == first || step == self.steps || step.is_multiple_of(self.every) {
+                    // A closed standard error must not end the training.
+                    let _ = writeln!(writer, "step {step}/{}  {message}", self.steps);
+                }
+            }
+            Output::Nowhere => {}
+        }
+    }
+
+    /// Takes the bar away, at the last step or before.
+    pub fn finish(self) {
+        if let Output::Bar(bar) = self.output {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Progress(to step {}, every {})", self.steps, self.every)
+    }
+}

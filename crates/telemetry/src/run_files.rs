@@ -1,0 +1,147 @@
+//! The files of a run directory: `metrics.jsonl`, a line per step, and `summary.json`.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::error::{Result, TelemetryError};
+use crate::rank_statistics::RankStatistics;
+
+/// Appends lines of JSON. Each is handed to the system whole, so that a killed run keeps what it wrote.
+#[derive(Debug)]
+pub struct MetricsWriter {
+    path: PathBuf,
+    file: File,
+}
+
+impl MetricsWriter {
+    /// Starts an empty file.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).map_err(TelemetryError::file(path, "create it"))?;
+        Ok(MetricsWriter { path: path.to_owned(), file })
+    }
+
+    /// Writes a line, such as a [`StepMetrics`].
+    pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let mut text = to_json(&self.path, serde_json::to_vec(line))?;
+        text.push(b'\n');
+        self.file.write_all(&text).map_err(TelemetryError::file(&self.path, "write a line"))
+    }
+}
+
+/// One step, as a line of `metrics.jsonl`. Values that are not finite are `null` there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StepMetrics {
+    /// The step, from 1.
+    pub step: u64,
+    /// Mean loss over the step's micro-batches.
+    pub loss: f32,
+    /// What the optimizer used.
+    pub learning_rate: f32,
+    /// Before clipping.
+    pub gradient_norm: f32,
+    /// Tokens (or samples) of all ranks per second of this step.
+    pub tokens_per_second: f64,
+    /// Rank 0's statistics after the step.
+    pub allocated_bytes: u64,
+    /// See [`crate::Statistic::ReservedBytes`].
+    pub reserved_bytes: u64,
+    /// See [`crate::Statistic::PeakAllocatedBytes`].
+    pub peak_allocated_bytes: u64,
+    /// See [`crate::Statistic::PeakReservedBytes`].
+    pub peak_reserved_bytes: u64,
+    /// Further values of this step, such as `validation_loss`.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// How the ranks are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Grid {
+    /// Data-parallel ranks.
+    pub data: usize,
+    /// Pipeline stages.
+    pub pipeline: usize,
+}
+
+/// What a run came to: `summary.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Kind of device, such as `cpu`.
+    pub device: String,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// Their layout.
+    pub grid: Grid,
+    /// Steps done.
+    pub steps: u64,
+    /// The loss of each step; `null` where it is not finite.
+    pub losses: Vec<f32>,
+    /// Over names and master weights, hexadecimal.
+    pub weights_sha256: String,
+    /// Tokens (or samples) of all ranks per second of training.
+    pub tokens_per_second: f64,
+    /// Every rank's statistics at the end of the last training step.
+    #[serde(serialize_with = "rank_entries")]
+    pub ranks: Vec<RankStatistics>,
+    /// Further values, such as `validation_loss` and the versions of libraries.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl Summary {
+    /// Writes it to `path`, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut text = to_json(path, serde_json::to_vec_pretty(self))?;
+        text.push(b'\n');
+        atomic_write(path, &text)
+    }
+}
+
+fn rank_entries<S: Serializer>(
+    ranks: &[RankStatistics],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(ranks.iter().map(RankStatistics::to_json))
+}
+
+fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<Vec<u8>> {
+    text.map_err(|error| TelemetryError::file(path, "express the values as JSON")(error.into()))
+}
+
+/// Writes a file under a temporary name beside it, brings it to the disk and renames it, so that `path` has either
+/// what it had before or all of `bytes`.
+pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let Some(name) = path.file_name() else {
+        let source = std::io::Error::from(std::io::ErrorKind::IsADirectory);
+        return Err(TelemetryError::file(path, "write to it")(source));
+    };
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = path.with_file_name(temporary);
+    let written = write_and_rename(&temporary, path, bytes);
+    if written.is_err() {
+        // The error that matters is the one above; the file may not even exist.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = File::create(temporary).map_err(TelemetryError::file(path, "create it"))?;
+    file.write_all(bytes).map_err(TelemetryError::file(path, "write to it"))?;
+    file.sync_all().map_err(TelemetryError::file(path, "bring it to the disk"))?;
+    std::fs::rename(temporary, path).map_err(TelemetryError::file(path, "rename it into place"))?;
+    sync_directory(path)
+}
+
+/// A rename is lasting when the directory is on the disk too.
+fn sync_directory(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(TelemetryError::file(directory, "bring it to the disk"))
+}

@@ -1,0 +1,99 @@
+//! What a run leaves behind.
+
+use serde_json::{Map, Value};
+use telemetry::TelemetryError;
+use telemetry::progress::Progress;
+use telemetry::run_files::{Grid, MetricsWriter, StepMetrics, Summary, atomic_write};
+
+/// Values whose decimal form has to be exact to read back the same.
+const LOSSES: [f32; 6] = [0.1, 1.0 / 3.0, 5.545_177_5, f32::MIN_POSITIVE, f32::MAX, 16_777_217.0];
+
+#[test]
+fn metrics_are_lines_that_read_back_to_the_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("metrics.jsonl");
+    let mut writer = MetricsWriter::create(&path).unwrap();
+    for (index, loss) in LOSSES.into_iter().enumerate() {
+        let more = Map::from_iter([("validation_loss".to_owned(), Value::from(2.5))]);
+        let line =
+            StepMetrics { step: index as u64 + 1, loss, allocated_bytes: 512, more, ..Default::default() };
+        writer.write(&line).unwrap();
+        // Read while the writer lives: a killed run has these lines.
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.ends_with('\n'));
+        assert_eq!(text.lines().count(), index + 1);
+        let read: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let number = serde_json::from_value::<f32>(read["loss"].clone()).unwrap();
+        assert_eq!(number.to_bits(), loss.to_bits());
+        assert_eq!((&read["step"], &read["allocated_bytes"]), (&(index + 1).into(), &512.into()));
+        assert_eq!(read["validation_loss"], 2.5);
+    }
+    writer.write(&StepMetrics { loss: f32::NAN, ..Default::default() }).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let read: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(read["loss"], Value::Null);
+    let keys: Vec<_> = read.as_object().unwrap().keys().cloned().collect();
+    for key in ["step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", "peak_reserved_bytes"]
+    {
+        assert!(keys.iter().any(|k| k == key), "{key} is not among {keys:?}");
+    }
+}
+
+#[test]
+fn a_summary_has_the_stable_fields() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("summary.json");
+    std::fs::write(&path, "an older one").unwrap();
+    let summary = Summary {
+        device: "cpu".into(),
+        world_size: 4,
+        grid: Grid { data: 2, pipeline: 2 },
+        steps: 2,
+        losses: LOSSES.to_vec(),
+        weights_sha256: "00ff".into(),
+        tokens_per_second: 1e5,
+        ranks: vec![],
+        more: Map::from_iter([("validation_loss".to_owned(), 2.5.into())]),
+    };
+    summary.write(&path).unwrap();
+    let read: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let losses: Vec<f32> = serde_json::from_value(read["losses"].clone()).unwrap();
+    assert_eq!(losses, LOSSES);
+    assert_eq!(read["grid"], serde_json::json!({"data": 2, "pipeline": 2}));
+    assert_eq!((&read["weights_sha256"], &read["validation_loss"]), (&"00ff".into(), &2.5.into()));
+    let names: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["summary.json"], "nothing temporary is left");
+}
+
+#[test]
+fn a_write_that_fails_names_the_file_and_leaves_the_old_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing/summary.json");
+    let error = atomic_write(&missing, b"x").unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{}: cannot create it: ", missing.display())), "{error}");
+    let error = MetricsWriter::create(&missing).unwrap_err();
+    assert!(matches!(&error, TelemetryError::File { path, .. } if *path == missing), "{error}");
+    // A directory cannot be replaced by a file, so the last step fails.
+    let occupied = directory.path().join("occupied");
+    std::fs::create_dir(&occupied).unwrap();
+    let error = atomic_write(&occupied, b"x").unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{}: cannot rename it into place: ", occupied.display())), "{error}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing temporary is left");
+    assert!(atomic_write(std::path::Path::new("/"), b"x").is_err());
+}
+
+#[test]
+fn progress_lines_come_first_last_and_every_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("progress");
+    let mut progress = Progress::lines(Box::new(std::fs::File::create(&path).unwrap()), 25, 10);
+    (1..=25).for_each(|step| progress.step(step, 2.5, 1_234_567.0));
+    progress.finish();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let steps: Vec<_> = lines.iter().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    assert_eq!(steps, ["1/25", "10/25", "20/25", "25/25"]);
+    assert!(lines[0].ends_with("loss 2.5000  1,234,567 tokens/s  eta unknown"), "{}", lines[0]);
+    assert!(lines[3].ends_with("eta 0:00:00"), "{}", lines[3]);
+}

@@ -1,0 +1,226 @@
+//! Statistics over the wire, in tables and in files.
+
+use std::time::Duration;
+
+use collective::threads::{Options, run};
+use collective::{Communicator, Operation, Traffic};
+use memory::drivers::Counting;
+use memory::{Allocator, Category, Settings, Stream, Tag};
+use proptest::prelude::*;
+use telemetry::table::{full_table, memory_table};
+use telemetry::{RankStatistics, Sources, Statistic, TelemetryError, Unit, gather};
+
+/// An allocator that holds `mebibytes` of parameters and had an activation of as many.
+fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
+    let mut allocator = Allocator::new(Counting::new(1 << 40), Settings::default()).unwrap();
+    allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
+    let activation = allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Activation)).unwrap();
+    allocator.free(activation.block).unwrap();
+    let mut traffic = Traffic::default();
+    traffic.record(Operation::AllReduce, 100, 200);
+    traffic.record(Operation::Barrier, 0, 0);
+    let sources = Sources {
+        statistics: allocator.statistics(),
+        live: allocator.category_bytes(),
+        at_peak: allocator.peak_category_bytes(),
+        traffic,
+    };
+    RankStatistics::take(rank, host, "cpu", &sources)
+}
+
+/// One whose allocator refused a request.
+fn exhausted(rank: usize) -> RankStatistics {
+    let mut allocator = Allocator::new(Counting::new(1 << 20), Settings::default()).unwrap();
+    allocator.allocate(1 << 30, Stream(0), Tag::default()).unwrap_err();
+    let sources = Sources {
+        statistics: allocator.statistics(),
+        live: allocator.category_bytes(),
+        at_peak: allocator.peak_category_bytes(),
+        traffic: Traffic::default(),
+    };
+    RankStatistics::take(rank, "a", "cpu", &sources)
+}
+
+#[test]
+fn values_are_the_allocators_and_the_wires() {
+    let statistics = statistics(3, "a", 32);
+    let mib = |count: u64| count << 20;
+    for (statistic, value) in [
+        (Statistic::AllocatedBytes, mib(32)),
+        (Statistic::ReservedBytes, mib(64)),
+        (Statistic::PeakAllocatedBytes, mib(64)),
+        (Statistic::PeakReservedBytes, mib(64)),
+        (Statistic::RequestedBytes, mib(32)),
+        (Statistic::ActiveBytes, mib(32)),
+        (Statistic::InactiveSplitBytes, 0),
+        (Statistic::InactiveSplitBlocks, 0),
+        (Statistic::Segments, 2),
+        (Statistic::AllocatedBlocks, 1),
+        (Statistic::Allocations, 2),
+        (Statistic::Retries, 0),
+        (Statistic::OutOfMemory, 0),
+        (Statistic::DriverAllocations, 2),
+        (Statistic::DriverFrees, 0),
+        (Statistic::BytesSent, 100),
+        (Statistic::BytesReceived, 200),
+        (Statistic::CollectiveCalls, 2),
+        (Statistic::LiveBytes(Category::Parameter), mib(32)),
+        (Statistic::LiveBytes(Category::Activation), 0),
+        (Statistic::PeakBytes(Category::Activation), mib(32)),
+    ] {
+        assert_eq!(statistics.get(statistic), value, "{}", statistic.name());
+    }
+    let sum =
+        |of: fn(Category) -> Statistic| Category::ALL.into_iter().map(|c| statistics.get(of(c))).sum::<u64>();
+    assert_eq!(sum(Statistic::LiveBytes), statistics.get(Statistic::AllocatedBytes));
+    assert_eq!(sum(Statistic::PeakBytes), statistics.get(Statistic::PeakAllocatedBytes));
+    assert_eq!(exhausted(0).get(Statistic::OutOfMemory), 1);
+}
+
+#[test]
+fn names_are_keys() {
+    let mut names: Vec<_> = Statistic::all().iter().map(|statistic| statistic.name()).collect();
+    for statistic in Statistic::all() {
+        assert_eq!(
+            statistic.name().contains("bytes"),
+            statistic.unit() == Unit::Bytes,
+            "{}",
+            statistic.name()
+        );
+    }
+    names.sort();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')));
+}
+
+#[test]
+fn rank_0_hears_of_all_ranks() {
+    let outcome = run(4, Options::default(), |mut communicator| {
+        let rank = communicator.rank();
+        gather(&mut *communicator.control, &statistics(rank, "a", 32 + rank as u64))
+    });
+    let mut gathered = outcome.unwrap().into_iter();
+    let on_0 = gathered.next().unwrap().unwrap();
+    assert_eq!(on_0, (0..4).map(|rank| statistics(rank, "a", 32 + rank as u64)).collect::<Vec<_>>());
+    assert!(gathered.all(|elsewhere| elsewhere.is_none()));
+}
+
+#[test]
+fn a_counted_rank_stands_for_all() {
+    let mut communicator = Communicator::counted(0, 2);
+    let own = statistics(0, "a", 32);
+    let gathered = gather(&mut *communicator.control, &own).unwrap().unwrap();
+    assert_eq!(gathered, [own.clone(), own]);
+}
+
+#[test]
+fn garbage_from_a_rank_is_named() {
+    let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
+    let outcome = run(2, options, |mut communicator| -> Result<(), TelemetryError> {
+        if communicator.rank() == 1 {
+            communicator.control.gather(0, b"not statistics")?;
+            return Ok(());
+        }
+        gather(&mut *communicator.control, &statistics(0, "a", 32)).map(drop)
+    });
+    let text = outcome.unwrap_err().to_string();
+    assert!(text.starts_with("rank 0: the statistics from rank 1 cannot be read: "), "{text}");
+}
+
+proptest! {
+    #[test]
+    fn decoding_never_panics(message in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = RankStatistics::decode(0, &message);
+    }
+
+    #[test]
+    fn a_damaged_message_is_refused_or_differs(place in 0usize..1000, value in any::<u8>(), cut in 0usize..1000) {
+        let sent = statistics(1, "some-host", 48);
+        let message = sent.encode().unwrap();
+        prop_assert_eq!(RankStatistics::decode(1, &message).unwrap(), sent.clone());
+        let cut = cut % message.len();
+        prop_assert!(RankStatistics::decode(1, &message[..cut]).is_err());
+        let mut longer = message.clone();
+        longer.push(value);
+        prop_assert!(RankStatistics::decode(1, &longer).is_err());
+        let (mut damaged, place) = (message.clone(), place % message.len());
+        damaged[place] = value;
+        if let Ok(read) = RankStatistics::decode(1, &damaged) {
+            prop_assert_eq!(read == sent, damaged == message);
+        }
+    }
+}
+
+#[test]
+fn one_rank_has_one_line() {
+    let expected = "\
+memory by rank, host box, device cpu
+rank               allocated                reserved          peak allocated           peak reserved
+----------------------------------------------------------------------------------------------------
+0     33,554,432 (32.00 MiB)  67,108,864 (64.00 MiB)  67,108,864 (64.00 MiB)  67,108,864 (64.00 MiB)
+";
+    assert_eq!(memory_table(&[statistics(0, "box", 32)]), expected);
+}
+
+#[test]
+fn several_ranks_end_with_maximum_and_minimum() {
+    let ranks = [statistics(0, "a", 48), statistics(1, "b", 32), exhausted(2)];
+    let expected = "\
+memory by rank, device cpu
+rank     host               allocated                 reserved           peak allocated            peak reserved
+----------------------------------------------------------------------------------------------------------------
+0        a     50,331,648 (48.00 MiB)  100,663,296 (96.00 MiB)  100,663,296 (96.00 MiB)  100,663,296 (96.00 MiB)
+1        b     33,554,432 (32.00 MiB)   67,108,864 (64.00 MiB)   67,108,864 (64.00 MiB)   67,108,864 (64.00 MiB)
+2        a                    0 (0 B)                  0 (0 B)                  0 (0 B)                  0 (0 B)
+----------------------------------------------------------------------------------------------------------------
+maximum           48.00 MiB on rank 0      96.00 MiB on rank 0      96.00 MiB on rank 0      96.00 MiB on rank 0
+minimum                 0 B on rank 2            0 B on rank 2            0 B on rank 2            0 B on rank 2
+rank 2: retries 1, out of memory 1
+";
+    assert_eq!(memory_table(&ranks), expected);
+}
+
+#[test]
+fn many_ranks_share_lines() {
+    let ranks: Vec<_> = (0..64).map(|rank| statistics(rank, "a", if rank == 7 { 48 } else { 32 })).collect();
+    let expected = "\
+memory by rank, host a, device cpu
+rank                   allocated                 reserved           peak allocated            peak reserved
+-----------------------------------------------------------------------------------------------------------
+0-6,8-63  33,554,432 (32.00 MiB)   67,108,864 (64.00 MiB)   67,108,864 (64.00 MiB)   67,108,864 (64.00 MiB)
+7         50,331,648 (48.00 MiB)  100,663,296 (96.00 MiB)  100,663,296 (96.00 MiB)  100,663,296 (96.00 MiB)
+-----------------------------------------------------------------------------------------------------------
+maximum      48.00 MiB on rank 7      96.00 MiB on rank 7      96.00 MiB on rank 7      96.00 MiB on rank 7
+minimum      32.00 MiB on rank 0      64.00 MiB on rank 0      64.00 MiB on rank 0      64.00 MiB on rank 0
+";
+    assert_eq!(memory_table(&ranks), expected);
+}
+
+#[test]
+fn every_statistic_has_a_line() {
+    let one = full_table(&[statistics(0, "a", 32)]);
+    assert!(one.contains("bytes_received") && !one.contains("ooms"), "{one}");
+    let expected = "\
+statistic                             maximum              minimum
+------------------------------------------------------------------
+allocated_bytes           48.00 MiB on rank 0  32.00 MiB on rank 1
+reserved_bytes            96.00 MiB on rank 0  64.00 MiB on rank 1
+peak_allocated_bytes      96.00 MiB on rank 0  64.00 MiB on rank 1
+peak_reserved_bytes       96.00 MiB on rank 0  64.00 MiB on rank 1
+requested_bytes           48.00 MiB on rank 0  32.00 MiB on rank 1
+active_bytes              48.00 MiB on rank 0  32.00 MiB on rank 1
+segments                             2 on all             2 on all
+allocated_blocks                     1 on all             1 on all
+allocations                          2 on all             2 on all
+driver_allocations                   2 on all             2 on all
+bytes_sent                       100 B on all         100 B on all
+bytes_received                   200 B on all         200 B on all
+collective_calls                     2 on all             2 on all
+live_parameter_bytes      48.00 MiB on rank 0  32.00 MiB on rank 1
+at_peak_parameter_bytes   48.00 MiB on rank 0  32.00 MiB on rank 1
+at_peak_activation_bytes  48.00 MiB on rank 0  32.00 MiB on rank 1
+";
+    assert_eq!(full_table(&[statistics(0, "a", 48), statistics(1, "a", 32)]), expected);
+}

@@ -1,0 +1,118 @@
+//! From configuration to model, data source and optimizer.
+
+use std::sync::Arc;
+
+use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, TextOptions, TextSource};
+use device::Device;
+use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
+use nn::{Model, Stage};
+use optim::{Kind, Schedule};
+use tensor::ops::Activation;
+
+use crate::config::{self, DataKind, OptimKind, RunConfig};
+use crate::error::Result;
+
+/// What a run trains on, and the text behind it where there is one.
+#[derive(Clone)]
+pub(crate) struct Dataset {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) text: Option<Arc<TextSource>>,
+}
+
+/// Opens the data. Errors: whatever is wrong with it, by name.
+pub(crate) fn dataset(config: &RunConfig) -> Result<Dataset> {
+    let (data, train) = (&config.data, &config.train);
+    match data.kind {
+        DataKind::Text => {
+            let context = match &config.model {
+                config::Model::Gpt(gpt) => gpt.context,
+                // The configuration refuses text for an MLP.
+                config::Model::Mlp(_) => 0,
+            };
+            let options = TextOptions {
+                context,
+                micro_batch: train.micro_batch,
+                seed: train.seed,
+                validation_fraction: data.validation_fraction,
+                validation_micro_batches: train.validation_micro_batches,
+            };
+            let corpus = Corpus::open(&data.base, &data.paths)?;
+            let text = Arc::new(TextSource::new(corpus, data.tokenizer, &options)?);
+            Ok(Dataset { source: Arc::clone(&text) as Arc<dyn Source>, text: Some(text) })
+        }
+        DataKind::Synthetic => {
+            let kind = match &config.model {
+                config::Model::Gpt(gpt) => {
+                    SyntheticKind::Tokens { vocabulary: gpt.vocabulary, context: gpt.context }
+                }
+                config::Model::Mlp(mlp) => SyntheticKind::Regression {
+                    inputs: mlp.sizes.first().copied().unwrap_or(0),
+                    outputs: mlp.sizes.last().copied().unwrap_or(0),
+                },
+            };
+            let options = SyntheticOptions {
+                kind,
+                micro_batch: train.micro_batch,
+                seed: train.seed,
+                validation_micro_batches: train.validation_micro_batches,
+            };
+            Ok(Dataset { source: Arc::new(SyntheticSource::new(options)?), text: None })
+        }
+    }
+}
+
+/// Builds the whole model on `device`.
+pub(crate) fn model(config: &RunConfig, device: &Device) -> Result<Box<dyn Model>> {
+    let seed = config.train.seed;
+    Ok(match &config.model {
+        config::Model::Gpt(gpt) => {
+            let config::Gpt { layers, heads, width, context, vocabulary } = *gpt;
+            let sizes = GptSizes { layers, heads, width, context, vocabulary };
+            Box::new(Gpt::new(device, sizes, &Stage::whole(layers), seed)?)
+        }
+        config::Model::Mlp(mlp) => {
+            let activation = match mlp.activation {
+                config::Activation::Relu => Activation::Relu,
+                config::Activation::Gelu => Activation::Gelu,
+                config::Activation::None => Activation::None,
+            };
+            let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation };
+            let layers = sizes.sizes.len().saturating_sub(1);
+            Box::new(Mlp::new(device, &sizes, &Stage::whole(layers), seed)?)
+        }
+    })
+}
+
+/// The optimizer's kind and its weight decay.
+pub(crate) fn optimizer_kind(config: &RunConfig) -> (Kind, f32) {
+    let optim = &config.optim;
+    let kind = match optim.kind {
+        OptimKind::AdamW => Kind::AdamW {
+            beta1: optim.beta1 as f32,
+            beta2: optim.beta2 as f32,
+            epsilon: optim.epsilon as f32,
+        },
+        OptimKind::Sgd => Kind::Sgd { momentum: optim.momentum as f32 },
+    };
+    (kind, optim.weight_decay as f32)
+}
+
+/// The learning rate over the run.
+pub(crate) fn schedule(config: &RunConfig) -> Schedule {
+    let optim = &config.optim;
+    Schedule {
+        peak: optim.learning_rate,
+        minimum: optim.min_learning_rate,
+        warmup_steps: optim.warmup_steps,
+        steps: config.train.steps,
+    }
+}
+
+/// Tokens in a step, over all ranks; samples for a model that has no tokens.
+pub(crate) fn tokens_per_step(config: &RunConfig) -> u64 {
+    let per_sample = match &config.model {
+        config::Model::Gpt(gpt) => gpt.context,
+        config::Model::Mlp(_) => 1,
+    };
+    (config.train.micro_batch * config.train.micro_batches * per_sample) as u64
+}

@@ -1,0 +1,100 @@
+//! Why a run did not start, or did not end well.
+
+use std::path::PathBuf;
+
+use autograd::AutogradError;
+use collective::CollectiveError;
+use device::DeviceError;
+use nn::NnError;
+use parallel::ParallelError;
+use tensor::TensorError;
+
+use crate::config::ConfigError;
+
+/// Result of a trainer's call.
+pub type Result<T> = std::result::Result<T, TrainError>;
+
+/// A run that was refused or that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data is wrong.
+    #[error("data.paths: {0}")]
+    Data(#[from] data::Error),
+    /// The command line, the environment or the machine does not allow this run.
+    #[error("{0}")]
+    Refused(String),
+    /// A rank failed, and with it the run.
+    #[error("rank {rank} failed: {reason}")]
+    Rank {
+        /// Which rank was first.
+        rank: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// Where in the training a worker failed.
+    #[error("step {step}, micro-batch {micro_batch}: {source}")]
+    Step {
+        /// Step, from 0.
+        step: u64,
+        /// Micro-batch of the step, over all ranks, from 0.
+        micro_batch: u64,
+        /// What happened.
+        #[source]
+        source: Box<TrainError>,
+    },
+    /// The model could not be built or run.
+    #[error(transparent)]
+    Model(#[from] NnError),
+    /// Backward failed.
+    #[error("backward: {0}")]
+    Backward(#[from] AutogradError),
+    /// The reduction failed.
+    #[error(transparent)]
+    Parallel(#[from] ParallelError),
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Statistics could not be gathered, or files not written.
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::TelemetryError),
+    /// A file of the run could not be written or read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl TrainError {
+    /// 2 where the command line, the configuration or the data is wrong, 1 where a run failed.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            TrainError::Config(_) | TrainError::Data(_) | TrainError::Refused(_) => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether a device ran out of memory, or reached its limit.
+    pub fn is_out_of_memory(&self) -> bool {
+        let mut error: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(current) = error {
+            if let Some(memory::AllocationError::OutOfMemory(_)) = current.downcast_ref() {
+                return true;
+            }
+            error = current.source();
+        }
+        false
+    }
+}

@@ -1,0 +1,233 @@
+//! From a validated configuration to ranks, and back to one report.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use collective::{Communicator, threads};
+use device::Description;
+use telemetry::RankStatistics;
+use telemetry::log::Log;
+use telemetry::run_files::Summary;
+use telemetry::table::memory_table;
+
+use crate::config::RunConfig;
+use crate::error::{Result, TrainError};
+use crate::interrupt::Interrupt;
+use crate::plan::{Plan, plan_all};
+use crate::run::{Outcome, RunDirectory, run_rank};
+use crate::worker::{Placement, Setup};
+
+/// What to compute on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best that is there.
+    #[default]
+    Auto,
+    /// The host.
+    Cpu,
+    /// Nothing: memory is counted and no number computed.
+    Meta,
+}
+
+impl DeviceChoice {
+    /// From the command line. Errors: a name that is none, or a device that this build does not have.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            "meta" => Ok(DeviceChoice::Meta),
+            "cuda" => Err(TrainError::Refused(
+                "--device cuda: training on GPUs is not built yet; --device cpu trains on the host".to_owned(),
+            )),
+            other => Err(TrainError::Refused(format!("--device {other}: auto, cpu and meta are the devices"))),
+        }
+    }
+
+    fn placement(self) -> Placement {
+        match self {
+            DeviceChoice::Auto | DeviceChoice::Cpu => Placement::Cpu,
+            DeviceChoice::Meta => Placement::Meta(Description::host()),
+        }
+    }
+}
+
+/// How to run, apart from what the configuration says.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// What to compute on.
+    pub device: DeviceChoice,
+    /// Ranks as threads; must be what the configuration has, which is also the default.
+    pub ranks: Option<usize>,
+    /// Where the run's files go; a new directory under `runs` if not given.
+    pub run_dir: Option<PathBuf>,
+    /// What a new run directory's name begins with.
+    pub name: String,
+    /// Raised to end the run early.
+    pub interrupt: Interrupt,
+    /// The process's log, which gets files in the run directory.
+    pub log: Option<Log>,
+    /// No progress on the terminal.
+    pub quiet: bool,
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub struct TrainReport {
+    /// What `summary.json` holds.
+    pub summary: Summary,
+    /// Where the run's files are.
+    pub run_dir: PathBuf,
+    /// Mean loss over the held-out data, at the end.
+    pub validation_loss: Option<f64>,
+    /// What a smoothed bigram model has there, in nats a byte.
+    pub bigram_entropy: Option<f64>,
+    /// Prompt and continuation.
+    pub sample: Option<(String, String)>,
+    /// The ranks whose four figures are not those of the plan.
+    pub unplanned: Vec<usize>,
+    /// The statistics of every rank.
+    pub ranks: Vec<RankStatistics>,
+    /// Whether it was ended early.
+    pub interrupted: bool,
+}
+
+/// Trains. Errors with exit status 2 come before anything is allocated or written; a rank's failure ends all.
+pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
+    refuse_launcher(|name| std::env::var(name).ok())?;
+    let world_size = config.world_size();
+    if let Some(ranks) = options.ranks.filter(|ranks| *ranks != world_size) {
+        return Err(TrainError::Refused(format!(
+            "--ranks {ranks}: the configuration has parallel.data = {} × parallel.pipeline = {}, that is {world_size} \
+             ranks",
+            config.parallel.data, config.parallel.pipeline
+        )));
+    }
+    let setup = Setup::new(config, options.device.placement())?;
+    let plans = plan_all(&setup)?;
+    let directory = RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?;
+    if let Some(log) = &options.log {
+        log.set_directory(&directory.path().join("logs"))?;
+    }
+    announce(&setup, &directory, &plans);
+    let outcomes = launch(&setup, &options, &directory)?;
+    report(&setup, outcomes, directory, &plans)
+}
+
+/// Starts the ranks and waits for them: on this thread if there is one, each on its own otherwise.
+fn launch(setup: &Setup, options: &RunOptions, directory: &RunDirectory) -> Result<Vec<Outcome>> {
+    let world_size = setup.config.world_size();
+    let (setup, options, directory) = (setup.clone(), options.clone(), directory.clone());
+    if world_size == 1 {
+        return Ok(vec![run_rank(&setup, Communicator::solo(), &options, &directory)?]);
+    }
+    let waits = threads::Options {
+        timeout: Duration::from_secs(setup.config.parallel.timeout_seconds),
+        ..threads::Options::default()
+    };
+    let body = move |communicator| run_rank(&setup, communicator, &options, &directory);
+    threads::run(world_size, waits, body)
+        .map_err(|error| TrainError::Rank { rank: error.rank, reason: error.cause.to_string() })
+}
+
+/// Says what is about to happen, and what it will take.
+fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
+    let config = &setup.config;
+    let device = match &setup.placement {
+        Placement::Cpu => "the CPU (this build has no GPU support)",
+        Placement::Meta(_) => "nothing: memory is counted and no number computed",
+    };
+    tracing::info!(ranks = config.world_size(), "computing on {device}");
+    tracing::info!("run directory {}", directory.path().display());
+    let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved());
+    if let Some(plan) = most {
+        let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
+        tracing::info!("planned: at most {allocated} bytes allocated and {reserved} reserved, on rank {}", plan.rank);
+    }
+}
+
+fn report(
+    setup: &Setup,
+    outcomes: Vec<Outcome>,
+    directory: RunDirectory,
+    plans: &[Plan],
+) -> Result<TrainReport> {
+    let Some(first) = outcomes.into_iter().next() else {
+        return Err(TrainError::Refused("a run has at least one rank".to_owned()));
+    };
+    // A run that was ended early may not have come to its peaks.
+    let compared = if first.course.interrupted { &[] } else { plans };
+    let unplanned = first.ranks.iter().zip(compared).filter(|(ran, plan)| !plan.agrees(ran)).map(|(ran, _)| ran.rank);
+    let unplanned = unplanned.collect();
+    let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
+    let summary = directory.write_summary(setup, &first)?;
+    Ok(TrainReport {
+        summary,
+        run_dir: directory.path().to_owned(),
+        validation_loss: first.course.validation_loss,
+        bigram_entropy,
+        sample: first.sample,
+        unplanned,
+        ranks: first.ranks,
+        interrupted: first.course.interrupted,
+    })
+}
+
+/// A process that a launcher started as one of several must not take itself for all of them.
+fn refuse_launcher(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
+    let number = |name: &str| variable(name).and_then(|value| value.parse::<usize>().ok()).unwrap_or(0);
+    let step = variable("SLURM_STEP_ID").map_or(0, |_| number("SLURM_STEP_NUM_TASKS"));
+    let processes = number("OMPI_COMM_WORLD_SIZE").max(number("PMI_SIZE")).max(step);
+    if processes > 1 {
+        return Err(TrainError::Refused(format!(
+            "a launcher started {processes} processes, and this build has no MPI: start one, with --ranks {processes}"
+        )));
+    }
+    Ok(())
+}
+
+impl fmt::Display for TrainReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", memory_table(&self.ranks))?;
+        match self.unplanned.as_slice() {
+            [] => writeln!(f, "Every rank used what was planned, to the byte.")?,
+            ranks => writeln!(f, "Not as planned: ranks {ranks:?}.")?,
+        }
+        if let Some((prompt, text)) = &self.sample {
+            writeln!(f, "\nA sample (the prompt is before the bar):\n\n{prompt}▌{text}\n")?;
+        }
+        if let Some(loss) = self.validation_loss {
+            write!(f, "Validation loss {loss:.4} nats")?;
+            match self.bigram_entropy {
+                Some(entropy) => writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?,
+                None => writeln!(f)?,
+            }
+        }
+        let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
+        let ended = if self.interrupted { "stopped after" } else { "did" };
+        writeln!(f, "{ended} {steps} steps at {speed:.0} tokens/s; weights {}", self.summary.weights_sha256)?;
+        write!(f, "Files in {}", self.run_dir.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refuse_launcher;
+
+    #[test]
+    fn a_launcher_is_seen_in_the_environment() {
+        let cases: [(&[(&str, &str)], bool); 7] = [
+            (&[], false),
+            (&[("OMPI_COMM_WORLD_SIZE", "1")], false),
+            (&[("OMPI_COMM_WORLD_SIZE", "4")], true),
+            (&[("PMI_SIZE", "2")], true),
+            (&[("SLURM_STEP_NUM_TASKS", "2")], false),
+            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], true),
+            (&[("PMI_SIZE", "two")], false),
+        ];
+        for (variables, refused) in cases {
+            let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+            assert_eq!(refuse_launcher(get).is_err(), refused, "{variables:?}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What a rank will use, found by running it on Meta: the real worker with nothing behind it.
+
+use collective::Communicator;
+use device::Device;
+use memory::Statistics;
+use parallel::RankGrid;
+use telemetry::{RankStatistics, Statistic};
+
+use crate::error::{Result, TrainError};
+use crate::session::Calendar;
+use crate::worker::{Setup, Worker};
+
+/// What one rank will use, to the byte.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The rank.
+    pub rank: usize,
+    /// Every counter of its allocator after the last step.
+    pub statistics: Statistics,
+}
+
+impl Plan {
+    /// Whether a rank that ran had the planned four figures, byte for byte.
+    pub(crate) fn agrees(&self, ran: &RankStatistics) -> bool {
+        let planned = &self.statistics;
+        [
+            (Statistic::AllocatedBytes, planned.allocated()),
+            (Statistic::ReservedBytes, planned.reserved()),
+            (Statistic::PeakAllocatedBytes, planned.peak_allocated()),
+            (Statistic::PeakReservedBytes, planned.peak_reserved()),
+        ]
+        .iter()
+        .all(|(statistic, planned)| ran.get(*statistic) == *planned)
+    }
+}
+
+/// Where the allocator's memory is, apart from counters: equal before and after a step means that the next steps
+/// like it change nothing.
+#[derive(PartialEq)]
+struct Layout {
+    blocks: Vec<(u64, u64, bool)>,
+    driver_calls: (i64, i64),
+}
+
+impl Layout {
+    fn of(device: &Device) -> Self {
+        device.with_allocator(|allocator| {
+            let statistics = allocator.statistics();
+            let driver_calls = (statistics.num_device_alloc, statistics.num_device_free);
+            let snapshot = allocator.snapshot();
+            let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+            let blocks = blocks.map(|b| (b.address, b.size, b.state == memory::BlockState::Inactive)).collect();
+            Layout { blocks, driver_calls }
+        })
+    }
+}
+
+/// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed over.
+/// Errors: those of the run; out of memory where the run would be.
+pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
+    let setup = setup.on_meta();
+    let config = std::sync::Arc::clone(&setup.config);
+    let communicator = Communicator::counted(rank, config.world_size());
+    let mut worker = Worker::new(&setup, communicator)?;
+    let calendar = Calendar::new(&config.train);
+    // Collection by age counts requests, so there passed-over steps would matter.
+    let ages = setup.device.settings.garbage_collection_threshold > 0.0;
+    let mut before = Layout::of(worker.device());
+    let mut settled = false;
+    for step in 0..calendar.steps {
+        let validates = calendar.validates_after(step);
+        if settled && !ages && !validates {
+            continue;
+        }
+        worker.step(step)?;
+        if validates {
+            worker.validate()?;
+        }
+        let after = Layout::of(worker.device());
+        settled = before == after;
+        before = after;
+    }
+    let statistics = worker.device().statistics();
+    Ok(Plan { rank, statistics })
+}
+
+/// The plan of every rank; ranks with the same part in the run are run once.
+///
+/// Errors: those of the run; where the allocator's limit is too small, a refusal that says what would do.
+pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
+    let mut plans: Vec<Plan> = Vec::new();
+    let mut roles: Vec<Role> = Vec::new();
+    for rank in 0..setup.config.world_size() {
+        let role = Role::of(setup, rank)?;
+        let known = roles.iter().position(|other| *other == role).map(|index| plans[index].statistics.clone());
+        let statistics = match known {
+            Some(statistics) => statistics,
+            None => plan(setup, rank).map_err(|error| explain(setup, rank, error))?.statistics,
+        };
+        plans.push(Plan { rank, statistics });
+        roles.push(role);
+    }
+    Ok(plans)
+}
+
+/// What decides a rank's memory.
+#[derive(PartialEq)]
+struct Role {
+    stage: usize,
+    validations: u64,
+}
+
+impl Role {
+    fn of(setup: &Setup, rank: usize) -> Result<Self> {
+        let parallel = &setup.config.parallel;
+        let grid = RankGrid::new(parallel.data, parallel.pipeline, rank)?;
+        let count = setup.config.train.validation_micro_batches;
+        let before = count.saturating_sub(grid.data_rank() as u64);
+        Ok(Role { stage: grid.stage(), validations: before.div_ceil(grid.data() as u64) })
+    }
+}
+
+/// Turns running out of memory in the dry run into a refusal that says how much the run needs.
+fn explain(setup: &Setup, rank: usize, error: TrainError) -> TrainError {
+    let Some(limit) = setup.device.limit_bytes.filter(|_| error.is_out_of_memory()) else { return error };
+    let place = setup.config.places.of("memory.limit_bytes");
+    let mut unlimited = setup.clone();
+    unlimited.device.limit_bytes = None;
+    let needs = match plan(&unlimited, rank) {
+        Ok(plan) => format!("rank {rank} needs {} bytes", plan.statistics.peak_reserved()),
+        Err(_) => format!("rank {rank} needs more than the device has"),
+    };
+    TrainError::Refused(format!("{place}: memory.limit_bytes = {limit} is too small: {needs}"))
+}

@@ -1,0 +1,121 @@
+//! The loop over steps, as every rank runs it.
+
+use std::time::{Duration, Instant};
+
+use collective::ControlPlane;
+
+use crate::config::Train;
+use crate::error::Result;
+use crate::interrupt::Interrupt;
+use crate::step::StepScalars;
+use crate::worker::Worker;
+
+/// Which steps there are and which are followed by a validation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calendar {
+    pub(crate) steps: u64,
+    validate_every: u64,
+}
+
+impl Calendar {
+    pub(crate) fn new(train: &Train) -> Self {
+        Calendar { steps: train.steps, validate_every: train.validate_every }
+    }
+
+    /// Whether a validation follows step `step`, counted from 0: the last one, and every so many.
+    pub(crate) fn validates_after(&self, step: u64) -> bool {
+        let due = self.validate_every > 0 && (step + 1).is_multiple_of(self.validate_every);
+        due || step + 1 == self.steps
+    }
+}
+
+/// A completed step, as rank 0 reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepReport {
+    /// Counted from 0.
+    pub(crate) step: u64,
+    pub(crate) scalars: StepScalars,
+    pub(crate) learning_rate: f32,
+    /// From the end of the step before to the end of this one.
+    pub(crate) duration: Duration,
+    /// Of the validation that followed it, if one did.
+    pub(crate) validation_loss: Option<f64>,
+}
+
+/// Hears how training goes; on ranks other than 0, nobody does.
+pub(crate) trait Observer {
+    fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
+}
+
+/// What the loop leaves.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    /// Steps that were completed.
+    pub(crate) steps: u64,
+    /// One loss per completed step.
+    pub(crate) losses: Vec<f32>,
+    /// The last validation.
+    pub(crate) validation_loss: Option<f64>,
+    /// Time in steps but the first, which warms up.
+    pub(crate) seconds: f64,
+    /// Whether it was asked to stop before the last step.
+    pub(crate) interrupted: bool,
+}
+
+/// Trains to the end of the calendar, or to the step at which the ranks agree to stop.
+pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn Observer) -> Result<Course> {
+    let calendar = Calendar::new(&worker.setup.config.train);
+    let mut course = Course::default();
+    let mut began = Instant::now();
+    // A step's scalars are read when the next one has been enqueued, so that the device never waits for the host.
+    let mut unread: Option<Unread> = None;
+    for step in 0..calendar.steps {
+        worker.step(step)?;
+        if let Some(unread) = unread.take() {
+            unread.read(worker, &mut course, observer)?;
+        }
+        let duration = std::mem::replace(&mut began, Instant::now()).elapsed();
+        course.steps = step + 1;
+        course.interrupted = agree_to_stop(&mut *worker.communicator.control, interrupt)? && step + 1 < calendar.steps;
+        let mut validation_loss = None;
+        if calendar.validates_after(step) {
+            validation_loss = Some(worker.validate()?);
+            began = Instant::now();
+        }
+        unread = Some(Unread { step, duration, validation_loss });
+        if course.interrupted {
+            break;
+        }
+    }
+    if let Some(unread) = unread {
+        unread.read(worker, &mut course, observer)?;
+    }
+    Ok(course)
+}
+
+/// A completed step whose scalars are still on the device.
+struct Unread {
+    step: u64,
+    duration: Duration,
+    validation_loss: Option<f64>,
+}
+
+impl Unread {
+    fn read(self, worker: &Worker, course: &mut Course, observer: &mut dyn Observer) -> Result<()> {
+        let Unread { step, duration, validation_loss } = self;
+        let scalars = worker.scalars(step)?;
+        course.losses.push(scalars.loss);
+        course.validation_loss = validation_loss.or(course.validation_loss);
+        if step > 0 {
+            course.seconds += duration.as_secs_f64();
+        }
+        let learning_rate = worker.schedule.rate(step);
+        observer.step(worker, &StepReport { step, scalars, learning_rate, duration, validation_loss })
+    }
+}
+
+/// True on all ranks if any of them was asked to stop: they all end after the same step.
+fn agree_to_stop(control: &mut dyn ControlPlane, interrupt: &Interrupt) -> Result<bool> {
+    let all = control.all_gather(&[u8::from(interrupt.is_raised())])?;
+    Ok(all.iter().any(|wish| wish.first() == Some(&1)))
+}

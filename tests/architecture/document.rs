@@ -1,0 +1,90 @@
+//! What ARCHITECTURE.md says, taken from its tables and lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The heading of the table of crates.
+pub(crate) const MAP: &str = "The map";
+/// The heading of the table of what crates never contain.
+pub(crate) const ABSENT: &str = "What is absent";
+
+/// A table's row: the name in its first cell, and the rest.
+pub(crate) struct Row<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) rest: &'a str,
+}
+
+/// The lines below the heading `## title`, up to the next heading of that level.
+pub(crate) fn section<'a>(document: &'a str, title: &str) -> impl Iterator<Item = &'a str> {
+    let mut lines = document.lines();
+    lines.find(|line| line.strip_prefix("## ") == Some(title));
+    lines.take_while(|line| !line.starts_with("## "))
+}
+
+/// The rows of a section's tables whose first cell is a name in backticks.
+pub(crate) fn rows<'a>(document: &'a str, title: &str) -> Vec<Row<'a>> {
+    let row = |line: &'a str| {
+        let (name, rest) = line.strip_prefix("| `")?.split_once("` |")?;
+        Some(Row { name, rest })
+    };
+    section(document, title).filter_map(row).collect()
+}
+
+/// What stands in backticks.
+pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The lines `a → b, c` of "The arrows".
+pub(crate) fn arrows(document: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let arrow = |line: &str| {
+        let (from, to) = line.split_once('→')?;
+        let to = to.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+        Some((from.trim().to_owned(), to.collect()))
+    };
+    section(document, "The arrows").filter(|line| line.starts_with("    ")).filter_map(arrow).collect()
+}
+
+/// The files in the list of "Where `unsafe` is".
+pub(crate) fn unsafe_files(document: &str) -> BTreeSet<&str> {
+    section(document, "Where `unsafe` is")
+        .filter_map(|line| quoted(line.strip_prefix("* ")?).next())
+        .collect()
+}
+
+/// Everything that the document calls a path, each from the root. Those in a row of "The map" are below that crate's sources.
+pub(crate) fn paths(document: &str, sources_of: impl Fn(&str) -> String) -> BTreeSet<String> {
+    let is_path = |token: &&str| {
+        let ends = [".rs", ".md", ".toml", ".cu"].iter().any(|end| token.ends_with(end));
+        (token.contains('/') || ends) && !token.contains([' ', '→'])
+    };
+    let mut paths = BTreeSet::new();
+    for row in rows(document, MAP) {
+        let sources = sources_of(row.name);
+        paths.extend(quoted(row.rest).filter(is_path).map(|path| format!("{sources}/{path}")));
+    }
+    let beside_rows = section(document, MAP).filter(|line| !line.starts_with("| `"));
+    let elsewhere = outside(document, MAP).chain(beside_rows);
+    paths.extend(elsewhere.flat_map(quoted).filter(is_path).map(str::to_owned));
+    paths
+}
+
+/// The names of types, functions and constants: `GradientSink`, `Plan::statistics`.
+pub(crate) fn names(document: &str) -> BTreeSet<&str> {
+    let is_name = |token: &&str| {
+        let first = token.starts_with(|first: char| first.is_ascii_uppercase());
+        let plain = token.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+        plain && (token.contains("::") || first && token.contains(|c: char| c.is_ascii_lowercase()))
+    };
+    outside(document, ABSENT).flat_map(quoted).filter(is_name).collect()
+}
+
+/// The lines that are not below the heading `## title`.
+fn outside<'a>(document: &'a str, title: &str) -> impl Iterator<Item = &'a str> {
+    let mut inside = false;
+    document.lines().filter(move |line| {
+        if let Some(heading) = line.strip_prefix("## ") {
+            inside = heading == title;
+        }
+        !inside
+    })
+}

@@ -1,0 +1,76 @@
+//! `plimsoll replay` on every recording, on one that differs, and on files that are none.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn replay(files: &[PathBuf]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } =
+        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("replay").args(files).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+fn unpacked(name: &str) -> String {
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(std::fs::File::open(golden(name)).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    text
+}
+
+#[test]
+fn every_recording_is_as_recorded() {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(golden(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.to_string_lossy().ends_with(".json.gz") || path.to_string_lossy().ends_with(".jsonl.gz")
+        })
+        .collect();
+    files.sort();
+    let (status, printed, errors) = replay(&files);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{printed}");
+    assert_eq!(printed.lines().count(), files.len());
+    for (line, file) in printed.lines().zip(&files) {
+        assert!(line.starts_with(&format!("{}: ", file.display())), "{line}");
+        assert!(line.ends_with(" operations, 0 mismatches"), "{line}");
+    }
+    assert!(printed.contains("default_mixed.json.gz: 2000 operations"));
+}
+
+#[test]
+fn a_difference_is_shown_and_fails() {
+    // The same recording, not compressed, with one counter changed.
+    let whole = unpacked("default_small.json.gz");
+    let at = whole.rfind("[\"free\"").unwrap();
+    let counters = at + whole[at..].find(", [").unwrap() + 3;
+    let digits = whole[counters..].find(|c: char| !c.is_ascii_digit()).unwrap();
+    let changed = format!("{}987654{}", &whole[..counters], &whole[counters + digits..]);
+    let mut file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+    file.write_all(changed.as_bytes()).unwrap();
+    let (status, printed, _) = replay(&[file.path().to_owned(), golden("streams.json.gz")]);
+    assert_eq!(status, Some(1), "{printed}");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].ends_with(": 1500 operations, 1 mismatches"), "{printed}");
+    assert!(
+        lines[1].contains("allocation.all.current is ") && lines[1].contains("recorded 987654"),
+        "{printed}"
+    );
+    assert!(lines[2].ends_with(": 2000 operations, 0 mismatches"), "{printed}");
+}
+
+#[test]
+fn a_file_that_is_no_recording_is_refused() {
+    for file in [golden("nowhere.json.gz"), PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")] {
+        let (status, printed, errors) = replay(&[file.clone()]);
+        assert_eq!((status, printed.as_str()), (Some(2), ""));
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(&file.display().to_string()), "{errors}");
+    }
+    assert_eq!(replay(&[]).0, Some(2));
+}
