@@ -1,6 +1,8 @@
 //! What several test files share.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod runs;
+
 use std::path::PathBuf;
 
 use device::{Category, Device};

@@ -163,17 +163,23 @@ fn a_peer_that_takes_nothing_is_a_timeout_as_well() {
     assert!(text.contains("send #0") && text.contains("did not answer within 0.1 s"), "{text}");
 }
 
+/// The sender waits longer than the timeout in all, but never for so long without a sign of anybody.
 #[test]
 fn slow_progress_is_no_timeout() {
-    let options = Options { timeout: Duration::from_millis(300), grace: Duration::from_secs(1) };
-    let outcome = run(2, options, |mut c| -> Outcome<()> {
-        for _ in 0..4 {
-            if c.rank() == 1 {
-                std::thread::sleep(Duration::from_millis(120));
-            }
-            c.data.barrier(STREAM)?;
+    const BYTES: usize = 8 << 20;
+    let options = Options { timeout: Duration::from_millis(1000), grace: Duration::from_secs(1) };
+    let outcome = run(3, options, move |mut c| -> Outcome<()> {
+        let device = cpu(c.rank());
+        let large = buffer(&device, BYTES);
+        let region = large.region(0, BYTES);
+        if c.rank() == 0 {
+            let begin = Instant::now();
+            c.data.exchange(&[(1, region), (2, region)], &[], STREAM)?;
+            assert!(begin.elapsed() > options.timeout);
+            return Ok(());
         }
-        Ok(())
+        std::thread::sleep(Duration::from_millis(650 * c.rank() as u64));
+        done(c.data.receive(0, region, STREAM))
     });
     outcome.unwrap();
 }

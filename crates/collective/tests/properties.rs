@@ -19,7 +19,7 @@ fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
         Ok(sums)
     });
     let expected: Vec<T> = (0..count).map(|place| tree_sum(0, world_size, &|r| inputs[r][place])).collect();
-    for sums in outcome.unwrap() {
+    for sums in outcome.map_err(|error| TestCaseError::fail(error.to_string()))? {
         prop_assert_eq!(bytemuck::cast_slice::<T, u8>(&sums), bytemuck::cast_slice::<T, u8>(&expected));
     }
     Ok(())

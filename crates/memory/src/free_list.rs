@@ -1,9 +1,11 @@
 //! The idle blocks of one pool and one stream, in the order (size, placement order, address).
 //!
 //! Blocks are binned by size: exactly below 16 KiB, then in 32 steps between two powers of two. Bins are in
-//! size order, a bitmap says which hold anything, and each is a short sorted vector. So the best fit is the
-//! first block of the first bin that holds a sufficient one: no hashing, no tree, and no allocation once
-//! the bins have grown.
+//! size order, a bitmap says which hold anything, and each is a sorted queue, short as a rule, whose shorter end
+//! moves on an insertion. So the best fit is the first block of the first bin that holds a sufficient one: no
+//! hashing, no tree, and no allocation once the bins have grown.
+
+use std::collections::VecDeque;
 
 use crate::block::Block;
 
@@ -43,7 +45,7 @@ pub(crate) struct Cursor {
 #[derive(Debug)]
 pub(crate) struct FreeList {
     /// Each sorted downwards, so that the first of the order is taken from the end.
-    bins: Vec<Vec<Entry>>,
+    bins: Vec<VecDeque<Entry>>,
     occupied: [u64; WORDS],
     /// Which words of `occupied` are not zero.
     summary: u32,
@@ -70,13 +72,13 @@ impl FreeList {
     #[inline]
     pub(crate) fn insert(&mut self, entry: Entry) {
         if self.bins.is_empty() {
-            self.bins.resize_with(BINS, Vec::new);
+            self.bins.resize_with(BINS, VecDeque::new);
         }
         let bin = bin_of(entry.size);
         let entries = &mut self.bins[bin];
         let key = entry.key();
-        if entries.last().is_none_or(|last| last.key() > key) {
-            entries.push(entry);
+        if entries.back().is_none_or(|last| last.key() > key) {
+            entries.push_back(entry);
         } else {
             let place = entries.partition_point(|e| e.key() > key);
             entries.insert(place, entry);
@@ -90,7 +92,7 @@ impl FreeList {
         let key = entry.key();
         let bin = bin_of(entry.size);
         let Some(entries) = self.bins.get(bin) else { return };
-        let index = if entries.last().is_some_and(|last| last.key() == key) {
+        let index = if entries.back().is_some_and(|last| last.key() == key) {
             entries.len() - 1
         } else {
             entries.partition_point(|e| e.key() > key)
@@ -102,7 +104,8 @@ impl FreeList {
     #[inline]
     pub(crate) fn take(&mut self, at: Cursor) -> Entry {
         let entries = &mut self.bins[at.bin];
-        let entry = entries.remove(at.index);
+        let entry = entries[at.index];
+        entries.remove(at.index);
         if entries.is_empty() {
             self.occupied[at.bin / 64] &= !(1 << (at.bin % 64));
             if self.occupied[at.bin / 64] == 0 {
@@ -125,7 +128,7 @@ impl FreeList {
         }
         let bin = bin_of(size);
         let entries = &self.bins[bin];
-        let sufficient = match entries.last() {
+        let sufficient = match entries.back() {
             Some(last) if last.size >= size => entries.len(),
             _ => entries.partition_point(|e| e.size >= size),
         };

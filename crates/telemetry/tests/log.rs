@@ -1,4 +1,5 @@
 //! Logs of ranks that share a process.
+#![allow(clippy::unwrap_used)] // a test stops at the first surprise
 
 use std::fs::read_to_string;
 

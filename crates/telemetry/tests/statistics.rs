@@ -1,4 +1,5 @@
 //! Statistics over the wire, in tables and in files.
+#![allow(clippy::unwrap_used)] // a test stops at the first surprise
 
 use std::time::Duration;
 

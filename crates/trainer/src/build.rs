@@ -10,7 +10,7 @@ use optim::{Kind, Schedule};
 use tensor::ops::Activation;
 
 use crate::config::{self, DataKind, OptimKind, RunConfig};
-use crate::error::Result;
+use crate::error::{Result, TrainError};
 
 /// What a run trains on, and the text behind it where there is one.
 #[derive(Clone)]
@@ -36,8 +36,10 @@ pub(crate) fn dataset(config: &RunConfig) -> Result<Dataset> {
                 validation_fraction: data.validation_fraction,
                 validation_micro_batches: train.validation_micro_batches,
             };
-            let corpus = Corpus::open(&data.base, &data.paths)?;
-            let text = Arc::new(TextSource::new(corpus, data.tokenizer, &options)?);
+            let corpus = Corpus::open(&data.base, &data.paths);
+            let text = corpus.and_then(|corpus| TextSource::new(corpus, data.tokenizer, &options));
+            let place = || config.places.of("data.paths");
+            let text = Arc::new(text.map_err(|source| TrainError::Data { place: place(), source })?);
             Ok(Dataset { source: Arc::clone(&text) as Arc<dyn Source>, text: Some(text) })
         }
         DataKind::Synthetic => {

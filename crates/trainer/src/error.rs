@@ -9,7 +9,7 @@ use nn::NnError;
 use parallel::ParallelError;
 use tensor::TensorError;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Place};
 
 /// Result of a trainer's call.
 pub type Result<T> = std::result::Result<T, TrainError>;
@@ -21,8 +21,17 @@ pub enum TrainError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The data is wrong.
-    #[error("data.paths: {0}")]
-    Data(#[from] data::Error),
+    #[error("{place}: data.paths: {source}")]
+    Data {
+        /// Where the configuration names it.
+        place: Place,
+        /// What is wrong.
+        #[source]
+        source: data::Error,
+    },
+    /// A micro-batch could not be read.
+    #[error("the data: {0}")]
+    Batch(#[from] data::Error),
     /// The command line, the environment or the machine does not allow this run.
     #[error("{0}")]
     Refused(String),
@@ -81,7 +90,7 @@ impl TrainError {
     /// 2 where the command line, the configuration or the data is wrong, 1 where a run failed.
     pub fn exit_status(&self) -> u8 {
         match self {
-            TrainError::Config(_) | TrainError::Data(_) | TrainError::Refused(_) => 2,
+            TrainError::Config(_) | TrainError::Data { .. } | TrainError::Refused(_) => 2,
             _ => 1,
         }
     }

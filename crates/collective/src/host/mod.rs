@@ -3,6 +3,7 @@
 mod control;
 mod data;
 mod operand;
+mod region;
 mod transfer;
 
 pub(crate) use control::HostControl;
@@ -10,7 +11,8 @@ pub(crate) use data::HostData;
 pub(crate) use operand::{
     Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum, my_group,
 };
-pub(crate) use transfer::{Moved, Transfers, copy};
+pub(crate) use region::copy;
+pub(crate) use transfer::{Moved, Transfers};
 
 use crate::call::{Call, Signature};
 use crate::error::{CollectiveError, Result};

@@ -2,12 +2,11 @@
 
 use std::time::Instant;
 
-use device::{Backend, Region};
-use half::bf16;
+use device::Region;
 
 use crate::call::{Call, Operation, Signature};
 use crate::error::{CollectiveError, Failure, Result};
-use crate::host::Operand;
+use crate::host::region::{on_meta, read, write};
 use crate::link::{Closed, Link, Message};
 use crate::piece::{PIECE_BYTES, Piece, Pool};
 
@@ -281,45 +280,6 @@ impl Incoming<'_> {
 
 fn is_meta(source: &Source<'_>) -> bool {
     matches!(source, Source::Region(region) if on_meta(region))
-}
-
-/// Whether nothing stands behind a region.
-pub(crate) fn on_meta(region: &Region<'_>) -> bool {
-    region.buffer.backend() == Backend::Meta
-}
-
-/// A copy of at most one piece of a region; empty on Meta.
-pub(crate) fn read(region: Region<'_>, pool: &mut Pool) -> device::Result<Piece> {
-    if on_meta(&region) {
-        return Ok(pool.take(0));
-    }
-    let mut piece = pool.take(region.bytes);
-    // Every element type has 16 bits or more, so bytes are moved as pairs.
-    let values = region.buffer.read::<bf16>(region.offset, region.bytes / 2)?;
-    piece.bytes_mut().copy_from_slice(bytemuck::cast_slice(&values));
-    Ok(piece)
-}
-
-/// Writes bytes into a region of their length; nothing on Meta.
-pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
-    if !on_meta(&region) {
-        let mut values = region.buffer.write::<bf16>(region.offset, region.bytes / 2)?;
-        bytemuck::cast_slice_mut::<bf16, u8>(&mut values).copy_from_slice(bytes);
-    }
-    Ok(())
-}
-
-/// Copies between two regions of one length, which may be one and the same.
-pub(crate) fn copy(at: Operand, source: Region<'_>, target: Region<'_>) -> Result<()> {
-    let same = std::ptr::eq(source.buffer, target.buffer) && source.offset == target.offset;
-    if same || on_meta(&source) {
-        return Ok(());
-    }
-    let refused = |source| CollectiveError::device(at.rank, at.call)(source);
-    let from = source.buffer.read::<bf16>(source.offset, source.bytes / 2).map_err(refused)?;
-    let mut to = target.buffer.write::<bf16>(target.offset, target.bytes / 2).map_err(refused)?;
-    to.copy_from_slice(&from);
-    Ok(())
 }
 
 fn closed<L: Link>(link: &L, call: Call, peer: usize) -> CollectiveError {

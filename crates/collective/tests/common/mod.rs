@@ -1,5 +1,6 @@
 //! What the tests of all transports share.
 #![allow(dead_code)] // each test program uses a part
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test stops at the first surprise
 
 use collective::threads::{Options, run};
 use collective::{CollectiveError, Communicator};

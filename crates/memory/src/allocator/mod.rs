@@ -83,7 +83,7 @@ impl<R: RawMemory> Allocator<R> {
     /// An allocator that holds nothing yet.
     ///
     /// # Errors
-    /// None today; a driver that must be asked first may fail here.
+    /// Nothing can fail here yet: the driver is first asked for memory by the first request.
     pub fn new(raw: R, settings: Settings) -> Result<Self, AllocationError> {
         let total = raw.capacity().total;
         let mut allocator = Allocator {
@@ -166,7 +166,8 @@ impl<R: RawMemory> Allocator<R> {
         self.limit = limit;
     }
 
-    /// Limits what may be held to a share of the device: ⌊`fraction` · total⌋ bytes, or all of it from 1 on.
+    /// Limits what may be held to a share of the device: ⌊`fraction` · total⌋ bytes, or all of it from 1
+    /// on. A fraction below 0 counts as 0.
     pub fn set_memory_fraction(&mut self, fraction: f64) {
         self.limit = (fraction < 1.0).then(|| (fraction.max(0.0) * self.total as f64) as u64);
     }

@@ -166,8 +166,8 @@ pub struct Recording {
     pub steps: Vec<Step>,
     /// What passed between allocator and driver; `None` for the stand-in driver.
     pub segment_events: Option<Vec<SegmentEvent>>,
-    /// The segments after the last operation, in address order.
-    pub final_segments: Vec<FinalSegment>,
+    /// The segments after the last operation, in address order, where they were recorded.
+    pub final_segments: Option<Vec<FinalSegment>>,
     /// How many blocks the operations name.
     pub blocks: u32,
 }

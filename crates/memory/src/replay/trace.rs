@@ -19,12 +19,11 @@ pub(super) fn parse(object: &Value) -> Result<Recording, RecordingError> {
         steps.push(step(item, keys.len(), &mut names)?);
     }
     let events = root.of("segment_events")?.items()?.map(segment_event).collect::<Result<_, _>>()?;
-    let segments = match optional("final_segments") {
-        Some(value) => {
-            Field::new(value, "final_segments").items()?.map(final_segment).collect::<Result<_, _>>()?
-        }
-        None => Vec::new(),
-    };
+    let segments = optional("final_segments")
+        .map(|value| {
+            Field::new(value, "final_segments").items()?.map(final_segment).collect::<Result<_, _>>()
+        })
+        .transpose()?;
     Ok(Recording {
         name: optional("case").and_then(Value::as_str).unwrap_or_default().to_owned(),
         settings: root.of("alloc_conf")?.text()?.to_owned(),

@@ -65,7 +65,7 @@ fn scenario(object: &Value) -> Result<Recording, RecordingError> {
         keys,
         steps,
         segment_events: None,
-        final_segments: segments,
+        final_segments: Some(segments),
         blocks: names.len(),
     })
 }

@@ -34,12 +34,11 @@ pub(super) fn place(lives: &Lifetimes) -> Placed {
     let mut regions = regions(&lives.segments);
     regions.sort_unstable_by_key(|r| (r.begin, r.address));
     let mut placed: Vec<Region> = Vec::with_capacity(regions.len());
+    // In the order of their beginnings, only what has not ended yet can be in the way.
+    let mut alive: Vec<Region> = Vec::new();
     for mut region in regions {
-        let mut beside: Vec<(u64, u64)> = placed
-            .iter()
-            .filter(|other| other.begin < region.end && region.begin < other.end)
-            .map(|other| (other.bottom, other.top()))
-            .collect();
+        alive.retain(|other| region.begin < other.end);
+        let mut beside: Vec<(u64, u64)> = alive.iter().map(|other| (other.bottom, other.top())).collect();
         beside.sort_unstable();
         let mut bottom = 0;
         for (from, to) in beside {
@@ -49,6 +48,7 @@ pub(super) fn place(lives: &Lifetimes) -> Placed {
             bottom = bottom.max(to);
         }
         region.bottom = bottom;
+        alive.push(region);
         placed.push(region);
     }
     let height = placed.iter().map(Region::top).max().unwrap_or(0);

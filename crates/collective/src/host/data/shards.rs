@@ -1,0 +1,93 @@
+//! Sums over shards, and shards brought together: what the collectives are made of.
+
+use device::{DType, Region};
+
+use super::HostData;
+use crate::call::{Call, Signature};
+use crate::error::{CollectiveError, Result};
+use crate::geometry::Shards;
+use crate::host::region::{on_meta, read, write};
+use crate::host::{Moved, Transfers};
+use crate::link::Link;
+use crate::piece::{PIECE_BYTES, Piece};
+use crate::sum;
+
+impl<L: Link> HostData<L> {
+    /// Sums this rank's shard of `input` over ranks into `output`, in rounds of a piece from every rank.
+    pub(super) fn reduce_shards(
+        &mut self,
+        signature: Signature,
+        dtype: DType,
+        input: Region<'_>,
+        shards: Shards,
+        output: Region<'_>,
+    ) -> Result<Moved> {
+        let piece_bytes = if on_meta(&input) { usize::MAX } else { PIECE_BYTES };
+        let rounds = shards.longest().div_ceil(piece_bytes);
+        let rank = self.link.rank();
+        let mut moved = Moved::default();
+        for round in 0..rounds {
+            let mine = shards.piece(rank, round, piece_bytes);
+            let mut parts: Vec<Piece> = (0..self.link.world_size()).map(|_| Piece::default()).collect();
+            let mut transfers = Transfers::new(signature.call);
+            for peer in self.peers() {
+                let theirs = shards.piece(peer, round, piece_bytes);
+                if !theirs.is_empty() {
+                    transfers.send(peer, signature, input.part(theirs.start, theirs.len()));
+                }
+            }
+            if !mine.is_empty() {
+                for (peer, part) in parts.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
+                    transfers.receive_piece(peer, signature, input.part(mine.start, mine.len()), part);
+                }
+            }
+            moved += transfers.run(&mut self.link, &mut self.pool)?;
+            if !mine.is_empty() {
+                let source = input.part(mine.start, mine.len());
+                let target = output.part(mine.start - shards.range(rank).start, mine.len());
+                self.add_parts(signature.call, dtype, source, parts, target)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Adds `own` and the other ranks' `parts` in tree order into `target`.
+    fn add_parts(
+        &mut self,
+        call: Call,
+        dtype: DType,
+        own: Region<'_>,
+        mut parts: Vec<Piece>,
+        target: Region<'_>,
+    ) -> Result<()> {
+        let rank = self.link.rank();
+        let world_rank = self.link.world_rank(rank);
+        let device = |source| CollectiveError::device(world_rank, call)(source);
+        parts[rank] = read(own, &mut self.pool).map_err(device)?;
+        sum::tree(&mut parts, dtype);
+        write(parts[0].bytes(), target).map_err(device)?;
+        parts.into_iter().for_each(|part| self.pool.put(part));
+        Ok(())
+    }
+
+    /// Brings every rank's shard of `region` to every rank.
+    pub(super) fn gather_shards(
+        &mut self,
+        signature: Signature,
+        region: Region<'_>,
+        shards: Shards,
+    ) -> Result<Moved> {
+        let mine = shards.range(self.link.rank());
+        let mut transfers = Transfers::new(signature.call);
+        for peer in self.peers() {
+            let theirs = shards.range(peer);
+            if !mine.is_empty() {
+                transfers.send(peer, signature, region.part(mine.start, mine.len()));
+            }
+            if !theirs.is_empty() {
+                transfers.receive(peer, signature, region.part(theirs.start, theirs.len()));
+            }
+        }
+        transfers.run(&mut self.link, &mut self.pool)
+    }
+}

@@ -1,0 +1,69 @@
+//! Every bit: the same losses and weights on any grid of ranks and any number of threads.
+
+mod common;
+
+use common::runs::{GPT, MLP, train};
+
+struct Course {
+    losses: Vec<u32>,
+    weights: String,
+    validation: Option<u64>,
+}
+
+fn course(text: &str, overrides: &[&str]) -> Course {
+    let report = train(text, overrides);
+    Course {
+        losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
+        weights: report.summary.weights_sha256.clone(),
+        validation: report.validation_loss.map(f64::to_bits),
+    }
+}
+
+/// Overrides that all runs of a row have, and the overrides that must not change a bit.
+#[test]
+fn grids_of_ranks() {
+    let table: [(&str, &[&str], &[&[&str]]); 5] = [
+        (GPT, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+        (MLP, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+        // Several micro-batches a lane.
+        (GPT, &["parallel.lanes=2"], &[&["parallel.data=1"], &["parallel.data=2"]]),
+        // Buckets of one gradient each, and one bucket for all.
+        (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
+        // SGD on the transformer, without clipping.
+        (
+            GPT,
+            &["optim.kind=sgd", "optim.clip_norm=0"],
+            &[&["parallel.data=1"], &["parallel.data=4"]],
+        ),
+    ];
+    for (row, (text, common, variants)) in table.iter().enumerate() {
+        let all = |variant: &[&'static str]| [*common, variant].concat();
+        let reference = course(text, &all(variants[0]));
+        assert!(reference.losses.iter().all(|loss| f32::from_bits(*loss).is_finite()));
+        for variant in &variants[1..] {
+            let other = course(text, &all(variant));
+            assert_eq!(reference.losses, other.losses, "losses of row {row}, {variant:?}");
+            assert_eq!(reference.weights, other.weights, "weights of row {row}, {variant:?}");
+            assert_eq!(reference.validation, other.validation, "validation of row {row}, {variant:?}");
+        }
+    }
+}
+
+#[test]
+fn what_must_change_the_bits_does() {
+    let reference = course(GPT, &[]);
+    for different in ["train.seed=2", "parallel.lanes=1", "optim.learning_rate=2e-3"] {
+        assert_ne!(reference.weights, course(GPT, &[different]).weights, "{different}");
+    }
+}
+
+#[test]
+fn numbers_of_threads() {
+    let hash = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| course(GPT, &["parallel.data=1"]).weights)
+    };
+    let one = hash(1);
+    assert_eq!(one, hash(2));
+    assert_eq!(one, hash(5));
+}

@@ -1,0 +1,98 @@
+//! Every byte: what the dry run says is what the run uses, on every rank, byte for byte.
+
+mod common;
+
+use common::runs::{GPT, MLP, config, train_in};
+use memory::Statistics;
+use telemetry::{RankStatistics, Statistic};
+use trainer::{DeviceChoice, Placement, Setup, TrainReport, plan};
+
+fn figures_of(ran: &RankStatistics) -> [u64; 4] {
+    [
+        ran.get(Statistic::AllocatedBytes),
+        ran.get(Statistic::ReservedBytes),
+        ran.get(Statistic::PeakAllocatedBytes),
+        ran.get(Statistic::PeakReservedBytes),
+    ]
+}
+
+fn planned(statistics: &Statistics) -> [u64; 4] {
+    [statistics.allocated(), statistics.reserved(), statistics.peak_allocated(), statistics.peak_reserved()]
+}
+
+fn run(text: &str, overrides: &[&str], device: DeviceChoice) -> TrainReport {
+    let directory = tempfile::tempdir().unwrap();
+    train_in(&directory.path().join("run"), config(text, overrides), device).unwrap()
+}
+
+#[test]
+fn the_plan_is_the_run() {
+    let table: &[(&str, &[&str])] = &[
+        (MLP, &["parallel.data=1"]),
+        (MLP, &["parallel.data=2"]),
+        (MLP, &["parallel.data=4"]),
+        (MLP, &["model.activation=gelu", "train.micro_batches=4"]),
+        (GPT, &["parallel.data=1"]),
+        (GPT, &["parallel.data=2"]),
+        (GPT, &["parallel.data=4"]),
+        // Fewer validation micro-batches than ranks: their roles differ.
+        (GPT, &["parallel.data=4", "train.validation_micro_batches=2"]),
+        (GPT, &["parallel.data=2", "optim.kind=sgd", "train.steps=1"]),
+        // Large enough for the large pool.
+        (GPT, &["model.width=256", "model.context=128", "train.micro_batch=4", "train.steps=2"]),
+        (GPT, &["parallel.data=2", "memory.allocator=expandable_segments:True"]),
+        (GPT, &["parallel.data=2", "memory.allocator=roundup_power2_divisions:4"]),
+        (MLP, &["memory.allocator='max_split_size_mb:20,garbage_collection_threshold:0.5'"]),
+    ];
+    for (text, overrides) in table {
+        let setup = Setup::new(config(text, overrides), Placement::Cpu).unwrap();
+        let report = run(text, overrides, DeviceChoice::Cpu);
+        assert!(report.unplanned.is_empty(), "{overrides:?}");
+        assert_eq!(report.ranks.len(), setup.config.world_size());
+        for ran in &report.ranks {
+            let plan = plan(&setup, ran.rank).unwrap();
+            assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
+            assert!(plan.statistics.allocated() > 0);
+        }
+    }
+}
+
+#[test]
+fn meta_ranks_as_threads_use_the_same_bytes() {
+    for overrides in [["parallel.data=1"], ["parallel.data=2"]] {
+        let (cpu, meta) = (run(GPT, &overrides, DeviceChoice::Cpu), run(GPT, &overrides, DeviceChoice::Meta));
+        for (cpu, meta) in cpu.ranks.iter().zip(&meta.ranks) {
+            assert_eq!(figures_of(cpu), figures_of(meta));
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_is_too_small_is_refused_with_what_would_do() {
+    let needs = {
+        let setup = Setup::new(config(GPT, &[]), Placement::Cpu).unwrap();
+        plan(&setup, 0).unwrap().statistics.peak_reserved()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    let limited = |bytes: u64| config(GPT, &[&format!("memory.limit_bytes={bytes}")]);
+    let refused = train_in(&run_dir, limited(needs / 2), DeviceChoice::Cpu).unwrap_err();
+    assert_eq!(refused.exit_status(), 2);
+    let text = refused.to_string();
+    assert!(text.contains("memory.limit_bytes") && text.contains(&needs.to_string()), "{text}");
+    assert!(!run_dir.exists());
+    train_in(&run_dir, limited(needs), DeviceChoice::Cpu).unwrap();
+}
+
+#[test]
+fn memory_after_each_step_is_constant() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    train_in(&run_dir, config(GPT, &["train.steps=30", "parallel.data=2"]), DeviceChoice::Cpu).unwrap();
+    let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 30);
+    let of = |line: &serde_json::Value| (line["allocated_bytes"].as_u64(), line["reserved_bytes"].as_u64());
+    assert!(of(&lines[1]).0.is_some());
+    assert!(lines[1..].iter().all(|line| of(line) == of(&lines[1])));
+}

@@ -1,0 +1,218 @@
+//! The program as people and scripts meet it: exit statuses, sentences, files.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::golden;
+use common::runs::GPT;
+
+fn plimsoll(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.current_dir(directory);
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A directory with a corpus and a configuration.
+fn workplace() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let line = "The load line of a ship says how much she may carry, and in which waters.\n";
+    std::fs::write(directory.path().join("corpus.txt"), line.repeat(100)).unwrap();
+    std::fs::write(directory.path().join("empty.txt"), "").unwrap();
+    let paths = r#"paths = ["ARCHITECTURE.md", "crates/tensor/src/*.rs"]"#;
+    std::fs::write(directory.path().join("run.toml"), GPT.replace(paths, r#"paths = ["corpus.txt"]"#)).unwrap();
+    directory
+}
+
+fn entries(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
+    let table: &[(&[&str], &str)] = &[
+        (&["--set", "model.widht=64"], "--set model.widht=64: unknown key model.widht: did you mean model.width?"),
+        (&["--set", "model.layers=many"], "model.layers takes"),
+        (&["--set", "model.layers=0"], "model.layers"),
+        (&["--set", "model.width=33"], "model.width = 33 is not a multiple of model.heads = 2"),
+        (&["--set", "parallel.data=3"], "parallel.data"),
+        (&["--set", "parallel.lanes=3"], "parallel.lanes"),
+        (&["--set", "parallel.pipeline=2"], "pipelines are not built yet"),
+        (&["--set", "precision.compute=bf16"], "half precision is not built yet"),
+        (&["--ranks", "3"], "--ranks 3"),
+        (&["--device", "cuda"], "--device cuda"),
+        (&["--device", "tpu"], "--device tpu"),
+        (&["--set", "data.paths=['missing.txt']"], "missing.txt"),
+        (&["--set", "data.paths=['*.md']"], "*.md"),
+        (&["--set", "data.paths=['empty.txt']"], "empty.txt"),
+        (&["--set", "data.paths=['corpus.txt/x']"], "corpus.txt/x"),
+        (&["--set", "memory.limit_bytes=1000000"], "memory.limit_bytes = 1000000 is too small: rank 0 needs"),
+        (&["--set", "memory.allocator=max_split_size_mb:1"], "max_split_size_mb"),
+        (&["--set", "model.context=100000"], "context"),
+    ];
+    let workplace = workplace();
+    let before = entries(workplace.path());
+    for (arguments, expected) in table {
+        let output = plimsoll(workplace.path()).args(["train", "run.toml"]).args(*arguments).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{arguments:?}: {error}");
+        assert_eq!(entries(workplace.path()), before, "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_line_of_a_mistake_in_a_file_is_named() {
+    let workplace = workplace();
+    let file = workplace.path().join("run.toml");
+    let table: &[(&str, &str, &str)] = &[
+        ("heads = 2", "heads = 2\nheds = 3", "run.toml:6: unknown key model.heds: did you mean model.heads?"),
+        ("width = 32", "width = \"wide\"", "run.toml:6: model.width takes"),
+        ("layers = 2", "layers = ", "run.toml:4:"),
+        ("paths = [\"corpus.txt\"]", "paths = [\"nothing.txt\"]", "run.toml:10: data.paths:"),
+    ];
+    let good = std::fs::read_to_string(&file).unwrap();
+    for (from, to, expected) in table {
+        assert!(good.contains(from), "{from}");
+        std::fs::write(&file, good.replacen(from, to, 1)).unwrap();
+        let output = plimsoll(workplace.path()).args(["train", "run.toml"]).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+}
+
+fn launched(variables: &[(&str, &str)]) -> Output {
+    let workplace = workplace();
+    plimsoll(workplace.path()).args(["train", "run.toml"]).envs(variables.iter().copied()).output().unwrap()
+}
+
+#[test]
+fn one_of_several_processes_does_not_take_itself_for_all() {
+    let output = launched(&[("OMPI_COMM_WORLD_SIZE", "4")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("4 processes"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_run_leaves_its_files_and_prints_memory_by_rank() {
+    let workplace = workplace();
+    let run = |arguments: &[&str]| {
+        plimsoll(workplace.path()).args(["train", "run.toml", "--run-dir", "out"]).args(arguments).output().unwrap()
+    };
+    let output = run(&["--set", "parallel.data=2", "--ranks", "2"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    for expected in ["memory by rank", "maximum", "Every rank used what was planned", "A sample", "Validation loss"] {
+        assert!(printed.contains(expected), "{expected} in {printed}");
+    }
+    assert!(text(&output.stderr).contains("step 6/6"));
+
+    let out = workplace.path().join("out");
+    assert_eq!(entries(&out), ["config.toml", "logs", "metrics.jsonl", "summary.json"]);
+    let summary: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
+    assert_eq!(summary["device"], "cpu");
+    assert_eq!(summary["world_size"], 2);
+    assert_eq!(summary["grid"], serde_json::json!({"data": 2, "pipeline": 1}));
+    assert_eq!(summary["steps"], 6);
+    assert_eq!(summary["losses"].as_array().unwrap().len(), 6);
+    assert_eq!(summary["weights_sha256"].as_str().unwrap().len(), 64);
+    for (rank, entry) in summary["ranks"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(entry["rank"], rank);
+        for key in ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"] {
+            assert!(entry[key].as_u64().unwrap() > 0, "{key}");
+        }
+    }
+
+    // The same directory again is refused, and what it held is kept.
+    let again = run(&[]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("holds a run already"));
+    assert!(out.join("summary.json").exists());
+
+    // The resolved configuration gives the same run.
+    let resolved = plimsoll(workplace.path()).args(["train", "out/config.toml", "--run-dir", "out2"]).output().unwrap();
+    assert_eq!(resolved.status.code(), Some(0), "{}", text(&resolved.stderr));
+    let second: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(workplace.path().join("out2/summary.json")).unwrap()).unwrap();
+    assert_eq!(second["weights_sha256"], summary["weights_sha256"]);
+    assert_eq!(second["losses"], summary["losses"]);
+}
+
+#[test]
+fn an_interrupt_ends_the_run_with_what_was_done() {
+    let workplace = workplace();
+    let mut child = plimsoll(workplace.path())
+        .args(["train", "run.toml", "--run-dir", "out", "--set", "train.steps=1000000", "--set", "parallel.data=2"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let metrics = workplace.path().join("out/metrics.jsonl");
+    let lines = || std::fs::read_to_string(&metrics).map_or(0, |lines| lines.lines().count());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while lines() < 3 && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let summary = std::fs::read(workplace.path().join("out/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
+    assert_eq!(summary["interrupted"], true);
+    let steps = summary["steps"].as_u64().unwrap();
+    assert!((3..1_000_000).contains(&steps));
+    assert_eq!(lines() as u64, steps);
+    assert_eq!(summary["losses"].as_array().unwrap().len() as u64, steps);
+}
+
+#[test]
+fn meta_runs_and_says_that_it_computes_nothing() {
+    let workplace = workplace();
+    let output = plimsoll(workplace.path())
+        .args(["train", "run.toml", "--run-dir", "out", "--device", "meta"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("no number computed"));
+    assert!(text(&output.stdout).contains("Every rank used what was planned"));
+}
+
+#[test]
+fn replay_tells_agreement_difference_and_nonsense_apart() {
+    let workplace = workplace();
+    let replay = |path: &Path| plimsoll(workplace.path()).arg("replay").arg(path).output().unwrap();
+    let output = replay(&golden("default_small.json.gz"));
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("0 mismatches"));
+    assert_eq!(replay(Path::new("corpus.txt")).status.code(), Some(2));
+    assert_eq!(replay(Path::new("missing.json")).status.code(), Some(2));
+}
+
+#[test]
+fn help_names_what_there_is() {
+    let output = plimsoll(Path::new(".")).arg("--help").output().unwrap();
+    let help = text(&output.stdout);
+    for command in ["train", "replay", "bench"] {
+        assert!(help.contains(command), "{help}");
+    }
+    let output = plimsoll(Path::new(".")).args(["train", "--help"]).output().unwrap();
+    let help = text(&output.stdout);
+    for argument in ["--set", "--ranks", "--device", "--run-dir"] {
+        assert!(help.contains(argument), "{help}");
+    }
+    assert!(!help.contains("cuda") && !help.contains("--resume"));
+}

@@ -1,0 +1,67 @@
+//! Runs of the trainer, in this process.
+
+use std::path::Path;
+
+use trainer::config::RunConfig;
+use trainer::{DeviceChoice, RunOptions, TrainError, TrainReport};
+
+/// A small GPT on text that is there.
+pub const GPT: &str = r#"
+[model]
+kind = "gpt"
+layers = 2
+heads = 2
+width = 32
+context = 32
+[data]
+kind = "text"
+paths = ["ARCHITECTURE.md", "crates/tensor/src/*.rs"]
+[train]
+steps = 6
+micro_batch = 2
+micro_batches = 4
+validation_micro_batches = 3
+validate_every = 4
+[optim]
+warmup_steps = 2
+[parallel]
+lanes = 4
+bucket_bytes = 65536
+"#;
+
+/// The five-layer MLP.
+pub const MLP: &str = r#"
+[model]
+kind = "mlp"
+sizes = [3, 300, 300, 400, 300, 100]
+[data]
+kind = "synthetic"
+[train]
+steps = 5
+micro_batch = 10
+micro_batches = 8
+[optim]
+kind = "sgd"
+learning_rate = 0.01
+momentum = 0.9
+[parallel]
+lanes = 4
+"#;
+
+/// A configuration of this test's own, its paths relative to the source tree.
+pub fn config(text: &str, overrides: &[&str]) -> RunConfig {
+    let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
+    RunConfig::parse(text, "test.toml", Path::new(env!("CARGO_MANIFEST_DIR")), &overrides).unwrap()
+}
+
+/// Trains with files in `directory`.
+pub fn train_in(directory: &Path, config: RunConfig, device: DeviceChoice) -> Result<TrainReport, TrainError> {
+    let run_dir = Some(directory.to_owned());
+    trainer::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })
+}
+
+/// Trains on the CPU, with files that are gone afterwards.
+pub fn train(text: &str, overrides: &[&str]) -> TrainReport {
+    let directory = tempfile::tempdir().unwrap();
+    train_in(&directory.path().join("run"), config(text, overrides), DeviceChoice::Cpu).unwrap()
+}
