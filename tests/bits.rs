@@ -1,4 +1,5 @@
 //! Every bit: the same losses and weights on any grid of ranks and any number of threads.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
@@ -19,10 +20,12 @@ fn course(text: &str, overrides: &[&str]) -> Course {
     }
 }
 
-/// Overrides that all runs of a row have, and the overrides that must not change a bit.
+/// A configuration, overrides that all runs of the row have, and the overrides that must not change a bit.
+type Row = (&'static str, &'static [&'static str], &'static [&'static [&'static str]]);
+
 #[test]
 fn grids_of_ranks() {
-    let table: [(&str, &[&str], &[&[&str]]); 5] = [
+    let table: &[Row] = &[
         (GPT, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
         (MLP, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
         // Several micro-batches a lane.
@@ -30,11 +33,7 @@ fn grids_of_ranks() {
         // Buckets of one gradient each, and one bucket for all.
         (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
         // SGD on the transformer, without clipping.
-        (
-            GPT,
-            &["optim.kind=sgd", "optim.clip_norm=0"],
-            &[&["parallel.data=1"], &["parallel.data=4"]],
-        ),
+        (GPT, &["optim.kind=sgd", "optim.clip_norm=0"], &[&["parallel.data=1"], &["parallel.data=4"]]),
     ];
     for (row, (text, common, variants)) in table.iter().enumerate() {
         let all = |variant: &[&'static str]| [*common, variant].concat();

@@ -1,4 +1,5 @@
 //! Every byte: what the dry run says is what the run uses, on every rank, byte for byte.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
@@ -90,7 +91,8 @@ fn memory_after_each_step_is_constant() {
     let run_dir = directory.path().join("run");
     train_in(&run_dir, config(GPT, &["train.steps=30", "parallel.data=2"]), DeviceChoice::Cpu).unwrap();
     let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
-    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 30);
     let of = |line: &serde_json::Value| (line["allocated_bytes"].as_u64(), line["reserved_bytes"].as_u64());
     assert!(of(&lines[1]).0.is_some());

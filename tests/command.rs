@@ -1,4 +1,5 @@
 //! The program as people and scripts meet it: exit statuses, sentences, files.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
@@ -28,13 +29,16 @@ fn workplace() -> tempfile::TempDir {
     std::fs::write(directory.path().join("corpus.txt"), line.repeat(100)).unwrap();
     std::fs::write(directory.path().join("empty.txt"), "").unwrap();
     let paths = r#"paths = ["ARCHITECTURE.md", "crates/tensor/src/*.rs"]"#;
-    std::fs::write(directory.path().join("run.toml"), GPT.replace(paths, r#"paths = ["corpus.txt"]"#)).unwrap();
+    std::fs::write(directory.path().join("run.toml"), GPT.replace(paths, r#"paths = ["corpus.txt"]"#))
+        .unwrap();
     directory
 }
 
 fn entries(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -42,7 +46,10 @@ fn entries(directory: &Path) -> Vec<String> {
 #[test]
 fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
     let table: &[(&[&str], &str)] = &[
-        (&["--set", "model.widht=64"], "--set model.widht=64: unknown key model.widht: did you mean model.width?"),
+        (
+            &["--set", "model.widht=64"],
+            "--set model.widht=64: unknown key model.widht: did you mean model.width?",
+        ),
         (&["--set", "model.layers=many"], "model.layers takes"),
         (&["--set", "model.layers=0"], "model.layers"),
         (&["--set", "model.width=33"], "model.width = 33 is not a multiple of model.heads = 2"),
@@ -64,7 +71,8 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
     let workplace = workplace();
     let before = entries(workplace.path());
     for (arguments, expected) in table {
-        let output = plimsoll(workplace.path()).args(["train", "run.toml"]).args(*arguments).output().unwrap();
+        let output =
+            plimsoll(workplace.path()).args(["train", "run.toml"]).args(*arguments).output().unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
@@ -110,12 +118,18 @@ fn one_of_several_processes_does_not_take_itself_for_all() {
 fn a_run_leaves_its_files_and_prints_memory_by_rank() {
     let workplace = workplace();
     let run = |arguments: &[&str]| {
-        plimsoll(workplace.path()).args(["train", "run.toml", "--run-dir", "out"]).args(arguments).output().unwrap()
+        plimsoll(workplace.path())
+            .args(["train", "run.toml", "--run-dir", "out"])
+            .args(arguments)
+            .output()
+            .unwrap()
     };
     let output = run(&["--set", "parallel.data=2", "--ranks", "2"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
-    for expected in ["memory by rank", "maximum", "Every rank used what was planned", "A sample", "Validation loss"] {
+    for expected in
+        ["memory by rank", "maximum", "Every rank used what was planned", "A sample", "Validation loss"]
+    {
         assert!(printed.contains(expected), "{expected} in {printed}");
     }
     assert!(text(&output.stderr).contains("step 6/6"));
@@ -144,7 +158,8 @@ fn a_run_leaves_its_files_and_prints_memory_by_rank() {
     assert!(out.join("summary.json").exists());
 
     // The resolved configuration gives the same run.
-    let resolved = plimsoll(workplace.path()).args(["train", "out/config.toml", "--run-dir", "out2"]).output().unwrap();
+    let resolved =
+        plimsoll(workplace.path()).args(["train", "out/config.toml", "--run-dir", "out2"]).output().unwrap();
     assert_eq!(resolved.status.code(), Some(0), "{}", text(&resolved.stderr));
     let second: serde_json::Value =
         serde_json::from_slice(&std::fs::read(workplace.path().join("out2/summary.json")).unwrap()).unwrap();
@@ -156,7 +171,16 @@ fn a_run_leaves_its_files_and_prints_memory_by_rank() {
 fn an_interrupt_ends_the_run_with_what_was_done() {
     let workplace = workplace();
     let mut child = plimsoll(workplace.path())
-        .args(["train", "run.toml", "--run-dir", "out", "--set", "train.steps=1000000", "--set", "parallel.data=2"])
+        .args([
+            "train",
+            "run.toml",
+            "--run-dir",
+            "out",
+            "--set",
+            "train.steps=1000000",
+            "--set",
+            "parallel.data=2",
+        ])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()

@@ -1,4 +1,5 @@
 //! The bytes of small programs, to the byte, on every device: the figures that PyTorch's allocator gives for them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
@@ -26,7 +27,8 @@ fn usage(device: &Device) -> (u64, u64) {
 fn two_tensors() {
     for device in devices() {
         let tensor = |mib: usize| {
-            Tensor::empty(&device, [mib * MIB / 4], DType::F32, Request::new(Category::Other, "test")).unwrap()
+            Tensor::empty(&device, [mib * MIB / 4], DType::F32, Request::new(Category::Other, "test"))
+                .unwrap()
         };
         let (first, second) = (tensor(4), tensor(16));
         assert_eq!(usage(&device), (20_971_520, 20_971_520));
@@ -42,8 +44,7 @@ fn two_tensors() {
 #[test]
 fn a_second_owner_keeps_memory_alive() {
     for device in devices() {
-        let first =
-            Tensor::zeros(&device, [MIB], DType::F32, Request::new(Category::Other, "test")).unwrap();
+        let first = Tensor::zeros(&device, [MIB], DType::F32, Request::new(Category::Other, "test")).unwrap();
         let second = first.view(MIB / 2, [MIB / 4]).unwrap();
         drop(first);
         assert_eq!(usage(&device).0, 4 * MIB as u64);
@@ -90,7 +91,8 @@ fn the_five_layer_mlp() {
 fn a_long_loop_is_constant() {
     for device in devices() {
         let mlp = five_layers(&device);
-        let slot = |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
+        let slot =
+            |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
         let slots: Vec<_> = mlp.parameters().list().iter().map(slot).collect();
         let mut optimizer = Optimizer::new(&device, &slots, Kind::Sgd { momentum: 0.9 }, 0.0).unwrap();
         let mut after = Vec::new();

@@ -1,4 +1,5 @@
 //! A two-layer GPT-2 and the five-layer MLP against recordings of PyTorch.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 

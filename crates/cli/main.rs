@@ -13,9 +13,11 @@ use clap::{Parser, Subcommand};
 /// Without a command it trains the built-in quickstart: a small GPT on Plimsoll's own source text, on two ranks.
 #[derive(Parser, Debug)]
 #[command(version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit status: 0 done; 1 the run failed; 2 the command line, configuration or data is wrong.\n\
+#[command(
+    after_help = "Exit status: 0 done; 1 the run failed; 2 the command line, configuration or data is wrong.\n\
     Environment: PLIMSOLL_LOG sets what is logged (error, warn, info, debug, trace); RAYON_NUM_THREADS the CPU \
-    threads, which never change a result.")]
+    threads, which never change a result."
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

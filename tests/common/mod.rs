@@ -1,7 +1,7 @@
 //! What several test files share.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-pub mod runs;
+pub(crate) mod runs;
 
 use std::path::PathBuf;
 
@@ -11,43 +11,45 @@ use safetensors::{Dtype, SafeTensors};
 use tensor::Tensor;
 
 /// A file of the recordings.
-pub fn golden(name: &str) -> PathBuf {
+pub(crate) fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
 /// The recorded tiny GPT-2 and MLP.
-pub struct Recording(Vec<u8>);
+pub(crate) struct Recording(Vec<u8>);
 
 impl Recording {
-    pub fn open() -> Self {
+    pub(crate) fn open() -> Self {
         Recording(std::fs::read(golden("gpt_tiny.safetensors")).unwrap())
     }
 
     /// A recorded array as f64, whatever it was recorded in.
-    pub fn values(&self, name: &str) -> Vec<f64> {
+    pub(crate) fn values(&self, name: &str) -> Vec<f64> {
         let file = SafeTensors::deserialize(&self.0).unwrap();
         let view = file.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}"));
         let bytes = view.data();
         match view.dtype() {
-            Dtype::F32 => bytes.chunks(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect(),
+            Dtype::F32 => {
+                bytes.chunks(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
+            }
             Dtype::F64 => bytes.chunks(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
             other => panic!("{name} is {other:?}"),
         }
     }
 
     /// A recorded integer array.
-    pub fn integers(&self, name: &str) -> Vec<u32> {
+    pub(crate) fn integers(&self, name: &str) -> Vec<u32> {
         let file = SafeTensors::deserialize(&self.0).unwrap();
         let bytes = file.tensor(name).unwrap().data().to_vec();
         bytes.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect()
     }
 
-    pub fn floats(&self, name: &str) -> Vec<f32> {
+    pub(crate) fn floats(&self, name: &str) -> Vec<f32> {
         self.values(name).into_iter().map(|v| v as f32).collect()
     }
 
     /// Sets every parameter to the recorded `{prefix}{name}`.
-    pub fn load(&self, parameters: &Parameters, prefix: &str) {
+    pub(crate) fn load(&self, parameters: &Parameters, prefix: &str) {
         for parameter in parameters.list() {
             parameter.tensor.set(&self.floats(&format!("{prefix}{}", parameter.name))).unwrap();
         }
@@ -55,7 +57,7 @@ impl Recording {
 }
 
 /// ‖found − expected‖ / ‖expected‖.
-pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
+pub(crate) fn relative(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let difference: f64 = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
     let size: f64 = expected.iter().map(|b| b * b).sum();
@@ -63,6 +65,6 @@ pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 /// A tensor of tokens or classes.
-pub fn tokens(device: &Device, values: &[u32], rows: usize, columns: usize) -> Tensor {
+pub(crate) fn tokens(device: &Device, values: &[u32], rows: usize, columns: usize) -> Tensor {
     Tensor::from_host(device, values, [rows, columns], Category::Input).unwrap()
 }

@@ -6,7 +6,7 @@ use trainer::config::RunConfig;
 use trainer::{DeviceChoice, RunOptions, TrainError, TrainReport};
 
 /// A small GPT on text that is there.
-pub const GPT: &str = r#"
+pub(crate) const GPT: &str = r#"
 [model]
 kind = "gpt"
 layers = 2
@@ -30,7 +30,7 @@ bucket_bytes = 65536
 "#;
 
 /// The five-layer MLP.
-pub const MLP: &str = r#"
+pub(crate) const MLP: &str = r#"
 [model]
 kind = "mlp"
 sizes = [3, 300, 300, 400, 300, 100]
@@ -49,19 +49,23 @@ lanes = 4
 "#;
 
 /// A configuration of this test's own, its paths relative to the source tree.
-pub fn config(text: &str, overrides: &[&str]) -> RunConfig {
+pub(crate) fn config(text: &str, overrides: &[&str]) -> RunConfig {
     let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
     RunConfig::parse(text, "test.toml", Path::new(env!("CARGO_MANIFEST_DIR")), &overrides).unwrap()
 }
 
 /// Trains with files in `directory`.
-pub fn train_in(directory: &Path, config: RunConfig, device: DeviceChoice) -> Result<TrainReport, TrainError> {
+pub(crate) fn train_in(
+    directory: &Path,
+    config: RunConfig,
+    device: DeviceChoice,
+) -> Result<TrainReport, TrainError> {
     let run_dir = Some(directory.to_owned());
     trainer::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })
 }
 
 /// Trains on the CPU, with files that are gone afterwards.
-pub fn train(text: &str, overrides: &[&str]) -> TrainReport {
+pub(crate) fn train(text: &str, overrides: &[&str]) -> TrainReport {
     let directory = tempfile::tempdir().unwrap();
     train_in(&directory.path().join("run"), config(text, overrides), DeviceChoice::Cpu).unwrap()
 }

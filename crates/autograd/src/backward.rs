@@ -53,7 +53,11 @@ impl Tape {
     }
 
     /// Backward from given gradients of some outputs.
-    pub fn backward_from(self, seeds: Vec<(Var, Tensor)>, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
+    pub fn backward_from(
+        self,
+        seeds: Vec<(Var, Tensor)>,
+        sink: &mut dyn GradientSink,
+    ) -> Result<LeafGradients> {
         self.run(seeds, None, &mut |_, rule| weight_half(rule, sink))
     }
 
@@ -119,7 +123,8 @@ fn from_root(node: &mut Node, loss: Option<&Var>) -> Result<Option<InputGradient
 /// Runs a rule on what has flowed to its outputs; `None` if nothing has, and then the rule is dropped unrun.
 fn from_outputs(node: &mut Node, flowing: &mut [Option<Tensor>]) -> Result<Option<InputGradients>> {
     let first = node.first_output as usize;
-    let outputs: Vec<_> = flowing[first..first + node.outputs as usize].iter_mut().map(Option::take).collect();
+    let outputs: Vec<_> =
+        flowing[first..first + node.outputs as usize].iter_mut().map(Option::take).collect();
     if outputs.iter().all(Option::is_none) {
         return Ok(None);
     }
@@ -148,7 +153,9 @@ fn weight_half(rule: Box<dyn Rule>, sink: &mut dyn GradientSink) -> Result<()> {
 
 fn name(error: AutogradError, operator: &'static str) -> AutogradError {
     match error {
-        AutogradError::Tensor(source) => AutogradError::Operator { operator: format!("{operator}.backward"), source },
+        AutogradError::Tensor(source) => {
+            AutogradError::Operator { operator: format!("{operator}.backward"), source }
+        }
         other => other,
     }
 }

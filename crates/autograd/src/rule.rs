@@ -38,7 +38,11 @@ pub trait Rule {
 
     /// The gradients of the inputs from those of the outputs (`None`: nothing flowed back there); `wanted` says
     /// which inputs need one. Keeps what the weight half needs and drops the rest.
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Vec<Option<Tensor>>>;
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>>;
 
     /// The gradients of the inputs when the single output is the root of backward, whose gradient is 1. A loss that
     /// computed its gradient in forward returns it as it is; `None`: pass a 1 to [`Rule::backward_input`] instead.

@@ -21,7 +21,8 @@ pub trait GradientSink {
     fn ready(&mut self, use_id: UseId) -> Result<()>;
 }
 
-type Hook = Box<dyn FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>>;
+type Hook =
+    Box<dyn FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>>;
 
 /// The plain sink: one tensor per use, made at the first backward pass and added to by the next ones.
 #[derive(Default)]
@@ -44,7 +45,8 @@ impl Gradients {
     /// Calls `hook` with every gradient as backward completes it.
     pub fn on_ready(
         &mut self,
-        hook: impl FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + 'static,
+        hook: impl FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>
+        + 'static,
     ) {
         self.hooks.push(Box::new(hook));
     }

@@ -140,7 +140,10 @@ impl Tape {
         let of_node = |node: &Node| {
             let (module, operator) = (node.module, node.rule.operator());
             let saved = node.rule.saved();
-            saved.iter().map(|s| SavedBytes { module, operator, name: s.name, bytes: s.tensor.bytes() }).collect()
+            saved
+                .iter()
+                .map(|s| SavedBytes { module, operator, name: s.name, bytes: s.tensor.bytes() })
+                .collect()
         };
         graph.nodes.iter().flat_map(|node| -> Vec<SavedBytes> { of_node(node) }).collect()
     }

@@ -2,7 +2,12 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use collective::Communicator;
+use collective::threads::{Options, run};
 use common::{Number, Outcome, STREAM, buffer, everywhere, filled, tree_sum, value};
 use device::Device;
 use half::{bf16, f16};
@@ -213,4 +218,28 @@ fn control_messages_arrive_whole() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn a_barrier_waits_for_everybody() {
+    for world_size in 2..=6 {
+        let come = Arc::new([const { AtomicUsize::new(0) }; 2]);
+        let outcome = run(world_size, Options::default(), move |mut communicator| -> Outcome<()> {
+            for late in 0..world_size {
+                for (plane, come) in come.iter().enumerate() {
+                    if communicator.rank() == late {
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    come.fetch_add(1, Ordering::SeqCst);
+                    match plane {
+                        0 => communicator.control.barrier()?,
+                        _ => communicator.data.barrier(STREAM)?,
+                    }
+                    assert!(come.load(Ordering::SeqCst) >= (late + 1) * world_size);
+                }
+            }
+            Ok(())
+        });
+        outcome.unwrap();
+    }
 }

@@ -47,7 +47,9 @@ impl NnError {
     /// Adds where in the model it happened.
     pub(crate) fn inside(self, name: &str) -> Self {
         match self {
-            NnError::Module { module, source } => NnError::Module { module: format!("{name}.{module}"), source },
+            NnError::Module { module, source } => {
+                NnError::Module { module: format!("{name}.{module}"), source }
+            }
             other => NnError::Module { module: name.to_owned(), source: Box::new(other) },
         }
     }

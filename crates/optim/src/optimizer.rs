@@ -60,7 +60,12 @@ impl Optimizer {
     pub fn new(device: &Device, slots: &[Slot], kind: Kind, weight_decay: f32) -> Result<Self> {
         let zeros = |slot: &Slot, operator: &'static str| {
             let _scope = device.module(&slot.name);
-            Tensor::zeros(device, slot.weight.shape(), DType::F32, Request::new(Category::OptimizerState, operator))
+            Tensor::zeros(
+                device,
+                slot.weight.shape(),
+                DType::F32,
+                Request::new(Category::OptimizerState, operator),
+            )
         };
         let state = |slot: &Slot| -> Result<State> {
             Ok(match kind {
@@ -77,7 +82,12 @@ impl Optimizer {
     }
 
     /// One update from `gradients`, one per slot in order, each multiplied by the norm's clipping factor if given.
-    pub fn step(&mut self, gradients: &[Tensor], learning_rate: f32, norm: Option<&GradientNorm>) -> Result<()> {
+    pub fn step(
+        &mut self,
+        gradients: &[Tensor],
+        learning_rate: f32,
+        norm: Option<&GradientNorm>,
+    ) -> Result<()> {
         let factor = norm.map(GradientNorm::result);
         let step = self.steps + 1;
         match self.kind {
@@ -88,7 +98,8 @@ impl Optimizer {
             }
             Kind::Sgd { momentum } => {
                 let first_step = step == 1;
-                let hyper = sgd::Hyper { learning_rate, momentum, weight_decay: self.weight_decay, first_step };
+                let hyper =
+                    sgd::Hyper { learning_rate, momentum, weight_decay: self.weight_decay, first_step };
                 sgd::step(&self.sgd_items(gradients), &hyper, factor)?;
             }
         }
@@ -108,7 +119,11 @@ impl Optimizer {
     fn sgd_items<'a>(&'a self, gradients: &'a [Tensor]) -> Vec<sgd::Item<'a>> {
         let slots = self.slots.iter().zip(&self.states).zip(gradients);
         slots
-            .map(|((slot, state), gradient)| sgd::Item { weight: &slot.weight, gradient, momentum: state.first.as_ref() })
+            .map(|((slot, state), gradient)| sgd::Item {
+                weight: &slot.weight,
+                gradient,
+                momentum: state.first.as_ref(),
+            })
             .collect()
     }
 

@@ -36,7 +36,8 @@ mod tests {
     #[test]
     fn rises_then_falls_towards_the_minimum() {
         let schedule = Schedule { peak: 1e-3, minimum: 1e-4, warmup_steps: 5, steps: 20 };
-        let close = |step: u64, expected: f64| assert!((f64::from(schedule.rate(step)) - expected).abs() < 1e-9);
+        let close =
+            |step: u64, expected: f64| assert!((f64::from(schedule.rate(step)) - expected).abs() < 1e-9);
         close(0, 2e-4);
         close(4, 1e-3);
         close(5, 1e-3);

@@ -59,6 +59,8 @@ impl RankGrid {
 
     /// The ranks of each data-parallel group: those that hold the same stage.
     pub fn data_groups(&self) -> Vec<Vec<usize>> {
-        (0..self.pipeline).map(|stage| (0..self.data).map(|replica| replica * self.pipeline + stage).collect()).collect()
+        (0..self.pipeline)
+            .map(|stage| (0..self.data).map(|replica| replica * self.pipeline + stage).collect())
+            .collect()
     }
 }

@@ -38,9 +38,12 @@ impl DeviceChoice {
             "cpu" => Ok(DeviceChoice::Cpu),
             "meta" => Ok(DeviceChoice::Meta),
             "cuda" => Err(TrainError::Refused(
-                "--device cuda: training on GPUs is not built yet; --device cpu trains on the host".to_owned(),
+                "--device cuda: training on GPUs is not built yet; --device cpu trains on the host"
+                    .to_owned(),
             )),
-            other => Err(TrainError::Refused(format!("--device {other}: auto, cpu and meta are the devices"))),
+            other => {
+                Err(TrainError::Refused(format!("--device {other}: auto, cpu and meta are the devices")))
+            }
         }
     }
 
@@ -142,7 +145,10 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
     let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved());
     if let Some(plan) = most {
         let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
-        tracing::info!("planned: at most {allocated} bytes allocated and {reserved} reserved, on rank {}", plan.rank);
+        tracing::info!(
+            "planned: at most {allocated} bytes allocated and {reserved} reserved, on rank {}",
+            plan.rank
+        );
     }
 }
 
@@ -157,7 +163,8 @@ fn report(
     };
     // A run that was ended early may not have come to its peaks.
     let compared = if first.course.interrupted { &[] } else { plans };
-    let unplanned = first.ranks.iter().zip(compared).filter(|(ran, plan)| !plan.agrees(ran)).map(|(ran, _)| ran.rank);
+    let unplanned =
+        first.ranks.iter().zip(compared).filter(|(ran, plan)| !plan.agrees(ran)).map(|(ran, _)| ran.rank);
     let unplanned = unplanned.collect();
     let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
     let summary = directory.write_summary(setup, &first)?;
@@ -199,7 +206,9 @@ impl fmt::Display for TrainReport {
         if let Some(loss) = self.validation_loss {
             write!(f, "Validation loss {loss:.4} nats")?;
             match self.bigram_entropy {
-                Some(entropy) => writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?,
+                Some(entropy) => {
+                    writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?
+                }
                 None => writeln!(f)?,
             }
         }
@@ -226,7 +235,8 @@ mod tests {
             (&[("PMI_SIZE", "two")], false),
         ];
         for (variables, refused) in cases {
-            let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+            let get =
+                |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
             assert_eq!(refuse_launcher(get).is_err(), refused, "{variables:?}");
         }
     }

@@ -49,7 +49,8 @@ impl Layout {
             let driver_calls = (statistics.num_device_alloc, statistics.num_device_free);
             let snapshot = allocator.snapshot();
             let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
-            let blocks = blocks.map(|b| (b.address, b.size, b.state == memory::BlockState::Inactive)).collect();
+            let blocks =
+                blocks.map(|b| (b.address, b.size, b.state == memory::BlockState::Inactive)).collect();
             Layout { blocks, driver_calls }
         })
     }
@@ -92,7 +93,8 @@ pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
     let mut roles: Vec<Role> = Vec::new();
     for rank in 0..setup.config.world_size() {
         let role = Role::of(setup, rank)?;
-        let known = roles.iter().position(|other| *other == role).map(|index| plans[index].statistics.clone());
+        let known =
+            roles.iter().position(|other| *other == role).map(|index| plans[index].statistics.clone());
         let statistics = match known {
             Some(statistics) => statistics,
             None => plan(setup, rank).map_err(|error| explain(setup, rank, error))?.statistics,

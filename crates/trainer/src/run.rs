@@ -129,9 +129,10 @@ fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let all = worker.communicator.control.all_gather(own.as_bytes())?;
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(own),
-        Some(rank) => {
-            Err(TrainError::Rank { rank, reason: "its weights are not those of rank 0 after training".to_owned() })
-        }
+        Some(rank) => Err(TrainError::Rank {
+            rank,
+            reason: "its weights are not those of rank 0 after training".to_owned(),
+        }),
     }
 }
 

@@ -76,7 +76,8 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         }
         let duration = std::mem::replace(&mut began, Instant::now()).elapsed();
         course.steps = step + 1;
-        course.interrupted = agree_to_stop(&mut *worker.communicator.control, interrupt)? && step + 1 < calendar.steps;
+        course.interrupted =
+            agree_to_stop(&mut *worker.communicator.control, interrupt)? && step + 1 < calendar.steps;
         let mut validation_loss = None;
         if calendar.validates_after(step) {
             validation_loss = Some(worker.validate()?);

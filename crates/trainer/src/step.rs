@@ -24,8 +24,11 @@ impl Worker {
         for micro_batch in self.grid.micro_batches(count) {
             let micro_batch = micro_batch as u64;
             let number = step * count as u64 + micro_batch;
-            self.micro_batch(number)
-                .map_err(|source| TrainError::Step { step, micro_batch, source: Box::new(source) })?;
+            self.micro_batch(number).map_err(|source| TrainError::Step {
+                step,
+                micro_batch,
+                source: Box::new(source),
+            })?;
         }
         self.update(step)
     }

@@ -105,7 +105,8 @@ impl Worker {
         let bucket_bytes = usize::try_from(parallel.bucket_bytes).unwrap_or(usize::MAX);
         let options = ReductionOptions { lanes, data: parallel.data, bucket_bytes };
         let reduction = GradientReduction::new(&device, model.parameters(), options)?;
-        let slot = |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
+        let slot =
+            |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
         let slots: Vec<_> = model.parameters().list().iter().map(slot).collect();
         let (kind, weight_decay) = build::optimizer_kind(config);
         let optimizer = Optimizer::new(&device, &slots, kind, weight_decay)?;
@@ -166,6 +167,9 @@ impl Worker {
 
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("grid", &self.grid).field("device", &self.device).finish_non_exhaustive()
+        f.debug_struct("Worker")
+            .field("grid", &self.grid)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
     }
 }

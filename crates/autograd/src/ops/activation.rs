@@ -36,7 +36,11 @@ impl Rule for ActivationRule {
         self.saved.iter().map(|t| Saved::new("saved", t)).collect()
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, _wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
         let Some(saved) = self.saved.take() else { return Ok(vec![Some(gradient)]) };
         Ok(vec![Some(ops::activation::backward(gradient, &saved, self.activation)?)])

@@ -27,7 +27,11 @@ impl Rule for AddRule {
         Vec::new()
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
         Ok(wanted.iter().map(|wanted| wanted.then(|| gradient.clone())).collect())
     }

@@ -47,9 +47,15 @@ impl Rule for AttentionRule {
         self.saved.as_ref().map(AttentionSaved::list).unwrap_or_default()
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, _wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
-        let Some(AttentionSaved { qkv, output, logsumexp }) = self.saved.take() else { return Ok(vec![None]) };
+        let Some(AttentionSaved { qkv, output, logsumexp }) = self.saved.take() else {
+            return Ok(vec![None]);
+        };
         Ok(vec![Some(ops::attention::backward(&gradient, &qkv, &output, &logsumexp, self.heads)?)])
     }
 }

@@ -33,7 +33,11 @@ impl Rule for CrossEntropyRule {
         self.gradient.iter().map(|t| Saved::new("gradient", t)).collect()
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, _wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         let factor = only(outputs)?;
         if let Some(gradient) = &self.gradient {
             ops::scale::by(gradient, &factor)?;

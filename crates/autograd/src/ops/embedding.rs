@@ -45,7 +45,11 @@ impl Rule for EmbeddingRule {
         true
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, _wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         self.gradient = Some(only(outputs)?);
         Ok(Vec::new())
     }

@@ -49,8 +49,13 @@ pub fn residual_layer_norm(
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_layer_norm";
     let (residual_values, branch_values) = (residual.tensor(), branch.tensor());
-    let forward =
-        ops::layer_norm::forward_residual(residual_values, branch_values, gamma.tensor(), beta.tensor(), epsilon);
+    let forward = ops::layer_norm::forward_residual(
+        residual_values,
+        branch_values,
+        gamma.tensor(),
+        beta.tensor(),
+        epsilon,
+    );
     let (sum, ops::layer_norm::Output { output, mean, rstd }) = named(OPERATOR, forward)?;
     let rule = || LayerNormRule {
         operator: OPERATOR,
@@ -74,21 +79,36 @@ impl Rule for LayerNormRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        vec![Saved::new("x", &self.x), Saved::new("mean", &self.mean), Saved::new("deviation", &self.deviation)]
+        vec![
+            Saved::new("x", &self.x),
+            Saved::new("mean", &self.mean),
+            Saved::new("deviation", &self.deviation),
+        ]
     }
 
     fn has_weights(&self) -> bool {
         true
     }
 
-    fn backward_input(&mut self, mut outputs: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        mut outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         let normalised = outputs.pop().flatten();
         let sum = outputs.pop().flatten();
         // Nothing read the normalised value: only the sum's gradient passes through.
         let Some(gradient) = normalised else { return Ok(wanted.iter().map(|_| sum.clone()).collect()) };
         let input = if wanted.contains(&true) {
             let (gamma, x) = (self.gamma.tensor(), &self.x);
-            Some(ops::layer_norm::backward_input(&gradient, sum.as_ref(), x, gamma, &self.mean, &self.deviation)?)
+            Some(ops::layer_norm::backward_input(
+                &gradient,
+                sum.as_ref(),
+                x,
+                gamma,
+                &self.mean,
+                &self.deviation,
+            )?)
         } else {
             None
         };

@@ -24,7 +24,13 @@ pub struct LinearRule {
 }
 
 /// `x` is [.., in], `weight` [out, in], `bias` [out]; the result is [.., out].
-pub fn linear(tape: &Tape, x: Var, weight: &Weight, bias: Option<&Weight>, activation: Activation) -> Result<Var> {
+pub fn linear(
+    tape: &Tape,
+    x: Var,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    activation: Activation,
+) -> Result<Var> {
     let forward = ops::linear::forward(x.tensor(), weight.tensor(), bias.map(Weight::tensor), activation);
     let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
     let activated = match activation {
@@ -56,7 +62,11 @@ impl Rule for LinearRule {
         true
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         let mut gradient = only(outputs)?;
         if let Some(activated) = self.activated.take() {
             gradient = ops::linear::backward_activation(gradient, &activated, self.activation)?;

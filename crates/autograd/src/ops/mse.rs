@@ -38,7 +38,11 @@ impl Rule for MseRule {
         vec![Saved::new("prediction", &self.prediction), Saved::new("target", &self.target)]
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, _wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
         let gradient = self.gradient()?;
         ops::scale::by(&gradient, &only(outputs)?)?;
         Ok(vec![Some(gradient)])

@@ -28,7 +28,8 @@ impl CausalSelfAttention {
     ) -> Result<Self> {
         let name = |part: &str| format!("{prefix}.{part}");
         let qkv = Linear::new(parameters, &name("attn_qkv"), width, 3 * width, init, Activation::None)?;
-        let projection = Linear::new(parameters, &name("attn_proj"), width, width, projection, Activation::None)?;
+        let projection =
+            Linear::new(parameters, &name("attn_proj"), width, width, projection, Activation::None)?;
         Ok(CausalSelfAttention { qkv, projection, heads })
     }
 

@@ -26,7 +26,8 @@ impl FeedForward {
     ) -> Result<Self> {
         let name = |part: &str| format!("{prefix}.{part}");
         let expand = Linear::new(parameters, &name("mlp_fc"), width, 4 * width, init, Activation::Gelu)?;
-        let projection = Linear::new(parameters, &name("mlp_proj"), 4 * width, width, projection, Activation::None)?;
+        let projection =
+            Linear::new(parameters, &name("mlp_proj"), 4 * width, width, projection, Activation::None)?;
         Ok(FeedForward { expand, projection })
     }
 

@@ -90,7 +90,9 @@ impl Model for Gpt {
             (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
             (None, Input::Hidden(hidden)) => hidden,
             (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
-            (None, Input::Batch(_)) => return Err(NnError::StageInput { expected: "the stage before's output" }),
+            (None, Input::Batch(_)) => {
+                return Err(NnError::StageInput { expected: "the stage before's output" });
+            }
         };
         let mut stream = Residual::new(start);
         for block in &self.blocks {

@@ -29,8 +29,11 @@ impl BucketLayout {
     /// Places the gradients of `sizes` elements (index: use), last use first, closing a bucket before it
     /// would exceed `bucket_elements`; a larger gradient has a bucket of its own.
     pub fn new(sizes: &[usize], bucket_elements: usize, ranks: usize) -> Self {
-        let mut layout =
-            BucketLayout { elements: Vec::new(), members: Vec::new(), places: vec![Place { bucket: 0, offset: 0 }; sizes.len()] };
+        let mut layout = BucketLayout {
+            elements: Vec::new(),
+            members: Vec::new(),
+            places: vec![Place { bucket: 0, offset: 0 }; sizes.len()],
+        };
         let mut filled = 0;
         for (index, size) in sizes.iter().enumerate().rev() {
             let size = size.next_multiple_of(ALIGNMENT);

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn numbers_that_do_not_divide_are_refused() {
-        for (lanes, micro_batches, data) in [(3, 3, 1), (4, 6, 1), (4, 4, 3), (4, 4, 8), (0, 0, 1), (4, 4, 0)] {
+        for (lanes, micro_batches, data) in [(3, 3, 1), (4, 6, 1), (4, 4, 3), (4, 4, 8), (0, 0, 1), (4, 4, 0)]
+        {
             assert!(Lanes::new(lanes, micro_batches, data).is_err(), "{lanes} {micro_batches} {data}");
         }
     }

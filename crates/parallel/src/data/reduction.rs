@@ -63,7 +63,8 @@ impl GradientReduction {
         let scratch = match options.data {
             1 => None,
             _ => {
-                let request = Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
+                let request =
+                    Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
                 Some(Tensor::empty(device, [layout.largest().max(loss)], DType::F32, request)?)
             }
         };
@@ -126,7 +127,8 @@ impl GradientReduction {
     pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
         let expected = self.options.lanes.micro_batches();
         if self.micro_batch != expected {
-            let problem = format!("a step has {expected} micro-batches on this rank, and {} ran", self.micro_batch);
+            let problem =
+                format!("a step has {expected} micro-batches on this rank, and {} ran", self.micro_batch);
             return Err(ParallelError::Grid(problem));
         }
         if let Some(bucket) = self.missing.iter().position(|missing| *missing > 0) {
@@ -216,7 +218,8 @@ impl std::fmt::Debug for MicroBatchSink<'_> {
 
 impl MicroBatchSink<'_> {
     fn place(&self, use_id: UseId) -> autograd::Result<Place> {
-        let unknown = || AutogradError::NoTarget { use_id: use_id.0, reason: "it was not registered".to_owned() };
+        let unknown =
+            || AutogradError::NoTarget { use_id: use_id.0, reason: "it was not registered".to_owned() };
         self.reduction.layout.place(use_id).ok_or_else(unknown)
     }
 }

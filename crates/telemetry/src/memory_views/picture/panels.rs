@@ -17,20 +17,22 @@ const PLOT: f64 = WIDTH - LEFT - 8.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 26.0;
 /// Blocks drawn one by one; of more, the smallest in bytes times life are left out.
-const BLOCKS: usize = 8000;
+const BLOCKS: usize = 5000;
 /// Columns that a long history is reduced to.
 const COLUMNS: usize = 1100;
 
 /// A panel's coordinates.
 struct Frame {
     height: f64,
-    end: f64,
+    /// The first event number shown, and the last.
+    begin: usize,
+    end: usize,
     most: f64,
 }
 
 impl Frame {
     fn x(&self, time: usize) -> f64 {
-        LEFT + PLOT * time as f64 / self.end
+        LEFT + PLOT * time.saturating_sub(self.begin) as f64 / (self.end - self.begin).max(1) as f64
     }
 
     fn y(&self, bytes: u64) -> f64 {
@@ -54,9 +56,9 @@ impl Frame {
         }
         let below = TOP + self.height;
         let mut last = f64::NEG_INFINITY;
-        for (step, begin) in &lives.steps {
+        for (step, begin) in lives.steps.iter().filter(|(_, begin)| *begin >= self.begin) {
             let x = self.x(*begin);
-            if x - last < 46.0 {
+            if x - last < 76.0 {
                 continue;
             }
             last = x;
@@ -109,7 +111,7 @@ fn columns(curves: &[Moment]) -> Vec<usize> {
 /// Stacked areas of what is in use by category, under the line of what is held.
 pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Moment], peak: usize) {
     let most = curves.iter().map(|(used, held)| (*held).max(used.iter().sum())).max().unwrap_or(0).max(1);
-    let frame = Frame { height: 240.0, end: lives.end as f64, most: most as f64 * 1.04 };
+    let frame = Frame { height: 240.0, begin: 0, end: lives.end, most: most as f64 * 1.04 };
     *page += "<h2>Bytes in use, by category</h2>\n";
     frame.open(page, lives, "bytes in use over time");
     let columns = columns(curves);
@@ -161,16 +163,29 @@ fn mark_peak(page: &mut String, frame: &Frame, curves: &[Moment], peak: usize) {
     );
 }
 
+/// Where a panel of blocks begins: at the start, or at the first step from which on all blocks can be drawn.
+fn window(lives: &Lifetimes) -> usize {
+    let mut ends: Vec<usize> = lives.blocks.iter().map(|b| b.end).collect();
+    ends.sort_unstable();
+    let alive_from = |begin: usize| ends.len() - ends.partition_point(|end| *end <= begin);
+    if alive_from(0) <= BLOCKS {
+        return 0;
+    }
+    let mut steps = lives.steps.iter().map(|(_, begin)| *begin);
+    steps.clone().find(|begin| alive_from(*begin) <= BLOCKS).or_else(|| steps.next_back()).unwrap_or(0)
+}
+
 /// Every block as a rectangle: across from its allocation to its return, up at its place in its segment.
 pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
     let Placed { segments, blocks, height } = place(lives);
     let most = height.max(1);
-    let frame = Frame { height: 460.0, end: lives.end as f64, most: most as f64 * 1.01 };
+    let begin = window(lives);
+    let frame = Frame { height: 460.0, begin, end: lives.end, most: most as f64 * 1.01 };
     *page += "<h2>Where the blocks are</h2>\n<p class=\"note\">Each grey band is memory held from the device, from \
               when it was taken to when it was given back; each coloured piece is a block in it. Grey that stays \
               between colours is what cannot be used in one piece.</p>\n";
     frame.open(page, lives, "blocks in their segments over time");
-    for (segment, bottom) in segments {
+    for (segment, bottom) in segments.into_iter().filter(|(segment, _)| segment.end > begin) {
         let (x, y) = (frame.x(segment.begin), frame.y(bottom + segment.size));
         let (width, height) = (frame.x(segment.end) - x, frame.y(bottom) - y);
         let _ = writeln!(
@@ -181,7 +196,7 @@ pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
             segment.address
         );
     }
-    let mut drawn: Vec<(BlockLife, u64)> = blocks;
+    let mut drawn: Vec<(BlockLife, u64)> = blocks.into_iter().filter(|(life, _)| life.end > begin).collect();
     let area = |life: &BlockLife| u128::from(life.size) * (life.end - life.begin).max(1) as u128;
     drawn.sort_by_key(|(life, _)| std::cmp::Reverse(area(life)));
     let left_out = drawn.split_off(drawn.len().min(BLOCKS));
@@ -189,6 +204,9 @@ pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
         draw_block(page, &frame, life, *bottom);
     }
     *page += "</svg>\n";
+    if let Some((step, _)) = lives.steps.iter().find(|(_, first)| begin > 0 && *first == begin) {
+        let _ = writeln!(page, "<p class=\"note\">Shown from step {step} on.</p>");
+    }
     if !left_out.is_empty() {
         let _ = writeln!(
             page,

@@ -1,0 +1,140 @@
+//! Buffers, the rules of access to them, and what the allocator counts, on both backends.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+use device::{Backend, Category, Description, Device, DeviceError, DeviceOptions, Request, StreamKind};
+
+fn devices(options: &DeviceOptions) -> [Device; 2] {
+    [Device::cpu(3, options).unwrap(), Device::meta(3, Description::host(), options).unwrap()]
+}
+
+fn request() -> Request {
+    Request::new(Category::Other, "test")
+}
+
+#[test]
+fn a_region_has_many_readers_or_one_writer() {
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let buffer = device.allocate(64, request()).unwrap();
+    let first = buffer.read::<f32>(0, 8).unwrap();
+    let second = buffer.read::<f32>(16, 8).unwrap();
+    assert!(matches!(buffer.write::<f32>(28, 4), Err(DeviceError::Aliased { access: "write", .. })));
+    let mut apart = buffer.write::<f32>(48, 4).unwrap();
+    apart[0] = 2.0;
+    assert!(matches!(buffer.read::<f32>(60, 1), Err(DeviceError::Aliased { access: "read", .. })));
+    drop((first, second, apart));
+    assert_eq!(buffer.write::<f32>(0, 16).unwrap()[12], 2.0);
+}
+
+#[test]
+fn what_lies_outside_or_askew_is_refused() {
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let buffer = device.allocate(10, request()).unwrap();
+    let refused =
+        |offset, len| matches!(buffer.read::<f32>(offset, len), Err(DeviceError::OutOfBounds { .. }));
+    assert!(
+        refused(0, 3) && refused(2, 1) && refused(8, 1) && refused(usize::MAX, 1) && refused(0, usize::MAX)
+    );
+    assert!(buffer.read::<f32>(4, 1).is_ok());
+    let four = buffer.region(0, 4);
+    assert!(matches!(device.copy_from_host(&[1.0_f32; 2], four), Err(DeviceError::Length { .. })));
+    assert!(device.zero(buffer.region(0, 3)).is_err());
+}
+
+#[test]
+fn host_and_device_copies() {
+    for device in devices(&DeviceOptions::default()) {
+        let (a, b) = (device.allocate(400, request()).unwrap(), device.allocate(400, request()).unwrap());
+        let values: Vec<f32> = (0..100).map(|i| i as f32).collect();
+        device.copy_from_host(&values, a.region(0, 400)).unwrap();
+        device.copy(a.region(0, 200), b.region(200, 200)).unwrap();
+        device.zero(b.region(0, 200)).unwrap();
+        let mut back = vec![-1.0_f32; 100];
+        device.copy_to_host(b.region(0, 400), &mut back).unwrap();
+        let expected: Vec<f32> = match device.backend() {
+            Backend::Cpu => (0..100).map(|i| if i < 50 { 0.0 } else { (i - 50) as f32 }).collect(),
+            Backend::Meta => vec![0.0; 100],
+        };
+        assert_eq!(back, expected);
+        if device.is_meta() {
+            assert!(matches!(a.read::<f32>(0, 1), Err(DeviceError::NotOnHost { .. })));
+        }
+    }
+}
+
+#[test]
+fn a_buffer_dropped_on_another_thread_returns() {
+    for device in devices(&DeviceOptions::default()) {
+        let buffers: Vec<_> = (1..50).map(|i| device.allocate(1000 * i, request()).unwrap()).collect();
+        std::thread::spawn(move || drop(buffers)).join().unwrap();
+        assert_eq!(device.statistics().allocated(), 0);
+        device.empty_cache().unwrap();
+        assert_eq!(device.statistics().reserved(), 0);
+    }
+}
+
+#[test]
+fn out_of_memory_says_who_asked_for_how_much() {
+    let options = DeviceOptions { limit_bytes: Some(8 << 20), ..DeviceOptions::default() };
+    for device in devices(&options) {
+        let kept = device.allocate(1 << 20, request()).unwrap();
+        let error =
+            device.allocate(30 << 20, Request::new(Category::Activation, "linear.forward")).unwrap_err();
+        let DeviceError::Allocation { rank: 3, operator: "linear.forward", bytes, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(*bytes, 30 << 20);
+        let text = error.to_string();
+        assert!(text.contains("rank 3") && text.contains("linear.forward"), "{text}");
+        assert_eq!(device.statistics().num_ooms, 1);
+        drop(kept);
+    }
+}
+
+#[test]
+fn nothing_is_asked_for_nothing() {
+    for device in devices(&DeviceOptions::default()) {
+        let none = device.allocate(0, request()).unwrap();
+        assert_eq!((none.bytes(), device.statistics().reserved()), (0, 0));
+    }
+}
+
+#[test]
+fn modules_label_allocations_and_streams_have_their_own_blocks() {
+    for device in devices(&DeviceOptions::default()) {
+        device.with_allocator(|allocator| allocator.record_history(100));
+        let outer = device.module("h.0");
+        let inner = device.module("mlp_fc");
+        let first = device.allocate(512, request()).unwrap();
+        drop(inner);
+        let second = device.allocate(512, request().on(StreamKind::Reduce)).unwrap();
+        drop(outer);
+        let (labels, segments) = device.with_allocator(|allocator| {
+            let snapshot = allocator.snapshot();
+            let events = snapshot.events.iter().filter(|event| event.action == memory::Action::Alloc);
+            let labels: Vec<_> =
+                events.map(|event| snapshot.labels.name(event.tag.module).to_owned()).collect();
+            (labels, snapshot.segments.len())
+        });
+        assert_eq!(labels, ["h.0.mlp_fc", "h.0"]);
+        assert_eq!(segments, 2);
+        let event = device.record(StreamKind::Reduce);
+        device.wait(StreamKind::Compute, event);
+        assert_eq!((event.stream(), event.sequence()), (StreamKind::Reduce, 0));
+        drop((first, second));
+    }
+}
+
+#[test]
+fn expandable_segments_hold_real_memory() {
+    let settings = memory::Settings::parse("expandable_segments:True").unwrap();
+    let device = Device::cpu(0, &DeviceOptions { settings, limit_bytes: None }).unwrap();
+    let first = device.allocate(30 << 20, request()).unwrap();
+    device.copy_from_host(&vec![1.5_f32; 30 << 18], first.region(0, 30 << 20)).unwrap();
+    assert_eq!(first.read::<f32>((30 << 20) - 4, 1).unwrap()[0], 1.5);
+    drop(first);
+    device.empty_cache().unwrap();
+    assert_eq!(device.statistics().reserved(), 0);
+    // Pages that came back are zero again.
+    let again = device.allocate(30 << 20, request()).unwrap();
+    assert!(again.read::<f32>(0, 30 << 18).unwrap().iter().all(|value| *value == 0.0));
+}
