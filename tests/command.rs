@@ -230,13 +230,13 @@ fn replay_tells_agreement_difference_and_nonsense_apart() {
 fn help_names_what_there_is() {
     let output = plimsoll(Path::new(".")).arg("--help").output().unwrap();
     let help = text(&output.stdout);
-    for command in ["train", "replay", "bench"] {
+    for command in ["train", "sample", "replay", "bench"] {
         assert!(help.contains(command), "{help}");
     }
     let output = plimsoll(Path::new(".")).args(["train", "--help"]).output().unwrap();
     let help = text(&output.stdout);
-    for argument in ["--set", "--ranks", "--device", "--run-dir"] {
+    for argument in ["--set", "--ranks", "--device", "--run-dir", "--resume"] {
         assert!(help.contains(argument), "{help}");
     }
-    assert!(!help.contains("cuda") && !help.contains("--resume"));
+    assert!(!help.contains("cuda"));
 }

@@ -2,6 +2,7 @@
 
 mod bench_allocator;
 mod replay;
+mod sample;
 mod train;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Train(train::Arguments),
+    Sample(sample::Arguments),
     /// Drive the caching allocator with recordings of another one and compare every counter, address and event
     Replay(replay::ReplayArgs),
     /// Measure a part of Plimsoll
@@ -42,6 +44,7 @@ enum Bench {
 fn main() -> ExitCode {
     match Arguments::parse().command.unwrap_or_else(|| Command::Train(train::Arguments::default())) {
         Command::Train(arguments) => train::run(&arguments),
+        Command::Sample(arguments) => sample::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
     }

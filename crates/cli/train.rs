@@ -11,7 +11,8 @@ use trainer::{DeviceChoice, Interrupt, RunOptions, TrainError, TrainReport};
 /// Train a model
 ///
 /// Reads CONFIG.toml, says what each rank will use, trains, and ends with the memory of every rank and, for text, a
-/// sample. A run directory holds the resolved configuration, metrics.jsonl (a line per step), summary.json and logs.
+/// sample. A run directory holds the resolved configuration, metrics.jsonl (a line per step), summary.json, logs and, if
+/// the configuration says [checkpoint] every, checkpoints.
 #[derive(clap::Args, Debug, Default)]
 pub(crate) struct Arguments {
     /// The configuration; without one, the built-in quickstart.
@@ -28,6 +29,10 @@ pub(crate) struct Arguments {
     /// Where the run's files go [default: runs/<configuration>-<time>].
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+    /// Go on from the newest checkpoint in --run-dir, or from the beginning where there is none. Without CONFIG, with the
+    /// run's own configuration. The grid of ranks may be another one.
+    #[arg(long, requires = "run_dir")]
+    resume: bool,
 }
 
 /// Trains and prints; the exit status tells how it went.
@@ -42,9 +47,12 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn train(arguments: &Arguments) -> Result<TrainReport, TrainError> {
-    let config = match &arguments.config {
-        Some(path) => RunConfig::load(path, &arguments.set)?,
-        None => RunConfig::quickstart(&arguments.set)?,
+    let config = match (&arguments.config, &arguments.run_dir) {
+        (Some(path), _) => RunConfig::load(path, &arguments.set)?,
+        (None, Some(run_dir)) if arguments.resume => {
+            RunConfig::load(&run_dir.join("config.toml"), &arguments.set)?
+        }
+        (None, _) => RunConfig::quickstart(&arguments.set)?,
     };
     let log = Log::new();
     log.install()?;
@@ -53,6 +61,7 @@ fn train(arguments: &Arguments) -> Result<TrainReport, TrainError> {
         device: DeviceChoice::from_name(&arguments.device)?,
         ranks: arguments.ranks,
         run_dir: arguments.run_dir.clone(),
+        resume: arguments.resume,
         name: name.map_or_else(|| "quickstart".to_owned(), |stem| stem.into_owned()),
         interrupt: interrupt_on_signal()?,
         log: Some(log),

@@ -9,6 +9,7 @@
 //!
 //! * [`Communicator::solo`]: a world of one;
 //! * [`threads::run`]: ranks as threads of one process;
+//! * `mpi::start`, with the feature `mpi`: ranks as processes;
 //! * [`Communicator::counted`]: one rank of many alone, for planning: it moves nothing and counts everything.
 //!
 //! ```
@@ -42,6 +43,8 @@ mod error;
 mod geometry;
 mod host;
 mod link;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod piece;
 mod solo;
 mod sum;

@@ -41,6 +41,11 @@ pub(crate) trait Link: Sized + 'static {
     /// Takes the next message out of the queue from a peer.
     fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed>;
 
+    /// Whether all messages to a peer are on their way without further help of this rank. Queues in memory are.
+    fn sent(&mut self, _to: usize) -> Result<bool, Closed> {
+        Ok(true)
+    }
+
     /// Returns when one of these peers can be sent to or received from or has ended, when a rank has failed,
     /// at the deadline, or earlier.
     fn wait(&mut self, sends: &[usize], receives: &[usize], deadline: Instant);

@@ -1,10 +1,10 @@
 //! The files of a run directory: `metrics.jsonl`, a line per step, and `summary.json`.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::error::{Result, TelemetryError};
@@ -24,11 +24,41 @@ impl MetricsWriter {
         Ok(MetricsWriter { path: path.to_owned(), file })
     }
 
+    /// Goes on after the line of step `step`, and drops what comes behind it: later steps, and a line cut short.
+    /// With step 0, or without the file, it starts an empty one.
+    pub fn resume(path: &Path, step: u64) -> Result<Self> {
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let mut file = options.map_err(TelemetryError::file(path, "open it"))?;
+        let kept = bytes_until(&file, step).map_err(TelemetryError::file(path, "read it"))?;
+        // Cutting a file is all or nothing, as a rename is.
+        file.set_len(kept).map_err(TelemetryError::file(path, "cut it"))?;
+        file.seek(SeekFrom::Start(kept)).map_err(TelemetryError::file(path, "seek in it"))?;
+        Ok(MetricsWriter { path: path.to_owned(), file })
+    }
+
     /// Writes a line, such as a [`StepMetrics`].
     pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = to_json(&self.path, serde_json::to_vec(line))?;
         text.push(b'\n');
         self.file.write_all(&text).map_err(TelemetryError::file(&self.path, "write a line"))
+    }
+}
+
+/// Bytes of the lines, in order and whole, whose step is at most `step`.
+fn bytes_until(file: &File, step: u64) -> std::io::Result<u64> {
+    #[derive(Deserialize)]
+    struct Line {
+        step: u64,
+    }
+    let (mut reader, mut line, mut kept) = (BufReader::new(file), Vec::new(), 0);
+    loop {
+        line.clear();
+        let bytes = reader.read_until(b'\n', &mut line)?;
+        let wanted = serde_json::from_slice::<Line>(&line).is_ok_and(|line| line.step <= step);
+        if !wanted || line.last() != Some(&b'\n') {
+            return Ok(kept);
+        }
+        kept += bytes as u64;
     }
 }
 

@@ -40,6 +40,37 @@ fn metrics_are_lines_that_read_back_to_the_bit() {
 }
 
 #[test]
+fn metrics_go_on_behind_a_step() {
+    let line = |step: u64| format!("{{\"step\":{step},\"loss\":null}}\n");
+    let all = |steps: std::ops::RangeInclusive<u64>| steps.map(line).collect::<String>();
+    // What is there, the step to go on behind, what is kept.
+    let table = [
+        (all(1..=5), 3, all(1..=3)),
+        (all(1..=5), 5, all(1..=5)),
+        (all(1..=5), 9, all(1..=5)),
+        (all(1..=5), 0, String::new()),
+        (String::new(), 3, String::new()),
+        // A line cut short by a kill, and one without its end.
+        (all(1..=3) + "{\"step\":4,\"lo", 4, all(1..=3)),
+        (all(1..=3) + line(4).trim_end(), 4, all(1..=3)),
+        (all(1..=2) + "nonsense\n" + &line(3), 3, all(1..=2)),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("metrics.jsonl");
+    for (before, step, kept) in table {
+        std::fs::write(&path, &before).unwrap();
+        let mut writer = MetricsWriter::resume(&path, step).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), kept, "{step} of {before}");
+        writer.write(&StepMetrics { step: 7, ..Default::default() }).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(&(kept.clone() + "{\"step\":7,")) && text.ends_with("}\n"), "{text}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    MetricsWriter::resume(&path, 3).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+}
+
+#[test]
 fn a_summary_has_the_stable_fields() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("summary.json");

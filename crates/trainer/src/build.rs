@@ -1,6 +1,6 @@
 //! From configuration to model, data source and optimizer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, TextOptions, TextSource};
 use device::Device;
@@ -17,6 +17,15 @@ use crate::error::{Result, TrainError};
 pub(crate) struct Dataset {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) text: Option<Arc<TextSource>>,
+    corpus_sha256: Arc<OnceLock<String>>,
+}
+
+impl Dataset {
+    /// SHA-256 of the corpus in hexadecimal; `None` for synthetic data. The first call reads the whole corpus.
+    pub(crate) fn corpus_sha256(&self) -> Option<&str> {
+        let text = self.text.as_ref()?;
+        Some(self.corpus_sha256.get_or_init(|| text.corpus().fingerprint()))
+    }
 }
 
 /// Opens the data. Errors: whatever is wrong with it, by name.
@@ -40,7 +49,11 @@ pub(crate) fn dataset(config: &RunConfig) -> Result<Dataset> {
             let text = corpus.and_then(|corpus| TextSource::new(corpus, data.tokenizer, &options));
             let place = || config.places.of("data.paths");
             let text = Arc::new(text.map_err(|source| TrainError::Data { place: place(), source })?);
-            Ok(Dataset { source: Arc::clone(&text) as Arc<dyn Source>, text: Some(text) })
+            Ok(Dataset {
+                source: Arc::clone(&text) as Arc<dyn Source>,
+                text: Some(text),
+                corpus_sha256: Arc::default(),
+            })
         }
         DataKind::Synthetic => {
             let kind = match &config.model {
@@ -58,7 +71,11 @@ pub(crate) fn dataset(config: &RunConfig) -> Result<Dataset> {
                 seed: train.seed,
                 validation_micro_batches: train.validation_micro_batches,
             };
-            Ok(Dataset { source: Arc::new(SyntheticSource::new(options)?), text: None })
+            Ok(Dataset {
+                source: Arc::new(SyntheticSource::new(options)?),
+                text: None,
+                corpus_sha256: Arc::default(),
+            })
         }
     }
 }

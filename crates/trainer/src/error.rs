@@ -9,6 +9,7 @@ use nn::NnError;
 use parallel::ParallelError;
 use tensor::TensorError;
 
+use crate::checkpoint::CheckpointError;
 use crate::config::{ConfigError, Place};
 
 /// Result of a trainer's call.
@@ -75,6 +76,12 @@ pub enum TrainError {
     /// Statistics could not be gathered, or files not written.
     #[error(transparent)]
     Telemetry(#[from] telemetry::TelemetryError),
+    /// A checkpoint is refused.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Training is done, and its last checkpoint could not be written.
+    #[error("the last checkpoint was not written: {0}")]
+    Unsaved(#[source] CheckpointError),
     /// A file of the run could not be written or read.
     #[error("{path}: {source}")]
     File {
@@ -90,7 +97,10 @@ impl TrainError {
     /// 2 where the command line, the configuration or the data is wrong, 1 where a run failed.
     pub fn exit_status(&self) -> u8 {
         match self {
-            TrainError::Config(_) | TrainError::Data { .. } | TrainError::Refused(_) => 2,
+            TrainError::Config(_)
+            | TrainError::Data { .. }
+            | TrainError::Refused(_)
+            | TrainError::Checkpoint(_) => 2,
             _ => 1,
         }
     }

@@ -15,6 +15,7 @@ use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::interrupt::Interrupt;
 use crate::plan::{Plan, plan_all};
+use crate::resume::{self, Found};
 use crate::run::{Outcome, RunDirectory, run_rank};
 use crate::worker::{Placement, Setup};
 
@@ -64,6 +65,8 @@ pub struct RunOptions {
     pub ranks: Option<usize>,
     /// Where the run's files go; a new directory under `runs` if not given.
     pub run_dir: Option<PathBuf>,
+    /// Go on from the newest checkpoint in `run_dir`, or from the beginning where there is none.
+    pub resume: bool,
     /// What a new run directory's name begins with.
     pub name: String,
     /// Raised to end the run early.
@@ -106,13 +109,24 @@ pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
             config.parallel.data, config.parallel.pipeline
         )));
     }
-    let setup = Setup::new(config, options.device.placement())?;
+    let look = || Found::look(&config, options.run_dir.as_deref(), true);
+    let found = options.resume.then(look).transpose()?;
+    let mut setup = Setup::new(config, options.device.placement())?;
+    if let Some(found) = &found {
+        found.apply(&mut setup)?;
+    }
     let plans = plan_all(&setup)?;
-    let directory = RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?;
+    let directory = match found.and_then(|found| found.lock) {
+        Some(lock) => RunDirectory::reopen(&setup.config, lock)?,
+        None => RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?,
+    };
     if let Some(log) = &options.log {
         log.set_directory(&directory.path().join("logs"))?;
     }
     announce(&setup, &directory, &plans);
+    if options.resume {
+        resume::announce(&setup, directory.path());
+    }
     let outcomes = launch(&setup, &options, &directory)?;
     report(&setup, outcomes, directory, &plans)
 }
@@ -141,6 +155,9 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
         Placement::Meta(_) => "nothing: memory is counted and no number computed",
     };
     tracing::info!(ranks = config.world_size(), "computing on {device}");
+    for warning in setup.device.settings.warnings() {
+        tracing::warn!("memory.allocator: {warning}");
+    }
     tracing::info!("run directory {}", directory.path().display());
     let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved());
     if let Some(plan) = most {
@@ -158,7 +175,7 @@ fn report(
     directory: RunDirectory,
     plans: &[Plan],
 ) -> Result<TrainReport> {
-    let Some(first) = outcomes.into_iter().next() else {
+    let Some(mut first) = outcomes.into_iter().next() else {
         return Err(TrainError::Refused("a run has at least one rank".to_owned()));
     };
     // A run that was ended early may not have come to its peaks.
@@ -168,6 +185,9 @@ fn report(
     let unplanned = unplanned.collect();
     let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
     let summary = directory.write_summary(setup, &first)?;
+    if let Some(error) = first.unsaved.take() {
+        return Err(TrainError::Unsaved(error));
+    }
     Ok(TrainReport {
         summary,
         run_dir: directory.path().to_owned(),

@@ -12,20 +12,25 @@
 //! ```
 
 mod build;
+pub mod checkpoint;
 pub mod config;
 mod error;
 mod hash;
 mod interrupt;
 mod launch;
 mod plan;
+mod resume;
 mod run;
+mod run_lock;
 mod sample;
 mod session;
 mod step;
+mod views;
 mod worker;
 
 pub use error::{Result, TrainError};
 pub use interrupt::Interrupt;
 pub use launch::{DeviceChoice, RunOptions, TrainReport, train};
 pub use plan::{Plan, plan};
+pub use sample::{SampleOptions, sample};
 pub use worker::{Placement, Setup, Worker};

@@ -63,14 +63,15 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     let config = std::sync::Arc::clone(&setup.config);
     let communicator = Communicator::counted(rank, config.world_size());
     let mut worker = Worker::new(&setup, communicator)?;
-    let calendar = Calendar::new(&config.train);
+    let calendar = Calendar::new(&config);
     // Collection by age counts requests, so there passed-over steps would matter.
     let ages = setup.device.settings.garbage_collection_threshold > 0.0;
     let mut before = Layout::of(worker.device());
-    let mut settled = false;
-    for step in 0..calendar.steps {
+    // Whether a step without and one with a validation leave the layout as it is now.
+    let mut settled = [false; 2];
+    for step in setup.first_step()..calendar.steps {
         let validates = calendar.validates_after(step);
-        if settled && !ages && !validates {
+        if settled[usize::from(validates)] && !ages {
             continue;
         }
         worker.step(step)?;
@@ -78,7 +79,11 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
             worker.validate()?;
         }
         let after = Layout::of(worker.device());
-        settled = before == after;
+        if before == after {
+            settled[usize::from(validates)] = true;
+        } else {
+            settled = [false; 2];
+        }
         before = after;
     }
     let statistics = worker.device().statistics();

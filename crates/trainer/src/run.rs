@@ -10,12 +10,16 @@ use telemetry::run_files::{Grid, MetricsWriter, StepMetrics, Summary};
 use telemetry::{Progress, RankStatistics, Sources, host_name};
 
 use crate::build;
+use crate::checkpoint::{self, CheckpointError, Saver};
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::hash::weights_sha256;
 use crate::launch::RunOptions;
-use crate::sample::sample;
+use crate::resume;
+use crate::run_lock::RunLock;
+use crate::sample::sample_of_run;
 use crate::session::{self, Course, Observer, StepReport};
+use crate::views;
 use crate::worker::{Placement, Setup, Worker};
 
 /// Tokens of the sample at the end of a run.
@@ -23,7 +27,7 @@ const SAMPLE_TOKENS: usize = 320;
 
 /// The files of a run.
 #[derive(Clone, Debug)]
-pub(crate) struct RunDirectory(Arc<PathBuf>);
+pub(crate) struct RunDirectory(Arc<RunLock>);
 
 impl RunDirectory {
     /// Makes the directory and writes the resolved configuration. Errors: one that holds a run already.
@@ -35,27 +39,52 @@ impl RunDirectory {
                 return Err(TrainError::Refused(text));
             }
         }
+        if let Some((step, _)) = checkpoint::list(&path)?.last() {
+            let text =
+                format!("--run-dir {}: it holds a run already (a checkpoint of step {step})", path.display());
+            return Err(TrainError::Refused(text));
+        }
         let unusable = |error: std::io::Error| {
             TrainError::Refused(format!("--run-dir {}: it cannot be made: {error}", path.display()))
         };
         std::fs::create_dir_all(&path).map_err(unusable)?;
-        telemetry::run_files::atomic_write(&path.join("config.toml"), config.to_toml().as_bytes())?;
-        Ok(RunDirectory(Arc::new(path)))
+        Self::begin(config, RunLock::take(&path)?)
+    }
+
+    /// Opens the directory of a run that goes on: what it came to is no longer true, what was half-written goes.
+    pub(crate) fn reopen(config: &RunConfig, lock: RunLock) -> Result<Self> {
+        let path = lock.path().to_owned();
+        checkpoint::Directory::of(&path).remove_temporaries()?;
+        let summary = path.join("summary.json");
+        if let Err(source) = std::fs::remove_file(&summary)
+            && source.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(TrainError::File { path: summary, source });
+        }
+        Self::begin(config, lock)
+    }
+
+    fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
+        telemetry::run_files::atomic_write(&lock.path().join("config.toml"), config.to_toml().as_bytes())?;
+        Ok(RunDirectory(Arc::new(lock)))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// Writes `summary.json` from what rank 0 brought back.
     pub(crate) fn write_summary(&self, setup: &Setup, outcome: &Outcome) -> Result<Summary> {
         let config = &setup.config;
         let course = &outcome.course;
-        let timed = course.steps.saturating_sub(1) * build::tokens_per_step(config);
+        let timed = (course.steps - course.first).saturating_sub(1) * build::tokens_per_step(config);
         let mut more = serde_json::Map::new();
         more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
         more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
         more.insert("interrupted".to_owned(), course.interrupted.into());
+        if setup.resumed.is_some() {
+            more.insert("resumed_after_step".to_owned(), course.first.into());
+        }
         if let Some(loss) = course.validation_loss {
             more.insert("validation_loss".to_owned(), loss.into());
         }
@@ -82,6 +111,8 @@ pub(crate) struct Outcome {
     pub(crate) ranks: Vec<RankStatistics>,
     pub(crate) weights_sha256: String,
     pub(crate) sample: Option<(String, String)>,
+    /// Why the last checkpoint could not be written.
+    pub(crate) unsaved: Option<CheckpointError>,
 }
 
 /// One rank's whole life.
@@ -95,17 +126,28 @@ pub(crate) fn run_rank(
     let _span = rank_span(rank).entered();
     let mut worker = Worker::new(setup, communicator)?;
     tracing::debug!("{} parameters on {:?}", worker.model().parameters().elements(), worker.device());
+    resume::begin(&mut worker, options.resume)?;
+    let mut saver = None;
     let course = match rank {
-        0 => session::run(&mut worker, &options.interrupt, &mut Reporter::new(setup, options, directory)?)?,
+        0 => {
+            let mut reporter = Reporter::new(setup, options, directory)?;
+            let course = session::run(&mut worker, &options.interrupt, &mut reporter)?;
+            saver = reporter.saver.take();
+            course
+        }
         _ => session::run(&mut worker, &options.interrupt, &mut Silent)?,
     };
+    if setup.config.memory.history > 0 && !worker.device().is_meta() {
+        views::write(&worker, directory.path())?;
+    }
     let own = statistics(&worker);
     let ranks = telemetry::gather(&mut *worker.communicator.control, &own)?.unwrap_or_default();
     let weights_sha256 = agreed_hash(&mut worker)?;
     let parameters = worker.model().parameters();
     let text = setup.dataset.text.as_deref().filter(|_| rank == 0 && !worker.device().is_meta());
-    let sample = sample(&setup.config, text, parameters, SAMPLE_TOKENS)?;
-    Ok(Outcome { course, ranks, weights_sha256, sample })
+    let sample = sample_of_run(&setup.config, text, parameters, SAMPLE_TOKENS)?;
+    let unsaved = saver.and_then(|mut saver| saver.finish().err());
+    Ok(Outcome { course, ranks, weights_sha256, sample, unsaved })
 }
 
 /// The rank's counters now.
@@ -137,6 +179,11 @@ fn agreed_hash(worker: &mut Worker) -> Result<String> {
 }
 
 impl Placement {
+    /// Whether numbers are computed nowhere.
+    pub(crate) fn is_meta(&self) -> bool {
+        matches!(self, Placement::Meta(_))
+    }
+
     /// As in `summary.json`.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -150,6 +197,7 @@ impl Placement {
 struct Reporter {
     progress: Option<Progress>,
     metrics: MetricsWriter,
+    saver: Option<Saver>,
     tokens: f64,
 }
 
@@ -159,7 +207,8 @@ impl Reporter {
         let progress = || Progress::new(0, config.train.steps, config.telemetry.every);
         Ok(Reporter {
             progress: (!options.quiet).then(progress),
-            metrics: MetricsWriter::create(&directory.path().join("metrics.jsonl"))?,
+            metrics: MetricsWriter::resume(&directory.path().join("metrics.jsonl"), setup.first_step())?,
+            saver: Saver::new(setup, directory.path()),
             tokens: build::tokens_per_step(config) as f64,
         })
     }
@@ -195,6 +244,11 @@ impl Observer for Reporter {
         })?;
         Ok(())
     }
+
+    fn save(&mut self, worker: &Worker, course: &Course) -> Result<()> {
+        let Some(saver) = &mut self.saver else { return Ok(()) };
+        saver.save(worker, course)
+    }
 }
 
 impl Drop for Reporter {
@@ -209,6 +263,10 @@ struct Silent;
 
 impl Observer for Silent {
     fn step(&mut self, _: &Worker, _: &StepReport) -> Result<()> {
+        Ok(())
+    }
+
+    fn save(&mut self, _: &Worker, _: &Course) -> Result<()> {
         Ok(())
     }
 }

@@ -4,28 +4,36 @@ use std::time::{Duration, Instant};
 
 use collective::ControlPlane;
 
-use crate::config::Train;
+use crate::config::RunConfig;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::step::StepScalars;
-use crate::worker::Worker;
+use crate::worker::{Setup, Worker};
 
-/// Which steps there are and which are followed by a validation.
+/// Which steps there are, and which are followed by a validation or a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calendar {
     pub(crate) steps: u64,
     validate_every: u64,
+    save_every: u64,
 }
 
 impl Calendar {
-    pub(crate) fn new(train: &Train) -> Self {
-        Calendar { steps: train.steps, validate_every: train.validate_every }
+    pub(crate) fn new(config: &RunConfig) -> Self {
+        let RunConfig { train, checkpoint, .. } = config;
+        Calendar { steps: train.steps, validate_every: train.validate_every, save_every: checkpoint.every }
     }
 
     /// Whether a validation follows step `step`, counted from 0: the last one, and every so many.
     pub(crate) fn validates_after(&self, step: u64) -> bool {
         let due = self.validate_every > 0 && (step + 1).is_multiple_of(self.validate_every);
         due || step + 1 == self.steps
+    }
+
+    /// Whether a checkpoint follows step `step`, counted from 0: every so many, and the last, wherever that is.
+    fn saves_after(&self, step: u64, interrupted: bool) -> bool {
+        let last = interrupted || step + 1 == self.steps;
+        self.save_every > 0 && (last || (step + 1).is_multiple_of(self.save_every))
     }
 }
 
@@ -45,12 +53,17 @@ pub(crate) struct StepReport {
 /// Hears how training goes; on ranks other than 0, nobody does.
 pub(crate) trait Observer {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
+
+    /// Takes a checkpoint of what there is after the steps of `course`.
+    fn save(&mut self, worker: &Worker, course: &Course) -> Result<()>;
 }
 
 /// What the loop leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
-    /// Steps that were completed.
+    /// Steps that an earlier process completed.
+    pub(crate) first: u64,
+    /// Steps that were completed, those included.
     pub(crate) steps: u64,
     /// One loss per completed step.
     pub(crate) losses: Vec<f32>,
@@ -62,14 +75,30 @@ pub(crate) struct Course {
     pub(crate) interrupted: bool,
 }
 
+impl Course {
+    /// Nothing yet, or what the run had come to when it was left.
+    fn begin(setup: &Setup) -> Self {
+        let Some(point) = &setup.resumed else { return Course::default() };
+        let step = point.checkpoint.step();
+        let validation_loss = point.checkpoint.validation_loss();
+        Course {
+            first: step,
+            steps: step,
+            losses: point.losses.clone(),
+            validation_loss,
+            ..Course::default()
+        }
+    }
+}
+
 /// Trains to the end of the calendar, or to the step at which the ranks agree to stop.
 pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn Observer) -> Result<Course> {
-    let calendar = Calendar::new(&worker.setup.config.train);
-    let mut course = Course::default();
+    let calendar = Calendar::new(&worker.setup.config);
+    let mut course = Course::begin(&worker.setup);
     let mut began = Instant::now();
     // A step's scalars are read when the next one has been enqueued, so that the device never waits for the host.
     let mut unread: Option<Unread> = None;
-    for step in 0..calendar.steps {
+    for step in course.first..calendar.steps {
         worker.step(step)?;
         if let Some(unread) = unread.take() {
             unread.read(worker, &mut course, observer)?;
@@ -83,7 +112,14 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
             validation_loss = Some(worker.validate()?);
             began = Instant::now();
         }
-        unread = Some(Unread { step, duration, validation_loss });
+        let done = Unread { step, duration, validation_loss };
+        if calendar.saves_after(step, course.interrupted) {
+            // A checkpoint holds the loss of its last step too.
+            done.read(worker, &mut course, observer)?;
+            observer.save(worker, &course)?;
+        } else {
+            unread = Some(done);
+        }
         if course.interrupted {
             break;
         }
@@ -107,7 +143,7 @@ impl Unread {
         let scalars = worker.scalars(step)?;
         course.losses.push(scalars.loss);
         course.validation_loss = validation_loss.or(course.validation_loss);
-        if step > 0 {
+        if step > course.first {
             course.seconds += duration.as_secs_f64();
         }
         let learning_rate = worker.schedule.rate(step);

@@ -14,6 +14,7 @@ use tensor::Tensor;
 use crate::build::{self, Dataset};
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
+use crate::resume::ResumePoint;
 
 /// What a worker's device is.
 #[derive(Clone, Debug)]
@@ -34,17 +35,25 @@ pub struct Setup {
     /// The allocator's settings and limit.
     pub device: DeviceOptions,
     pub(crate) dataset: Dataset,
+    /// Where the run goes on from, if it does not start at its beginning.
+    pub(crate) resumed: Option<Arc<ResumePoint>>,
 }
 
 impl Setup {
-    /// Opens the data of a configuration. Errors: data or allocator settings that are wrong, by name.
-    pub fn new(config: RunConfig, placement: Placement) -> Result<Self> {
+    /// Opens the data of a configuration. Where that says nothing of the allocator, the environment may
+    /// ([`memory::ENVIRONMENT`]). Errors: data or allocator settings that are wrong, by name.
+    pub fn new(mut config: RunConfig, placement: Placement) -> Result<Self> {
         let dataset = build::dataset(&config)?;
-        let settings = memory::Settings::parse(&config.memory.allocator)
-            .map_err(|error| TrainError::Refused(format!("memory.allocator: {error}")))?;
+        let settings = allocator_settings(&config, |name| std::env::var(name).ok())?;
+        settings.text().clone_into(&mut config.memory.allocator);
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
         let device = DeviceOptions { settings, limit_bytes };
-        Ok(Setup { config: Arc::new(config), placement, device, dataset })
+        Ok(Setup { config: Arc::new(config), placement, device, dataset, resumed: None })
+    }
+
+    /// The first step that is run, counted from 0.
+    pub(crate) fn first_step(&self) -> u64 {
+        self.resumed.as_ref().map_or(0, |point| point.checkpoint.step())
     }
 
     /// The same run on Meta, imitating what it would run on.
@@ -55,6 +64,20 @@ impl Setup {
         };
         Setup { placement: Placement::Meta(description), ..self.clone() }
     }
+}
+
+fn allocator_settings(
+    config: &RunConfig,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<memory::Settings> {
+    let text = &config.memory.allocator;
+    if !text.is_empty() {
+        return memory::Settings::parse(text)
+            .map_err(|error| TrainError::Refused(format!("memory.allocator: {error}")));
+    }
+    let name = memory::ENVIRONMENT.into_iter().find(|name| variable(name).is_some()).unwrap_or_default();
+    memory::Settings::from_environment(variable)
+        .map_err(|error| TrainError::Refused(format!("{name}: {error}")))
 }
 
 impl std::fmt::Debug for Setup {
@@ -100,6 +123,10 @@ impl Worker {
             Placement::Cpu => Device::cpu(grid.rank(), &setup.device)?,
             Placement::Meta(description) => Device::meta(grid.rank(), description.clone(), &setup.device)?,
         };
+        let events = if device.is_meta() { 0 } else { config.memory.history };
+        device.with_allocator(|allocator| {
+            allocator.record_history(usize::try_from(events).unwrap_or(usize::MAX))
+        });
         let model = build::model(config, &device)?;
         let lanes = Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?;
         let bucket_bytes = usize::try_from(parallel.bucket_bytes).unwrap_or(usize::MAX);

@@ -117,7 +117,7 @@ impl<'a> Transfers<'a> {
             let before = (moved.sent, moved.received, self.pending());
             self.send_ready(link, pool, &mut moved)?;
             self.receive_ready(link, pool, &mut moved)?;
-            if self.pending() == 0 {
+            if self.pending() == 0 && self.all_sent(link)? {
                 return Ok(moved);
             }
             let now = Instant::now();
@@ -136,6 +136,16 @@ impl<'a> Transfers<'a> {
         self.outgoing.iter().filter(|o| !o.done).count() + self.incoming.iter().filter(|i| !i.done).count()
     }
 
+    /// Whether nothing of these sends needs this rank any more.
+    fn all_sent<L: Link>(&self, link: &mut L) -> Result<bool> {
+        for outgoing in &self.outgoing {
+            if !link.sent(outgoing.to).map_err(|Closed| closed(link, self.call, outgoing.to))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn peers(&self) -> (Vec<usize>, Vec<usize>) {
         let sends = self.outgoing.iter().filter(|o| !o.done).map(|o| o.to);
         let receives = self.incoming.iter().filter(|i| !i.done).map(|i| i.from);
@@ -145,7 +155,10 @@ impl<'a> Transfers<'a> {
     fn timed_out<L: Link>(&self, link: &L) -> CollectiveError {
         let (sends, receives) = self.peers();
         let absent = if self.call.operation.is_point_to_point() { None } else { link.absent(self.call) };
-        let peer = absent.or(receives.first().or(sends.first()).copied()).unwrap_or(link.rank());
+        // With nothing pending, what was sent has not been taken.
+        let sent = self.outgoing.first().map(|outgoing| outgoing.to);
+        let pending = receives.first().or(sends.first()).copied();
+        let peer = absent.or(pending).or(sent).unwrap_or(link.rank());
         CollectiveError::Timeout {
             rank: link.world_rank(link.rank()),
             call: self.call,

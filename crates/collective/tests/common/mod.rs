@@ -2,6 +2,9 @@
 #![allow(dead_code)] // each test program uses a part
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test stops at the first surprise
 
+#[cfg(feature = "mpi")]
+pub(crate) mod mpi;
+
 use collective::threads::{Options, run};
 use collective::{CollectiveError, Communicator};
 use device::{Buffer, Category, DType, Description, Device, DeviceOptions, Element, Request, StreamKind};
@@ -23,15 +26,18 @@ pub(crate) enum Failed {
 
 pub(crate) type Outcome<T> = Result<T, Failed>;
 
-/// Runs a body as every rank of every kind of world: solo, and threads of 1 to 5 ranks.
-pub(crate) fn everywhere(body: fn(&mut Communicator, &Device) -> Outcome<()>) {
-    body(&mut Communicator::solo(), &cpu(0)).unwrap();
+/// What a rank does and checks.
+pub(crate) type Check = fn(&mut Communicator, &Device) -> Outcome<()>;
+
+/// Runs a body as every rank of every kind of world in one process: solo, and threads of 1 to 5 ranks.
+pub(crate) fn everywhere(name: &str, body: Check) {
+    body(&mut Communicator::solo(), &cpu(0)).unwrap_or_else(|error| panic!("{name}: {error}"));
     for world_size in 1..=5 {
         let outcome = run(world_size, Options::default(), move |mut communicator| {
             let device = cpu(communicator.rank());
             body(&mut communicator, &device)
         });
-        outcome.unwrap_or_else(|error| panic!("{world_size} ranks: {error}"));
+        outcome.unwrap_or_else(|error| panic!("{name}, {world_size} ranks: {error}"));
     }
 }
 

@@ -181,6 +181,9 @@ keys! {
     LIMIT_BYTES = ["memory"] "limit_bytes": Integer(0, MOST), Literal("0"), None,
         "Bytes that a rank may reserve; 0: all of the device.",
         |c| Some(c.memory.limit_bytes.into());
+    HISTORY = ["memory"] "history": Integer(0, 100_000_000), Literal("0"), None,
+        "Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are written.",
+        |c| Some(c.memory.history.into());
 
     TELEMETRY_EVERY = ["telemetry"] "every": Integer(1, MOST), Literal("10"), None,
         "Steps between lines of progress.",

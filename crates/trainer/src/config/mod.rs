@@ -33,6 +33,7 @@
 
 mod check;
 mod error;
+mod identity;
 mod key;
 mod keys;
 mod places;

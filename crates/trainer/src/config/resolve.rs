@@ -26,6 +26,7 @@ pub(super) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, Confi
         memory: Memory {
             allocator: text(&raw, &keys::ALLOCATOR)?,
             limit_bytes: integer(&raw, &keys::LIMIT_BYTES)?,
+            history: integer(&raw, &keys::HISTORY)?,
         },
         telemetry: Telemetry { every: integer(&raw, &keys::TELEMETRY_EVERY)? },
         checkpoint: Checkpoint {

@@ -240,6 +240,8 @@ pub struct Memory {
     pub allocator: String,
     /// Bytes that a rank may reserve; 0: all of the device.
     pub limit_bytes: u64,
+    /// Allocator events that each rank keeps; 0: none.
+    pub history: u64,
 }
 
 /// `[telemetry]`.

@@ -34,7 +34,6 @@ pub(super) static UNBUILT: &[Unbuilt] = &[
         needs: |v| matches!(v, Value::Text(name) if name != "bytes"),
         what: "tokenizers other than \"bytes\" are",
     },
-    Unbuilt { key: &keys::CHECKPOINT_EVERY, needs: |v| above(v, 0), what: "checkpoints are" },
 ];
 
 fn above(value: &Value, most: i128) -> bool {

@@ -1,0 +1,267 @@
+//! One rank's end of the queues between the processes of a group.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::call::{Call, Signature};
+use crate::control::Watch;
+use crate::error::Failure;
+use crate::link::{Closed, Link, Message};
+use crate::mpi::raw::{Completed, Fault, Request};
+use crate::mpi::shared::Shared;
+use crate::mpi::wire::{HEADER_BYTES, Header, INLINE_BYTES};
+use crate::piece::{PIECE_BYTES, Pool};
+
+/// Sends to one peer that may be under way; a message has one or two.
+const QUEUED: usize = 8;
+/// The context of the control plane of the world, and that of its data plane.
+pub(super) const CONTROL: u64 = 0;
+pub(super) const DATA: u64 = 1;
+
+/// Queues of messages between processes. A message is a header, with the payload where that is short; a longer one
+/// follows with a tag of its own, straight out of and into the pieces.
+pub(crate) struct MpiLink {
+    world: Rc<Shared>,
+    rank: usize,
+    /// Numbers in the world, by number in the group.
+    members: Vec<usize>,
+    context: u64,
+    tags: Tags,
+    peers: Vec<Peer>,
+    /// Of headers, and of payloads.
+    headers: Pool,
+    pool: Pool,
+}
+
+/// The tags of one group's headers and payloads.
+///
+/// Two groups may come to have the same. Headers tell them apart, so that such an accident, one in 2³⁰ with the tags
+/// of Open MPI, is an error and no wrong value.
+#[derive(Clone, Copy)]
+struct Tags {
+    header: i32,
+    payload: i32,
+}
+
+impl Tags {
+    fn new(context: u64, greatest: i32) -> Self {
+        let pairs = u64::try_from(greatest).unwrap_or(32767).div_ceil(2);
+        let pair = if context <= DATA { context } else { 2 + context % (pairs - 2) };
+        let header = (2 * pair) as i32;
+        Tags { header, payload: header + 1 }
+    }
+}
+
+/// What is under way to and from one peer.
+#[derive(Default)]
+struct Peer {
+    sends: VecDeque<Request>,
+    header: Option<Request>,
+    payload: Option<(Signature, Request)>,
+}
+
+impl MpiLink {
+    pub(super) fn new(world: Rc<Shared>, members: Vec<usize>, context: u64) -> Self {
+        let rank = members.iter().position(|member| *member == world.rank).unwrap_or_default();
+        let peers = members.iter().map(|_| Peer::default()).collect();
+        let tags = Tags::new(context, world.library.traffic.greatest_tag());
+        MpiLink {
+            world,
+            rank,
+            members,
+            context,
+            tags,
+            peers,
+            headers: Pool::default(),
+            pool: Pool::default(),
+        }
+    }
+
+    /// Takes completed sends out of the queue to a peer.
+    fn reap(&mut self, to: usize) -> Result<(), Fault> {
+        while let Some(request) = self.peers[to].sends.front_mut() {
+            let Some(Completed { piece, .. }) = request.test()? else { break };
+            self.peers[to].sends.pop_front();
+            let pool = if piece.bytes().len() <= HEADER_BYTES + INLINE_BYTES {
+                &mut self.headers
+            } else {
+                &mut self.pool
+            };
+            pool.put(piece);
+            self.world.progressed();
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, to: usize, Message { signature, piece }: Message) -> Result<(), Fault> {
+        let payload = piece.bytes();
+        let inline = if payload.len() <= INLINE_BYTES { payload.len() } else { 0 };
+        let header = Header::new(self.context, &signature, payload.len());
+        let mut first = self.headers.take(HEADER_BYTES + inline);
+        first.bytes_mut()[..HEADER_BYTES].copy_from_slice(bytemuck::bytes_of(&header));
+        first.bytes_mut()[HEADER_BYTES..].copy_from_slice(&payload[..inline]);
+        let (member, traffic) = (self.members[to], &self.world.library.traffic);
+        let sends = &mut self.peers[to].sends;
+        sends.push_back(traffic.send(first, member, self.tags.header)?);
+        if piece.bytes().len() > inline {
+            sends.push_back(traffic.send(piece, member, self.tags.payload)?);
+        } else {
+            self.pool.put(piece);
+        }
+        self.world.progressed();
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize) -> Result<Option<Message>, Fault> {
+        if self.peers[from].payload.is_none() {
+            match self.receive_header(from)? {
+                Some(Arrived::Whole(message)) => return Ok(Some(message)),
+                Some(Arrived::Header) => {}
+                None => return Ok(None),
+            }
+        }
+        let Some((signature, request)) = &mut self.peers[from].payload else { return Ok(None) };
+        let signature = *signature;
+        let Some(Completed { piece, .. }) = request.test()? else { return Ok(None) };
+        self.peers[from].payload = None;
+        Ok(Some(Message { signature, piece }))
+    }
+
+    fn receive_header(&mut self, from: usize) -> Result<Option<Arrived>, Fault> {
+        if self.peers[from].header.is_none() {
+            let piece = self.headers.take(HEADER_BYTES + INLINE_BYTES);
+            let request =
+                self.world.library.traffic.receive(piece, Some(self.members[from]), self.tags.header)?;
+            self.peers[from].header = Some(request);
+        }
+        let Some(request) = &mut self.peers[from].header else { return Ok(None) };
+        let Some(Completed { piece: first, bytes }) = request.test()? else { return Ok(None) };
+        self.peers[from].header = None;
+        let (header, body) = first.bytes()[..bytes].split_at(HEADER_BYTES.min(bytes));
+        let header = Header::read(header).filter(|header| header.context == self.context);
+        let Some(header) = header.filter(|header| header.payload <= PIECE_BYTES as u64) else {
+            return Err(foreign(self.members[from]));
+        };
+        let len = header.payload as usize;
+        let mut piece = self.pool.take(len);
+        if len > INLINE_BYTES {
+            let request =
+                self.world.library.traffic.receive(piece, Some(self.members[from]), self.tags.payload)?;
+            self.peers[from].payload = Some((header.signature(), request));
+            self.headers.put(first);
+            return Ok(Some(Arrived::Header));
+        }
+        let body = body.get(..len).ok_or_else(|| foreign(self.members[from]))?;
+        piece.bytes_mut().copy_from_slice(body);
+        self.headers.put(first);
+        Ok(Some(Arrived::Whole(Message { signature: header.signature(), piece })))
+    }
+
+    /// A failure of MPI ends the world; the caller asks for it as for any other.
+    fn failed(&self, fault: Fault) -> Closed {
+        self.world.fault(&fault);
+        Closed
+    }
+}
+
+enum Arrived {
+    Whole(Message),
+    /// The payload is to come.
+    Header,
+}
+
+fn foreign(rank: usize) -> Fault {
+    Fault { code: 0, text: format!("a message of rank {rank} is not of the group that it came to") }
+}
+
+impl Link for MpiLink {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn world_rank(&self, rank: usize) -> usize {
+        self.members[rank]
+    }
+
+    fn timeout(&self) -> Duration {
+        self.world.timeout.get()
+    }
+
+    fn try_send(&mut self, to: usize, message: Message) -> Result<Option<Message>, Closed> {
+        self.reap(to).map_err(|fault| self.failed(fault))?;
+        if self.world.has_ended(self.members[to]) {
+            return Err(Closed);
+        }
+        if self.peers[to].sends.len() >= QUEUED {
+            return Ok(Some(message));
+        }
+        self.send(to, message).map_err(|fault| self.failed(fault)).map(|()| None)
+    }
+
+    fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed> {
+        // Asked before looking: what it sent last has arrived by then.
+        let ended = self.world.has_ended(self.members[from]);
+        match self.receive(from).map_err(|fault| self.failed(fault))? {
+            Some(message) => {
+                self.world.progressed();
+                Ok(Some(message))
+            }
+            None if ended => Err(Closed),
+            None => Ok(None),
+        }
+    }
+
+    fn sent(&mut self, to: usize) -> Result<bool, Closed> {
+        self.reap(to).map_err(|fault| self.failed(fault))?;
+        let sent = self.peers[to].sends.is_empty();
+        if !sent && self.world.has_ended(self.members[to]) { Err(Closed) } else { Ok(sent) }
+    }
+
+    fn wait(&mut self, _sends: &[usize], _receives: &[usize], deadline: Instant) {
+        self.world.idle(deadline);
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.world.failure()
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.world.fail(reason);
+    }
+
+    fn watch(&self) -> Watch {
+        let world = Rc::clone(&self.world);
+        Watch::new(move || world.failure())
+    }
+
+    fn begin(&mut self, _signature: &Signature) -> Result<(), (usize, Signature)> {
+        Ok(())
+    }
+
+    fn absent(&self, _call: Call) -> Option<usize> {
+        let silent = self.world.silent(&self.members)?;
+        self.members.iter().position(|member| *member == silent)
+    }
+
+    fn split(&mut self, sequence: u64, group: usize, members: &[usize]) -> Self {
+        let members = members.iter().map(|member| self.members[*member]).collect();
+        MpiLink::new(Rc::clone(&self.world), members, child(self.context, sequence, group))
+    }
+}
+
+/// The context of a group, from that of the one it was split off from: the same on all its ranks, and, but for one
+/// case in 2⁶², of no other group (the mixing function of SplitMix64).
+fn child(context: u64, sequence: u64, group: usize) -> u64 {
+    let mixed = [sequence, group as u64].iter().fold(context, |state, value| {
+        let mut z = (state ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    });
+    mixed.max(DATA + 1)
+}

@@ -1,0 +1,157 @@
+//! Ranks as processes, started by an MPI launcher such as `mpirun` or `srun`.
+//!
+//! [`start`] joins the job: this process's [`World`] and its [`Communicator`]. Calls of the communicator never wait
+//! inside MPI: sends and receives are begun, and asked for until the deadline. A rank that fails tells all others; one
+//! whose process is gone from this host is found to be; one that is silent is named by those who do answer.
+//!
+//! MPI is used from the thread that called [`start`], which should be the process's first.
+
+mod link;
+mod native;
+mod processes;
+mod raw;
+mod shared;
+mod wire;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::mpi::Threading;
+use ::mpi::environment;
+use ::mpi::topology::Communicator as _;
+
+use crate::communicator::Communicator;
+use crate::error::{CollectiveError, Failure};
+use crate::host::{HostControl, HostData};
+use link::MpiLink;
+pub use processes::{Process, Processes};
+use raw::{Channel, Fault};
+use shared::{Library, Shared};
+
+/// Why a process could not join its job.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// MPI was initialised before in this process.
+    #[error("MPI can be started once in a process")]
+    Twice,
+    /// The MPI library has no thread support at all.
+    #[error("this MPI library does not allow a process to have several threads")]
+    Threads,
+    /// The MPI library failed.
+    #[error("MPI error {code}: {text}")]
+    Library {
+        /// Its number for the error.
+        code: i64,
+        /// Its words for the error.
+        text: String,
+    },
+    /// The ranks could not tell each other who they are.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A rank said of itself what cannot be understood.
+    #[error("rank {rank} did not say which process it is")]
+    Unknown {
+        /// Its number.
+        rank: usize,
+    },
+}
+
+impl From<Fault> for StartError {
+    fn from(Fault { code, text }: Fault) -> Self {
+        StartError::Library { code, text }
+    }
+}
+
+/// This process's place among those of the job. It stays on the thread that started it.
+pub struct World {
+    shared: Rc<Shared>,
+    local: (usize, usize),
+    processes: Arc<Processes>,
+}
+
+/// Joins the job that a launcher has started; a process without a launcher is a world of one. `timeout` is how long a
+/// peer may be silent. Waits for all ranks of the job.
+///
+/// # Errors
+/// MPI was started before, fails, or another rank does not come.
+pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
+    let (universe, threading) =
+        environment::initialize_with_threading(Threading::Funneled).ok_or(StartError::Twice)?;
+    if threading < Threading::Funneled {
+        return Err(StartError::Threads);
+    }
+    let world = universe.world();
+    let (rank, size) = (world.rank() as usize, world.size() as usize);
+    let neighbours = world.split_shared(world.rank());
+    let local = (neighbours.rank() as usize, neighbours.size() as usize);
+    let library = Library {
+        traffic: Channel::new(world.duplicate())?,
+        notices: Channel::new(world.duplicate())?,
+        universe,
+    };
+    let shared = Rc::new(Shared::new(rank, size, library, timeout));
+    let link = |context| MpiLink::new(Rc::clone(&shared), (0..size).collect(), context);
+    let mut communicator = Communicator {
+        control: Box::new(HostControl::new(link(link::CONTROL))),
+        data: Box::new(HostData::new(link(link::DATA))),
+    };
+    let said = communicator.control.all_gather(&Process::own().encode())?;
+    let known = |(rank, text): (usize, &Vec<u8>)| Process::decode(text).ok_or(StartError::Unknown { rank });
+    let all = said.iter().enumerate().map(known).collect::<Result<_, _>>()?;
+    let processes = Arc::clone(shared.processes.get_or_init(|| Arc::new(Processes::new(rank, all))));
+    Ok((World { shared, local, processes }, communicator))
+}
+
+impl World {
+    /// This rank's number.
+    pub fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.shared.size
+    }
+
+    /// This rank's number among those of its host, and how many those are.
+    pub fn local(&self) -> (usize, usize) {
+        self.local
+    }
+
+    /// The processes of all ranks.
+    pub fn processes(&self) -> Arc<Processes> {
+        Arc::clone(&self.processes)
+    }
+
+    /// From now on a peer may be silent for so long.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.shared.timeout.set(timeout);
+    }
+
+    /// Tells all ranks that this one ends, and why, unless one failed before.
+    pub fn fail(&self, reason: &str) {
+        self.shared.fail(reason);
+    }
+
+    /// The first failure in the world, as far as this rank has heard.
+    pub fn failure(&self) -> Option<Failure> {
+        self.shared.failure()
+    }
+
+    /// Says that this rank has done all its calls, waits until all ranks have, and takes leave of MPI. Without it,
+    /// a process ends without doing so, and launchers take that for a failure.
+    ///
+    /// # Errors
+    /// A rank failed meanwhile.
+    pub fn finish(self) -> Result<(), Failure> {
+        self.processes.end();
+        self.shared.finish()
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "World(rank {} of {})", self.rank(), self.size())
+    }
+}

@@ -1,0 +1,159 @@
+//! The processes of a job, as the system of a host sees them: which have ended without a word.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A rank's process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The host's name.
+    pub host: String,
+    /// The process's number there.
+    pub pid: u32,
+    /// What two processes have alike that can see each other: a running system and its numbering of processes.
+    system: String,
+    /// When it began, in the system's ticks: numbers are used again.
+    began: u64,
+}
+
+impl Process {
+    /// This process.
+    pub(super) fn own() -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let numbering = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let pid = std::process::id();
+        Process {
+            host: host.trim().to_owned(),
+            pid,
+            system: format!("{} {}", boot.trim(), numbering.display()),
+            began: state_of(pid).map_or(0, |(_, began)| began),
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        format!("{}\n{}\n{}\n{}", self.host, self.pid, self.system, self.began).into_bytes()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut lines = std::str::from_utf8(bytes).ok()?.split('\n');
+        Some(Process {
+            host: lines.next()?.to_owned(),
+            pid: lines.next()?.parse().ok()?,
+            system: lines.next()?.to_owned(),
+            began: lines.next()?.parse().ok()?,
+        })
+    }
+
+    /// Its state, `X` if it has ended; `None` for a process of another system, of which nothing is known.
+    fn state(&self, own: &Process) -> Option<char> {
+        let visible = self.system == own.system && !self.system.trim().is_empty() && self.began != 0;
+        visible.then(|| match state_of(self.pid) {
+            Some((state, began)) if began == self.began => state,
+            _ => 'X',
+        })
+    }
+
+    /// Whether it is known to have ended.
+    fn is_gone(&self, own: &Process) -> bool {
+        self.state(own).is_some_and(|state| "ZXx".contains(state))
+    }
+}
+
+/// State and start of a process, from `/proc/PID/stat`; `None` if there is none.
+fn state_of(pid: u32) -> Option<(char, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before is in parentheses, and may hold anything; the start is field 22 of all.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// The processes of all ranks. Any thread may ask.
+#[derive(Debug)]
+pub struct Processes {
+    rank: usize,
+    all: Vec<Process>,
+    ending: AtomicBool,
+}
+
+impl Processes {
+    pub(super) fn new(rank: usize, all: Vec<Process>) -> Self {
+        Processes { rank, all, ending: AtomicBool::new(false) }
+    }
+
+    /// The rank of this process.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Every rank's process, in rank order.
+    pub fn all(&self) -> &[Process] {
+        &self.all
+    }
+
+    /// The first rank whose process has ended; only ranks of this host are seen.
+    pub(super) fn first_gone(&self) -> Option<usize> {
+        let own = self.all.get(self.rank)?;
+        let gone = |(rank, process): &(usize, &Process)| *rank != self.rank && process.is_gone(own);
+        self.all.iter().enumerate().find(gone).map(|(rank, _)| rank)
+    }
+
+    /// The same for other threads than the worker's; none once the worker has done its calls, as others may end
+    /// before it does.
+    pub fn gone(&self) -> Option<usize> {
+        // Asked last: a peer ends only after this rank has said that it has come to its end.
+        self.first_gone().filter(|_| !self.ending.load(Ordering::Acquire))
+    }
+
+    /// Whether a rank's process is of this host and was stopped by a signal.
+    pub(super) fn has_stopped(&self, rank: usize) -> bool {
+        let state = self.all.get(self.rank).and_then(|own| self.all.get(rank)?.state(own));
+        state.is_some_and(|state| "Tt".contains(state))
+    }
+
+    /// Why that is a failure.
+    pub fn reason(&self, rank: usize) -> String {
+        match self.all.get(rank) {
+            Some(process) => format!(
+                "its process {} on {} has ended without a word, as one does that is killed",
+                process.pid, process.host
+            ),
+            None => "there is no such rank".to_owned(),
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_seen_to_end_and_others_are_not() {
+        let own = Process::own();
+        assert_eq!(Process::decode(&own.encode()), Some(own.clone()));
+        assert!(!own.is_gone(&own));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let (_, began) = state_of(child.id()).unwrap();
+        let other = Process { pid: child.id(), began, ..own.clone() };
+        let processes = Processes::new(0, vec![own.clone(), other.clone()]);
+        assert_eq!(processes.gone(), None);
+        child.kill().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        // Ended, and nobody has asked for its status yet: a zombie.
+        while processes.gone().is_none() && std::time::Instant::now() < deadline {}
+        assert_eq!(processes.gone(), Some(1));
+        child.wait().unwrap();
+        assert_eq!(processes.gone(), Some(1));
+        assert!(!Process { system: "elsewhere".to_owned(), ..other.clone() }.is_gone(&own));
+        assert!(Process { began: 1, ..own.clone() }.is_gone(&own), "another process with that number");
+        processes.end();
+        assert_eq!(processes.gone(), None);
+    }
+}

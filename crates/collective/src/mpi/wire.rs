@@ -1,0 +1,166 @@
+//! What goes over the wire: the header of a message, and notices beside them.
+
+use bytemuck::{Pod, Zeroable};
+use device::DType;
+
+use crate::call::{Call, Operation, Plane, Signature};
+
+/// Bytes of a header.
+pub(super) const HEADER_BYTES: usize = size_of::<Header>();
+/// The longest payload that travels in one message with its header.
+pub(super) const INLINE_BYTES: usize = 2048;
+
+const HAS_BYTES: u8 = 1;
+const HAS_ROOT: u8 = 2;
+const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
+
+/// The header of a message. All processes of a job have one byte order.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Header {
+    /// The group that it is for; a check, as tags may coincide.
+    pub(super) context: u64,
+    /// Bytes of the payload, here or in the next message.
+    pub(super) payload: u64,
+    sequence: u64,
+    bytes: u64,
+    root: u64,
+    plane: u8,
+    operation: u8,
+    /// The place in the list of types, from 1; 0 for none.
+    dtype: u8,
+    has: u8,
+    padding: u32,
+}
+
+impl Header {
+    pub(super) fn new(context: u64, signature: &Signature, payload: usize) -> Self {
+        let Signature { call, bytes, dtype, root } = *signature;
+        let place =
+            |dtype| DTYPES.iter().position(|other| *other == dtype).map_or(0, |place| place as u8 + 1);
+        Header {
+            context,
+            payload: payload as u64,
+            sequence: call.sequence,
+            bytes: bytes.unwrap_or(0),
+            root: root.unwrap_or(0) as u64,
+            plane: u8::from(call.plane == Plane::Data),
+            operation: call.operation as u8,
+            dtype: dtype.map_or(0, place),
+            has: bytes.map_or(0, |_| HAS_BYTES) | root.map_or(0, |_| HAS_ROOT),
+            padding: 0,
+        }
+    }
+
+    /// The header at the start of a message; `None` if that is none.
+    pub(super) fn read(message: &[u8]) -> Option<Self> {
+        let header: Header = bytemuck::pod_read_unaligned(message.get(..HEADER_BYTES)?);
+        (usize::from(header.operation) < Operation::ALL.len()).then_some(header)
+    }
+
+    pub(super) fn signature(&self) -> Signature {
+        let plane = if self.plane == 0 { Plane::Control } else { Plane::Data };
+        let operation =
+            Operation::ALL.get(usize::from(self.operation)).copied().unwrap_or(Operation::Barrier);
+        let dtype = usize::from(self.dtype).checked_sub(1).and_then(|place| DTYPES.get(place)).copied();
+        Signature {
+            call: Call { plane, operation, sequence: self.sequence },
+            bytes: (self.has & HAS_BYTES != 0).then_some(self.bytes),
+            dtype,
+            root: (self.has & HAS_ROOT != 0).then_some(self.root as usize),
+        }
+    }
+}
+
+/// The longest notice.
+pub(super) const NOTICE_BYTES: usize = 2048;
+
+/// What ranks tell each other beside their calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// A rank has failed: the sender or, if that can say nothing any more, another.
+    Failed { rank: usize, reason: String },
+    /// The sender has done all its calls.
+    Ended { rank: usize },
+    /// The sender has waited for its whole timeout, and asks who is there.
+    Asked { rank: usize },
+    /// The sender is there.
+    Answered { rank: usize },
+}
+
+impl Notice {
+    /// At most [`NOTICE_BYTES`] bytes; a reason is cut short where it must be.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (kind, rank, text) = match self {
+            Notice::Failed { rank, reason } => (0, rank, reason.as_str()),
+            Notice::Ended { rank } => (1, rank, ""),
+            Notice::Asked { rank } => (2, rank, ""),
+            Notice::Answered { rank } => (3, rank, ""),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend_from_slice(&(*rank as u64).to_le_bytes());
+        let room = text.len().min(NOTICE_BYTES - bytes.len());
+        let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        bytes.extend_from_slice(&text.as_bytes()[..end]);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (rank, text) = rest.split_first_chunk::<8>()?;
+        let rank = usize::try_from(u64::from_le_bytes(*rank)).ok()?;
+        Some(match kind {
+            0 => Notice::Failed { rank, reason: String::from_utf8_lossy(text).into_owned() },
+            1 => Notice::Ended { rank },
+            2 => Notice::Asked { rank },
+            3 => Notice::Answered { rank },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_survive_the_wire() {
+        for (place, operation) in Operation::ALL.into_iter().enumerate() {
+            for plane in [Plane::Control, Plane::Data] {
+                let call = Call { plane, operation, sequence: 1 << 40 | place as u64 };
+                let plain = Signature::new(call);
+                for signature in
+                    [plain, plain.root(0), plain.bytes(0).dtype(DType::F16), plain.root(3).bytes(9)]
+                {
+                    let header = Header::new(7, &signature, 5);
+                    let read = Header::read(bytemuck::bytes_of(&header)).unwrap();
+                    assert_eq!((read.context, read.payload, read.signature()), (7, 5, signature));
+                }
+            }
+        }
+        assert!(Header::read(&[0; HEADER_BYTES - 1]).is_none());
+        assert!(Header::read(&[0xff; HEADER_BYTES]).is_none());
+    }
+
+    #[test]
+    fn notices_survive_the_wire_and_are_cut_to_fit() {
+        let long = "é".repeat(NOTICE_BYTES);
+        let notices = [
+            Notice::Failed { rank: 3, reason: "disk full".to_owned() },
+            Notice::Ended { rank: 0 },
+            Notice::Asked { rank: 70_000 },
+            Notice::Answered { rank: 1 },
+        ];
+        for notice in notices {
+            assert_eq!(Notice::decode(&notice.encode()), Some(notice));
+        }
+        let bytes = Notice::Failed { rank: 1, reason: long.clone() }.encode();
+        assert!(bytes.len() <= NOTICE_BYTES && bytes.len() > NOTICE_BYTES - 4);
+        let Some(Notice::Failed { rank: 1, reason }) = Notice::decode(&bytes) else {
+            panic!("another notice")
+        };
+        assert!(long.starts_with(&reason));
+        assert_eq!(Notice::decode(&[9; 9]), None);
+        assert_eq!(Notice::decode(&[0; 8]), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! Jobs of this test program's own processes, started by `mpirun`.
+
+use std::io::ErrorKind;
+use std::process::{Command, Output};
+
+/// What the processes of the job that they are in shall do.
+pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
+
+/// Runs the ignored test `test` of this program as every rank of a job; `None`, said on standard error, where there
+/// is no `mpirun`.
+pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Output> {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("mpirun");
+    command.args(["-n", &ranks.to_string()]).arg(program);
+    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]).env(SCENARIO, scenario);
+    // For a superuser on few processors, and machines without ssh.
+    for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+        command.env(variable, "1");
+    }
+    command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_plm", "isolated");
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: there is no mpirun");
+            None
+        }
+        Err(error) => panic!("mpirun: {error}"),
+    }
+}
+
+/// Both outputs.
+pub(crate) fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}

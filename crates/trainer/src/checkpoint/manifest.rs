@@ -1,0 +1,150 @@
+//! `manifest.json`: what a checkpoint is of, and the hashes that it is held to.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::error::{CheckpointError, Result};
+
+/// The layout of checkpoints that this version writes and reads.
+const FORMAT: u64 = 1;
+/// The file's name.
+pub(super) const MANIFEST: &str = "manifest.json";
+/// The name of the file of arrays.
+pub(super) const STATE: &str = "state.safetensors";
+
+/// Size and hash of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileDigest {
+    bytes: u64,
+    sha256: String,
+}
+
+impl FileDigest {
+    pub(super) fn new(bytes: u64, digest: Sha256) -> Self {
+        FileDigest { bytes, sha256: hexadecimal(digest) }
+    }
+}
+
+/// What the manifest says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: u64,
+    /// Of Plimsoll.
+    version: String,
+    /// Steps that were done.
+    pub(super) step: u64,
+    /// The settings that decide the bits, each as TOML.
+    pub(super) configuration: BTreeMap<String, String>,
+    /// Of the corpus; none for synthetic data.
+    pub(super) corpus_sha256: Option<String>,
+    /// The last validation before.
+    pub(super) validation_loss: Option<f64>,
+    /// Other files of the checkpoint by name.
+    files: BTreeMap<String, FileDigest>,
+    /// Of this very text with an empty hash, without indentation.
+    manifest_sha256: String,
+}
+
+impl Manifest {
+    pub(super) fn new(
+        step: u64,
+        configuration: BTreeMap<String, String>,
+        corpus_sha256: Option<String>,
+        validation_loss: Option<f64>,
+        state: FileDigest,
+    ) -> Self {
+        let mut manifest = Manifest {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            step,
+            configuration,
+            corpus_sha256,
+            validation_loss: validation_loss.filter(|loss| loss.is_finite()),
+            files: BTreeMap::from([(STATE.to_owned(), state)]),
+            manifest_sha256: String::new(),
+        };
+        manifest.manifest_sha256 = manifest.digest();
+        manifest
+    }
+
+    /// Hash of the contents but the hash itself. Text that reads to the same values has the same.
+    fn digest(&self) -> String {
+        let bare = Manifest { manifest_sha256: String::new(), ..self.clone() };
+        // Numbers, strings and maps of strings: expressing them does not fail.
+        hexadecimal(Sha256::new_with_prefix(serde_json::to_vec(&bare).unwrap_or_default()))
+    }
+
+    /// Its own hash, which depends on everything in the checkpoint.
+    pub(super) fn id(&self) -> &str {
+        &self.manifest_sha256
+    }
+
+    pub(super) fn to_text(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    /// Reads the manifest of the checkpoint `directory` and holds it to its own hash.
+    pub(super) fn read(directory: &Path) -> Result<Self> {
+        let path = directory.join(MANIFEST);
+        let text = fs::read(&path).map_err(CheckpointError::file(&path, "read it"))?;
+        let damaged = |what: String| CheckpointError::damaged(&path, what);
+        let value: Value = serde_json::from_slice(&text)
+            .map_err(|error| damaged(format!("it is truncated or corrupted: {error}")))?;
+        if let Some(format) = value.get("format").and_then(Value::as_u64).filter(|format| *format != FORMAT) {
+            return Err(damaged(format!(
+                "its format is {format}, and this version of Plimsoll reads {FORMAT}"
+            )));
+        }
+        let manifest: Manifest =
+            serde_json::from_value(value).map_err(|error| damaged(format!("it is corrupted: {error}")))?;
+        if manifest.digest() != manifest.manifest_sha256 {
+            return Err(damaged("it is corrupted: its SHA-256 is not the one that it says".to_owned()));
+        }
+        Ok(manifest)
+    }
+
+    /// Holds the file of arrays to what was written. `found` is what it is now.
+    pub(super) fn check_state(&self, path: &Path, found: &FileDigest) -> Result<()> {
+        let Some(written) = self.files.get(STATE) else {
+            return Err(CheckpointError::damaged(path, "its manifest does not name it"));
+        };
+        if found.bytes != written.bytes {
+            let what = if found.bytes < written.bytes { "truncated" } else { "longer than it was" };
+            return Err(CheckpointError::damaged(
+                path,
+                format!("it is {what}: it has {} bytes and was written with {}", found.bytes, written.bytes),
+            ));
+        }
+        if found.sha256 != written.sha256 {
+            let what = "it is corrupted: its SHA-256 is not the one that was written";
+            return Err(CheckpointError::damaged(path, what));
+        }
+        Ok(())
+    }
+}
+
+fn hexadecimal(digest: Sha256) -> String {
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `key is a here and b there`, for each setting that differs; empty if none does.
+pub(crate) fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
+    let keys: std::collections::BTreeSet<_> = here.keys().chain(there.keys()).collect();
+    let all = keys.into_iter().filter_map(|key| match (here.get(key), there.get(key)) {
+        (Some(here), Some(there)) if here == there => None,
+        (Some(here), Some(there)) => Some(format!("{key} is {here} here and {there} there")),
+        (Some(here), None) => Some(format!("{key} is {here} here and absent there")),
+        (None, Some(there)) => Some(format!("{key} is absent here and {there} there")),
+        (None, None) => None,
+    });
+    all.collect::<Vec<_>>().join(", ")
+}
