@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use collective::Communicator;
+use device::Description;
 use trainer::config::{Model, RunConfig};
 use trainer::{Placement, Setup, Worker};
 
@@ -39,7 +40,7 @@ fn main() -> Result<(), Failure> {
     let train = config.train.clone();
     let tokens = (train.micro_batch * train.micro_batches * gpt.context) as f64;
     let mut out = std::io::stdout();
-    writeln!(out, "{}, {} threads", processor(), std::thread::available_parallelism()?)?;
+    writeln!(out, "{}, {} threads", Description::host().model, std::thread::available_parallelism()?)?;
     writeln!(out, "{gpt:?}, micro-batch {}, {} a step, f32, AdamW", train.micro_batch, train.micro_batches)?;
     let setup = Setup::new(config, Placement::Cpu)?;
     let mut worker = Worker::new(&setup, Communicator::solo())?;
@@ -111,10 +112,4 @@ fn pytorch(sizes: &[usize]) -> Result<Option<(String, f64)>, Failure> {
     let (version, seconds) =
         text.trim().split_once(' ').ok_or("the PyTorch script printed something else")?;
     Ok(Some((version.to_owned(), seconds.parse()?)))
-}
-
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }

@@ -39,6 +39,9 @@ fn the_plan_is_the_run() {
         // Fewer validation micro-batches than ranks: their roles differ.
         (GPT, &["parallel.data=4", "train.validation_micro_batches=2"]),
         (GPT, &["parallel.data=2", "optim.kind=sgd", "train.steps=1"]),
+        // Checkpoints copy to the host and take nothing on the device.
+        (GPT, &["parallel.data=2", "checkpoint.every=1"]),
+        (MLP, &["checkpoint.every=2", "optim.kind=adamw"]),
         // Large enough for the large pool.
         (GPT, &["model.width=256", "model.context=128", "train.micro_batch=4", "train.steps=2"]),
         (GPT, &["parallel.data=2", "memory.allocator=expandable_segments:True"]),

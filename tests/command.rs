@@ -10,7 +10,7 @@ use common::golden;
 use common::runs::GPT;
 
 fn plimsoll(directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let mut command = Command::new(common::program());
     command.current_dir(directory);
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
         command.env_remove(variable);

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-use std::path::Path;
+mod common;
 
 fn readme() -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap()
+    std::fs::read_to_string(common::root().join("README.md")).unwrap()
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn its_table_of_keys_is_the_programs() {
 
 #[test]
 fn the_files_that_it_names_are_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = common::root();
     let text = readme();
     let words = text.split(|c: char| c.is_whitespace() || "`(),;|".contains(c));
     let paths = words.map(|word| word.trim_end_matches(['.', ':'])).filter(|word| {

@@ -1,17 +1,17 @@
 //! `plimsoll replay` on every recording, on one that differs, and on files that are none.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
-}
+use common::{golden, program, root};
 
 fn replay(files: &[PathBuf]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } =
-        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("replay").args(files).output().unwrap();
+        Command::new(program()).arg("replay").args(files).output().unwrap();
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
@@ -57,7 +57,7 @@ fn a_difference_is_shown_and_fails() {
 
 #[test]
 fn a_file_that_is_no_recording_is_refused() {
-    for file in [golden("nowhere.json.gz"), PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")] {
+    for file in [golden("nowhere.json.gz"), root().join("Cargo.toml")] {
         let (status, printed, errors) = replay(std::slice::from_ref(&file));
         assert_eq!((status, printed.as_str()), (Some(2), ""));
         assert_eq!(errors.lines().count(), 1, "{errors}");

@@ -180,9 +180,6 @@ fn clock_ns() -> f64 {
 
 /// The processor's name and how many of it there are.
 fn hardware() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(':').nth(1));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{}, {threads} threads", model.map_or("unknown processor", str::trim))
+    format!("{}, {threads} threads", device::Description::host().model)
 }

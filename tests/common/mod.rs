@@ -10,9 +10,20 @@ use nn::Parameters;
 use safetensors::{Dtype, SafeTensors};
 use tensor::Tensor;
 
+/// The source tree: tests run in the folder of their package.
+pub(crate) fn root() -> PathBuf {
+    std::env::current_dir().unwrap()
+}
+
+/// The program under test; a test that was moved to another machine is told where it is.
+pub(crate) fn program() -> PathBuf {
+    std::env::var_os("CARGO_BIN_EXE_plimsoll")
+        .map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
+}
+
 /// A file of the recordings.
 pub(crate) fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    root().join("tests/golden").join(name)
 }
 
 /// The recorded tiny GPT-2 and MLP.

@@ -51,7 +51,7 @@ lanes = 4
 /// A configuration of this test's own, its paths relative to the source tree.
 pub(crate) fn config(text: &str, overrides: &[&str]) -> RunConfig {
     let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
-    RunConfig::parse(text, "test.toml", Path::new(env!("CARGO_MANIFEST_DIR")), &overrides).unwrap()
+    RunConfig::parse(text, "test.toml", &super::root(), &overrides).unwrap()
 }
 
 /// Trains with files in `directory`.

@@ -77,7 +77,7 @@ fn a_second_pass_adds_to_the_first() {
     let device = device();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let mut gradients = Gradients::default();
-    let mut pass = |gradients: &mut Gradients| {
+    let pass = |gradients: &mut Gradients| {
         let tape = Tape::recording(&device);
         let x = tape.constant(tensor(&device, [4, 8], 5));
         let root = loss(&tape, &weights, x, &target).unwrap();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use crate::call::Call;
 use crate::error::{Failure, Result};
 
 /// Small host messages: configuration checks, identifiers, statistics. Not for tensors.
@@ -33,9 +34,41 @@ pub trait ControlPlane {
     /// is the one that all report.
     fn fail(&mut self, reason: &str);
 
+    /// From now on tells `observer` of every call that begins.
+    fn observe(&mut self, observer: Observer);
+
     /// A way to ask for failures that outlives the borrow of the plane: for waits on something else, such
     /// as a device's event.
     fn watch(&self) -> Watch;
+}
+
+/// Hears of each call as it begins, on the worker's thread; it should be quick.
+#[derive(Clone)]
+pub struct Observer(Rc<dyn Fn(Call)>);
+
+impl Observer {
+    /// An observer that does what `hear` does.
+    pub fn new(hear: impl Fn(Call) + 'static) -> Self {
+        Observer(Rc::new(hear))
+    }
+
+    /// A call begins.
+    pub fn begins(&self, call: Call) {
+        (self.0)(call);
+    }
+}
+
+impl Default for Observer {
+    /// One that does nothing.
+    fn default() -> Self {
+        Observer::new(|_| ())
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 /// Asks whether a rank has failed. It never blocks. It stays on the worker's thread.

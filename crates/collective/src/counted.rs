@@ -4,7 +4,7 @@
 use device::{DType, Region, StreamKind};
 
 use crate::call::{Call, Operation, Plane};
-use crate::control::{ControlPlane, Watch};
+use crate::control::{ControlPlane, Observer, Watch};
 use crate::data::DataPlane;
 use crate::error::Result;
 use crate::geometry::Shards;
@@ -59,6 +59,9 @@ impl ControlPlane for CountedControl {
     }
 
     fn fail(&mut self, _reason: &str) {}
+
+    /// Nobody watches a plan.
+    fn observe(&mut self, _observer: Observer) {}
 
     fn watch(&self) -> Watch {
         Watch::new(|| None)
@@ -212,6 +215,9 @@ impl DataPlane for CountedData {
         let members = groups[group].iter().map(|member| self.members[*member]).collect();
         Ok(Box::new(CountedData::new(place, members)))
     }
+
+    /// Nobody watches a plan.
+    fn observe(&mut self, _observer: Observer) {}
 
     fn traffic(&self) -> Traffic {
         self.traffic

@@ -2,6 +2,7 @@
 
 use device::{DType, Region, StreamKind};
 
+use crate::control::Observer;
 use crate::error::Result;
 use crate::traffic::Traffic;
 
@@ -68,6 +69,9 @@ pub trait DataPlane {
     /// Divides the ranks into groups: the plane of the group that this rank is in, where its number is its
     /// place in the list. All ranks pass the same groups, which hold every rank once.
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>>;
+
+    /// From now on tells `observer` of every call that begins, also in groups that are split off later.
+    fn observe(&mut self, observer: Observer);
 
     /// What has been moved so far.
     fn traffic(&self) -> Traffic;

@@ -53,7 +53,7 @@ mod traffic;
 
 pub use call::{Call, Operation, Plane, Signature};
 pub use communicator::Communicator;
-pub use control::{ControlPlane, Watch};
+pub use control::{ControlPlane, Observer, Watch};
 pub use data::DataPlane;
 pub use error::{CollectiveError, Failure, Result};
 pub use traffic::{OperationTraffic, Traffic};

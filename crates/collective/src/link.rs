@@ -21,6 +21,15 @@ pub(crate) struct Message {
 #[derive(Debug)]
 pub(crate) struct Closed;
 
+/// A rank that does not take part in a call that others wait in.
+#[derive(Debug)]
+pub(crate) enum Absent {
+    /// It has not begun the call, or gives no sign.
+    Silent(usize),
+    /// It waits in another call.
+    Elsewhere { rank: usize, mine: Signature, theirs: Signature },
+}
+
 /// Bounded queues of messages, first in, first out, from and to every other rank of a group.
 pub(crate) trait Link: Sized + 'static {
     /// This rank's number in the group.
@@ -56,6 +65,9 @@ pub(crate) trait Link: Sized + 'static {
     /// Tells the world that this rank ends.
     fn fail(&mut self, reason: &str);
 
+    /// Tells the world that another rank is lost, where it would not hear it of that one's own.
+    fn lost(&mut self, _rank: usize, _reason: &str) {}
+
     /// [`Link::failure`] as a value of its own.
     fn watch(&self) -> Watch;
 
@@ -63,8 +75,8 @@ pub(crate) trait Link: Sized + 'static {
     /// different one in its place answers with that rank and its signature; others find out by messages.
     fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)>;
 
-    /// A rank of the group that is known not to have begun a collective yet.
-    fn absent(&self, call: Call) -> Option<usize>;
+    /// Who of the group is to blame that a call of this rank has not ended within the timeout, where that is known.
+    fn absent(&self, call: Call) -> Option<Absent>;
 
     /// The link of a group of some of these ranks, of which this is one; `sequence` is the split's.
     fn split(&mut self, sequence: u64, group: usize, members: &[usize]) -> Self;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::call::{Call, Signature};
 use crate::control::Watch;
 use crate::error::Failure;
-use crate::link::{Closed, Link, Message};
+use crate::link::{Absent, Closed, Link, Message};
 
 /// A link with nobody at its other end.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Link for SoloLink {
         Ok(())
     }
 
-    fn absent(&self, _call: Call) -> Option<usize> {
+    fn absent(&self, _call: Call) -> Option<Absent> {
         None
     }
 

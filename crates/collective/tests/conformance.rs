@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use collective::Communicator;
 use collective::threads::{Options, run};
-use common::{Check, Number, Outcome, STREAM, buffer, everywhere, filled, tree_sum, value};
+use common::{Check, Failed, Number, Outcome, STREAM, buffer, everywhere, filled, tree_sum, value};
 use device::Device;
 use half::{bf16, f16};
 
@@ -174,7 +174,8 @@ fn groups_sum_among_themselves(communicator: &mut Communicator, device: &Device)
     let parity = |remainder| (0..world_size).rev().filter(|r| r % 2 == remainder).collect::<Vec<_>>();
     let groups: Vec<_> = [0, 1].map(parity).into_iter().filter(|group| !group.is_empty()).collect();
     let mut plane = communicator.data.split(&groups)?;
-    let members = groups.iter().find(|group| group.contains(&rank)).unwrap();
+    let members = groups.iter().find(|group| group.contains(&rank));
+    let members = members.ok_or_else(|| Failed::Other(format!("rank {rank} is in no group")))?;
     assert_eq!(members[plane.rank()], rank);
     assert_eq!(plane.world_size(), members.len());
     let buffer = filled(device, &[1.0 + rank as f32]);

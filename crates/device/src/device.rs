@@ -10,7 +10,8 @@ use memory::{Allocator, Label, RawMemory, Settings, Statistics, Tag};
 use crate::buffer::Buffer;
 use crate::context::{Context, ModuleScope, Request};
 use crate::error::{DeviceError, Result};
-use crate::raw::{host::HostMemory, host::physical_memory, meta::MetaMemory};
+use crate::raw::host::{HostMemory, physical_memory, processor_model};
+use crate::raw::meta::MetaMemory;
 use crate::stream::{Event, StreamKind};
 
 /// The allocator over whichever driver the backend has.
@@ -30,6 +31,8 @@ pub enum Backend {
 pub struct Description {
     /// Name for tables and messages.
     pub name: String,
+    /// The model of the hardware: bits are promised on one model alone.
+    pub model: String,
     /// Bytes that the device has in all.
     pub total_bytes: u64,
 }
@@ -37,7 +40,7 @@ pub struct Description {
 impl Description {
     /// This host as a CPU device.
     pub fn host() -> Self {
-        Description { name: "cpu".to_owned(), total_bytes: physical_memory() }
+        Description { name: "cpu".to_owned(), model: processor_model(), total_bytes: physical_memory() }
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use memory::replay::{Operation, Recording, parse, read, replay, replay_bytes};
 
 fn golden() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+    // Tests run in the folder of their package.
+    let mut files: Vec<PathBuf> = std::fs::read_dir("../../tests/golden")
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| {

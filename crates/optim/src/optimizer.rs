@@ -36,9 +36,11 @@ pub enum Kind {
     },
 }
 
-/// The optimizer's tensors for one parameter. An f32 parameter is its own master weight.
+/// The optimizer's tensors for one parameter.
 #[derive(Clone, Debug)]
 pub struct State {
+    /// The weight in f32, which is what is updated; that of an f32 parameter is the parameter itself, in one storage.
+    pub master: Tensor,
     /// AdamW's first moment, SGD's velocity.
     pub first: Option<Tensor>,
     /// AdamW's second moment.
@@ -68,14 +70,12 @@ impl Optimizer {
             )
         };
         let state = |slot: &Slot| -> Result<State> {
-            Ok(match kind {
-                Kind::AdamW { .. } => {
-                    let first = Some(zeros(slot, "adamw.first")?);
-                    State { first, second: Some(zeros(slot, "adamw.second")?) }
-                }
-                Kind::Sgd { momentum: 0.0 } => State { first: None, second: None },
-                Kind::Sgd { .. } => State { first: Some(zeros(slot, "sgd.velocity")?), second: None },
-            })
+            let (first, second) = match kind {
+                Kind::AdamW { .. } => (Some(zeros(slot, "adamw.first")?), Some(zeros(slot, "adamw.second")?)),
+                Kind::Sgd { momentum: 0.0 } => (None, None),
+                Kind::Sgd { .. } => (Some(zeros(slot, "sgd.velocity")?), None),
+            };
+            Ok(State { master: slot.weight.clone(), first, second })
         };
         let states = slots.iter().map(state).collect::<Result<Vec<_>>>()?;
         Ok(Optimizer { kind, weight_decay, slots: slots.to_vec(), states, steps: 0 })
@@ -111,20 +111,18 @@ impl Optimizer {
         let slots = self.slots.iter().zip(&self.states).zip(gradients);
         let item = |((slot, state), gradient): ((&'a Slot, &'a State), &'a Tensor)| {
             let (first, second) = (state.first.as_ref()?, state.second.as_ref()?);
-            Some(adamw::Item { weight: &slot.weight, gradient, first, second, decay: slot.decay })
+            Some(adamw::Item { weight: &state.master, gradient, first, second, decay: slot.decay })
         };
         slots.filter_map(item).collect()
     }
 
     fn sgd_items<'a>(&'a self, gradients: &'a [Tensor]) -> Vec<sgd::Item<'a>> {
-        let slots = self.slots.iter().zip(&self.states).zip(gradients);
-        slots
-            .map(|((slot, state), gradient)| sgd::Item {
-                weight: &slot.weight,
-                gradient,
-                momentum: state.first.as_ref(),
-            })
-            .collect()
+        let item = |(state, gradient): (&'a State, &'a Tensor)| sgd::Item {
+            weight: &state.master,
+            gradient,
+            momentum: state.first.as_ref(),
+        };
+        self.states.iter().zip(gradients).map(item).collect()
     }
 
     /// What it updates.

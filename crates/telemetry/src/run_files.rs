@@ -161,6 +161,26 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     written
 }
 
+/// Removes what [`atomic_write`] leaves beside `path` where its process was killed. No other process may be writing there.
+pub fn remove_temporaries(path: &Path) -> Result<()> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
+        return Ok(());
+    };
+    let unlisted = || TelemetryError::file(directory, "list the directory");
+    for entry in std::fs::read_dir(directory).map_err(unlisted())? {
+        let entry = entry.map_err(unlisted())?;
+        let left = entry.file_name();
+        let process =
+            left.to_str().and_then(|left| left.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.'));
+        if process.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())) {
+            let path = entry.path();
+            std::fs::remove_file(&path).map_err(TelemetryError::file(&path, "delete it"))?;
+        }
+    }
+    Ok(())
+}
+
 fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create(temporary).map_err(TelemetryError::file(path, "create it"))?;
     file.write_all(bytes).map_err(TelemetryError::file(path, "write to it"))?;

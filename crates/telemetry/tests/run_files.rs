@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use telemetry::TelemetryError;
 use telemetry::progress::Progress;
-use telemetry::run_files::{Grid, MetricsWriter, StepMetrics, Summary, atomic_write};
+use telemetry::run_files::{Grid, MetricsWriter, StepMetrics, Summary, atomic_write, remove_temporaries};
 
 /// Values whose decimal form has to be exact to read back the same.
 const LOSSES: [f32; 6] = [0.1, 1.0 / 3.0, 5.545_177_5, f32::MIN_POSITIVE, f32::MAX, 16_777_217.0];
@@ -112,6 +112,21 @@ fn a_write_that_fails_names_the_file_and_leaves_the_old_one() {
     assert!(error.starts_with(&format!("{}: cannot rename it into place: ", occupied.display())), "{error}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing temporary is left");
     assert!(atomic_write(std::path::Path::new("/"), b"x").is_err());
+}
+
+#[test]
+fn only_what_a_killed_write_left_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("summary.json");
+    let kept =
+        ["summary.json", ".summary.json", ".summary.json.", ".summary.json.12x", ".metrics.jsonl.12", "12"];
+    for name in [&kept[..], &[".summary.json.12", ".summary.json.4194304"]].concat() {
+        std::fs::write(directory.path().join(name), "").unwrap();
+    }
+    remove_temporaries(&path).unwrap();
+    let left =
+        std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.collect::<std::collections::BTreeSet<_>>(), kept.map(str::to_owned).into());
 }
 
 #[test]

@@ -16,7 +16,8 @@ use crate::error::{Result, TrainError};
 use crate::interrupt::Interrupt;
 use crate::plan::{Plan, plan_all};
 use crate::resume::{self, Found};
-use crate::run::{Outcome, RunDirectory, run_rank};
+use crate::run::{Outcome, run_rank};
+use crate::run_directory::RunDirectory;
 use crate::worker::{Placement, Setup};
 
 /// What to compute on.

@@ -21,7 +21,7 @@ mod launch;
 mod plan;
 mod resume;
 mod run;
-mod run_lock;
+mod run_directory;
 mod sample;
 mod session;
 mod step;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
-use crate::run_lock::RunLock;
+use crate::run_directory::RunLock;
 use crate::worker::{Setup, Worker};
 
 /// What a run goes on from.

@@ -1,22 +1,18 @@
-//! What one rank does from start to end, and the directory that a run leaves.
-
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+//! What one rank does from start to end.
 
 use collective::Communicator;
+use device::Description;
 use telemetry::log::rank_span;
-use telemetry::run_files::{Grid, MetricsWriter, StepMetrics, Summary};
+use telemetry::run_files::{MetricsWriter, StepMetrics};
 use telemetry::{Progress, RankStatistics, Sources, host_name};
 
 use crate::build;
-use crate::checkpoint::{self, CheckpointError, Saver};
-use crate::config::RunConfig;
+use crate::checkpoint::{CheckpointError, Saver};
 use crate::error::{Result, TrainError};
 use crate::hash::weights_sha256;
 use crate::launch::RunOptions;
 use crate::resume;
-use crate::run_lock::RunLock;
+use crate::run_directory::RunDirectory;
 use crate::sample::sample_of_run;
 use crate::session::{self, Course, Observer, StepReport};
 use crate::views;
@@ -24,85 +20,6 @@ use crate::worker::{Placement, Setup, Worker};
 
 /// Tokens of the sample at the end of a run.
 const SAMPLE_TOKENS: usize = 320;
-
-/// The files of a run.
-#[derive(Clone, Debug)]
-pub(crate) struct RunDirectory(Arc<RunLock>);
-
-impl RunDirectory {
-    /// Makes the directory and writes the resolved configuration. Errors: one that holds a run already.
-    pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
-        let path = chosen.unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", timestamp())));
-        for file in ["summary.json", "metrics.jsonl"] {
-            if path.join(file).exists() {
-                let text = format!("--run-dir {}: it holds a run already ({file})", path.display());
-                return Err(TrainError::Refused(text));
-            }
-        }
-        if let Some((step, _)) = checkpoint::list(&path)?.last() {
-            let text =
-                format!("--run-dir {}: it holds a run already (a checkpoint of step {step})", path.display());
-            return Err(TrainError::Refused(text));
-        }
-        let unusable = |error: std::io::Error| {
-            TrainError::Refused(format!("--run-dir {}: it cannot be made: {error}", path.display()))
-        };
-        std::fs::create_dir_all(&path).map_err(unusable)?;
-        Self::begin(config, RunLock::take(&path)?)
-    }
-
-    /// Opens the directory of a run that goes on: what it came to is no longer true, what was half-written goes.
-    pub(crate) fn reopen(config: &RunConfig, lock: RunLock) -> Result<Self> {
-        let path = lock.path().to_owned();
-        checkpoint::Directory::of(&path).remove_temporaries()?;
-        let summary = path.join("summary.json");
-        if let Err(source) = std::fs::remove_file(&summary)
-            && source.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(TrainError::File { path: summary, source });
-        }
-        Self::begin(config, lock)
-    }
-
-    fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
-        telemetry::run_files::atomic_write(&lock.path().join("config.toml"), config.to_toml().as_bytes())?;
-        Ok(RunDirectory(Arc::new(lock)))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Writes `summary.json` from what rank 0 brought back.
-    pub(crate) fn write_summary(&self, setup: &Setup, outcome: &Outcome) -> Result<Summary> {
-        let config = &setup.config;
-        let course = &outcome.course;
-        let timed = (course.steps - course.first).saturating_sub(1) * build::tokens_per_step(config);
-        let mut more = serde_json::Map::new();
-        more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-        more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
-        more.insert("interrupted".to_owned(), course.interrupted.into());
-        if setup.resumed.is_some() {
-            more.insert("resumed_after_step".to_owned(), course.first.into());
-        }
-        if let Some(loss) = course.validation_loss {
-            more.insert("validation_loss".to_owned(), loss.into());
-        }
-        let summary = Summary {
-            device: setup.placement.name().to_owned(),
-            world_size: config.world_size(),
-            grid: Grid { data: config.parallel.data, pipeline: config.parallel.pipeline },
-            steps: course.steps,
-            losses: course.losses.clone(),
-            weights_sha256: outcome.weights_sha256.clone(),
-            tokens_per_second: if course.seconds > 0.0 { timed as f64 / course.seconds } else { 0.0 },
-            ranks: outcome.ranks.clone(),
-            more,
-        };
-        summary.write(&self.path().join("summary.json"))?;
-        Ok(summary)
-    }
-}
 
 /// What a rank brings back; all ranks have the same course, and rank 0 the statistics of all and the sample.
 #[derive(Debug)]
@@ -167,7 +84,7 @@ fn statistics(worker: &Worker) -> RankStatistics {
 
 /// The hash of the weights, which all ranks must have alike. Errors: the first rank that has others.
 fn agreed_hash(worker: &mut Worker) -> Result<String> {
-    let own = weights_sha256(worker.model().parameters())?;
+    let own = weights_sha256(&worker.optimizer)?;
     let all = worker.communicator.control.all_gather(own.as_bytes())?;
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(own),
@@ -179,6 +96,14 @@ fn agreed_hash(worker: &mut Worker) -> Result<String> {
 }
 
 impl Placement {
+    /// What the ranks run on, or imitate.
+    pub(crate) fn description(&self) -> Description {
+        match self {
+            Placement::Cpu => Description::host(),
+            Placement::Meta(description) => description.clone(),
+        }
+    }
+
     /// Whether numbers are computed nowhere.
     pub(crate) fn is_meta(&self) -> bool {
         matches!(self, Placement::Meta(_))
@@ -269,21 +194,4 @@ impl Observer for Silent {
     fn save(&mut self, _: &Worker, _: &Course) -> Result<()> {
         Ok(())
     }
-}
-
-/// UTC as `20261120-081500`, by the civil-from-days algorithm of H. Hinnant.
-fn timestamp() -> String {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let (days, seconds) = ((since / 86_400) as i64, since % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hours, minutes) = (seconds / 3600, seconds % 3600 / 60);
-    format!("{year:04}{month:02}{day:02}-{hours:02}{minutes:02}{:02}", seconds % 60)
 }

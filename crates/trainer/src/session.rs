@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use collective::ControlPlane;
+use telemetry::log::step_span;
 
 use crate::config::RunConfig;
 use crate::error::Result;
@@ -99,7 +100,9 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     // A step's scalars are read when the next one has been enqueued, so that the device never waits for the host.
     let mut unread: Option<Unread> = None;
     for step in course.first..calendar.steps {
+        let span = step_span(step + 1).entered();
         worker.step(step)?;
+        drop(span);
         if let Some(unread) = unread.take() {
             unread.read(worker, &mut course, observer)?;
         }

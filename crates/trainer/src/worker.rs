@@ -58,11 +58,7 @@ impl Setup {
 
     /// The same run on Meta, imitating what it would run on.
     pub fn on_meta(&self) -> Self {
-        let description = match &self.placement {
-            Placement::Cpu => Description::host(),
-            Placement::Meta(description) => description.clone(),
-        };
-        Setup { placement: Placement::Meta(description), ..self.clone() }
+        Setup { placement: Placement::Meta(self.placement.description()), ..self.clone() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The control plane over queues of messages.
 
 use crate::call::{Call, Operation, Plane, Signature};
-use crate::control::{ControlPlane, Watch};
+use crate::control::{ControlPlane, Observer, Watch};
 use crate::error::Result;
 use crate::host::{Operand, Transfers, barrier, begin, broadcast_tree};
 use crate::link::Link;
@@ -12,18 +12,21 @@ use crate::piece::Pool;
 pub(crate) struct HostControl<L> {
     link: L,
     calls: u64,
+    observer: Observer,
     pool: Pool,
 }
 
 impl<L: Link> HostControl<L> {
     pub(crate) fn new(link: L) -> Self {
-        HostControl { link, calls: 0, pool: Pool::default() }
+        HostControl { link, calls: 0, observer: Observer::default(), pool: Pool::default() }
     }
 
     fn next(&mut self, operation: Operation) -> Signature {
         let sequence = self.calls;
         self.calls += 1;
-        Signature::new(Call { plane: Plane::Control, operation, sequence })
+        let call = Call { plane: Plane::Control, operation, sequence };
+        self.observer.begins(call);
+        Signature::new(call)
     }
 
     fn check_root(&self, call: Call, root: usize) -> Result<()> {
@@ -98,6 +101,10 @@ impl<L: Link> ControlPlane for HostControl<L> {
 
     fn fail(&mut self, reason: &str) {
         self.link.fail(reason);
+    }
+
+    fn observe(&mut self, observer: Observer) {
+        self.observer = observer;
     }
 
     fn watch(&self) -> Watch {

@@ -5,6 +5,7 @@ mod shards;
 use device::{DType, Region, StreamKind};
 
 use crate::call::{Call, Operation, Plane, Signature};
+use crate::control::Observer;
 use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
 use crate::geometry::Shards;
@@ -26,6 +27,7 @@ pub(crate) struct HostData<L> {
     sent: Vec<u64>,
     received: Vec<u64>,
     traffic: Traffic,
+    observer: Observer,
     pool: Pool,
 }
 
@@ -38,6 +40,7 @@ impl<L: Link> HostData<L> {
             sent: vec![0; world_size],
             received: vec![0; world_size],
             traffic: Traffic::default(),
+            observer: Observer::default(),
             pool: Pool::default(),
         }
     }
@@ -46,6 +49,7 @@ impl<L: Link> HostData<L> {
         let sequence = self.collectives;
         self.collectives += 1;
         let call = Call { plane: Plane::Data, operation, sequence };
+        self.observer.begins(call);
         (Signature::new(call), self.at(call))
     }
 
@@ -93,6 +97,7 @@ impl<L: Link> HostData<L> {
             (None, None) => None,
         };
         let call = Call { plane: Plane::Data, operation, sequence: first.copied().unwrap_or(0) };
+        self.observer.begins(call);
         let at = self.at(call);
         check_point_to_point(at, self.link.rank(), self.link.world_size(), sends, receives)?;
         let mut transfers = Transfers::new(call);
@@ -237,7 +242,13 @@ impl<L: Link> DataPlane for HostData<L> {
         self.same_groups(at, signature, groups)?;
         let (group, _) = my_group(groups, self.rank());
         self.record(Operation::Split, Moved::default());
-        Ok(Box::new(HostData::new(self.link.split(call.sequence, group, &groups[group]))))
+        let mut plane = HostData::new(self.link.split(call.sequence, group, &groups[group]));
+        plane.observe(self.observer.clone());
+        Ok(Box::new(plane))
+    }
+
+    fn observe(&mut self, observer: Observer) {
+        self.observer = observer;
     }
 
     fn traffic(&self) -> Traffic {

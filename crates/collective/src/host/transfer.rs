@@ -7,7 +7,7 @@ use device::Region;
 use crate::call::{Call, Operation, Signature};
 use crate::error::{CollectiveError, Failure, Result};
 use crate::host::region::{on_meta, read, write};
-use crate::link::{Closed, Link, Message};
+use crate::link::{Absent, Closed, Link, Message};
 use crate::piece::{PIECE_BYTES, Piece, Pool};
 
 /// Where bytes come from.
@@ -124,7 +124,15 @@ impl<'a> Transfers<'a> {
             if before != (moved.sent, moved.received, self.pending()) {
                 deadline = now + timeout;
             } else if now >= deadline {
-                return Err(self.timed_out(link));
+                let error = self.timed_out(link);
+                if let CollectiveError::Timeout { rank, call, peer, waited } = &error {
+                    let waited = waited.as_secs_f64();
+                    link.lost(
+                        *peer,
+                        &format!("it did not answer rank {rank} within {waited:.1} s, in {call}"),
+                    );
+                }
+                return Err(error);
             } else {
                 let (sends, receives) = self.peers();
                 link.wait(&sends, &receives, deadline);
@@ -153,18 +161,24 @@ impl<'a> Transfers<'a> {
     }
 
     fn timed_out<L: Link>(&self, link: &L) -> CollectiveError {
+        let rank = link.world_rank(link.rank());
+        let absent = link.absent(self.call);
+        if let Some(failure) = link.failure() {
+            return CollectiveError::failed(rank, self.call, failure);
+        }
         let (sends, receives) = self.peers();
-        let absent = if self.call.operation.is_point_to_point() { None } else { link.absent(self.call) };
         // With nothing pending, what was sent has not been taken.
         let sent = self.outgoing.first().map(|outgoing| outgoing.to);
-        let pending = receives.first().or(sends.first()).copied();
-        let peer = absent.or(pending).or(sent).unwrap_or(link.rank());
-        CollectiveError::Timeout {
-            rank: link.world_rank(link.rank()),
-            call: self.call,
-            peer: link.world_rank(peer),
-            waited: link.timeout(),
-        }
+        let awaited = receives.first().or(sends.first()).copied().or(sent);
+        let peer = match absent {
+            Some(Absent::Elsewhere { rank: peer, mine, theirs }) => {
+                return CollectiveError::mismatch(rank, mine, link.world_rank(peer), theirs);
+            }
+            Some(Absent::Silent(peer)) => peer,
+            None => awaited.unwrap_or(link.rank()),
+        };
+        let (call, peer, waited) = (self.call, link.world_rank(peer), link.timeout());
+        CollectiveError::Timeout { rank, call, peer, waited }
     }
 
     fn send_ready<L: Link>(&mut self, link: &mut L, pool: &mut Pool, moved: &mut Moved) -> Result<()> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::call::{Call, Signature};
 use crate::control::Watch;
 use crate::error::Failure;
-use crate::link::{Closed, Link, Message};
+use crate::link::{Absent, Closed, Link, Message};
 use crate::mpi::raw::{Completed, Fault, Request};
 use crate::mpi::shared::Shared;
 use crate::mpi::wire::{HEADER_BYTES, Header, INLINE_BYTES};
@@ -231,7 +231,11 @@ impl Link for MpiLink {
     }
 
     fn fail(&mut self, reason: &str) {
-        self.world.fail(reason);
+        self.world.fail(self.world.rank, reason);
+    }
+
+    fn lost(&mut self, rank: usize, reason: &str) {
+        self.world.fail(rank, reason);
     }
 
     fn watch(&self) -> Watch {
@@ -239,13 +243,24 @@ impl Link for MpiLink {
         Watch::new(move || world.failure())
     }
 
-    fn begin(&mut self, _signature: &Signature) -> Result<(), (usize, Signature)> {
+    fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)> {
+        self.world.begun.set(Some(Header::new(self.context, signature, 0)));
         Ok(())
     }
 
-    fn absent(&self, _call: Call) -> Option<usize> {
-        let silent = self.world.silent(&self.members)?;
-        self.members.iter().position(|member| *member == silent)
+    fn absent(&self, call: Call) -> Option<Absent> {
+        let answers = self.world.ask();
+        if let Some(rank) = self.members.iter().position(|member| answers[*member].is_none()) {
+            return Some(Absent::Silent(rank));
+        }
+        let mine = self.world.begun.get().filter(|_| !call.operation.is_point_to_point())?.signature();
+        let elsewhere = |(rank, member): (usize, &usize)| {
+            let header = answers[*member].flatten()?;
+            let theirs = header.signature();
+            let same = header.context == self.context && mine.agrees(&theirs);
+            (!same).then_some(Absent::Elsewhere { rank, mine, theirs })
+        };
+        self.members.iter().enumerate().find_map(elsewhere)
     }
 
     fn split(&mut self, sequence: u64, group: usize, members: &[usize]) -> Self {

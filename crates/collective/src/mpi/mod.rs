@@ -131,7 +131,7 @@ impl World {
 
     /// Tells all ranks that this one ends, and why, unless one failed before.
     pub fn fail(&self, reason: &str) {
-        self.shared.fail(reason);
+        self.shared.fail(self.rank(), reason);
     }
 
     /// The first failure in the world, as far as this rank has heard.

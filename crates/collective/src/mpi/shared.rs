@@ -10,7 +10,7 @@ use ::mpi::environment::Universe;
 use crate::error::Failure;
 use crate::mpi::processes::Processes;
 use crate::mpi::raw::{Channel, Fault, Request};
-use crate::mpi::wire::{NOTICE_BYTES, Notice};
+use crate::mpi::wire::{Header, NOTICE_BYTES, Notice};
 use crate::piece::Pool;
 
 /// How often the processes of this host are looked at.
@@ -46,7 +46,10 @@ pub(super) struct Shared {
     outgoing: RefCell<Vec<Request>>,
     /// When it was heard that a rank has ended.
     ended: RefCell<Vec<Option<Instant>>>,
-    answered: RefCell<Vec<bool>>,
+    /// What those who answered said that they are in.
+    answered: RefCell<Vec<Option<Option<Header>>>>,
+    /// The last collective that this rank began, and its group.
+    pub(super) begun: Cell<Option<Header>>,
     looked: Cell<Instant>,
     idle: Cell<u32>,
     /// Whether all ranks have come to the end.
@@ -65,7 +68,8 @@ impl Shared {
             incoming: RefCell::default(),
             outgoing: RefCell::default(),
             ended: RefCell::new(vec![None; size]),
-            answered: RefCell::new(vec![false; size]),
+            answered: RefCell::new(vec![None; size]),
+            begun: Cell::new(None),
             looked: Cell::new(Instant::now()),
             idle: Cell::new(0),
             finished: Cell::new(false),
@@ -81,10 +85,10 @@ impl Shared {
         self.failure.borrow().clone()
     }
 
-    /// Makes this rank's failure known to all, unless another was first.
-    pub(super) fn fail(&self, reason: &str) {
+    /// Makes a rank's failure known to all, unless another was first.
+    pub(super) fn fail(&self, rank: usize, reason: &str) {
         self.hear();
-        self.announce(self.rank, reason);
+        self.announce(rank, reason);
     }
 
     /// MPI itself failed in a call of this rank.
@@ -134,10 +138,12 @@ impl Shared {
                     ended.get_or_insert_with(Instant::now);
                 }
             }
-            Notice::Asked { rank } => self.tell(rank, &Notice::Answered { rank: self.rank }),
-            Notice::Answered { rank } => {
+            Notice::Asked { rank } => {
+                self.tell(rank, &Notice::Answered { rank: self.rank, header: self.begun.get() });
+            }
+            Notice::Answered { rank, header } => {
                 if let Some(answered) = self.answered.borrow_mut().get_mut(rank) {
-                    *answered = true;
+                    *answered = Some(header);
                 }
             }
         }
@@ -206,14 +212,15 @@ impl Shared {
         ended.is_some_and(|when| when.elapsed() >= LAST_WORDS)
     }
 
-    /// The first of these ranks that does not answer: one that is in a call of its own hears the question.
-    pub(super) fn silent(&self, ranks: &[usize]) -> Option<usize> {
-        let others: Vec<usize> = ranks.iter().copied().filter(|rank| *rank != self.rank).collect();
-        self.answered.borrow_mut().fill(false);
-        others.iter().for_each(|rank| self.tell(*rank, &Notice::Asked { rank: self.rank }));
-        let first = || others.iter().copied().find(|rank| !self.answered.borrow()[*rank]);
-        self.hear_until(ANSWER, || first().is_none() || self.failure.borrow().is_some());
-        first()
+    /// Asks all other ranks where they are: those in a call of their own hear the question. What each answers, in rank
+    /// order; nothing from one that does not.
+    pub(super) fn ask(&self) -> Vec<Option<Option<Header>>> {
+        self.answered.borrow_mut().fill(None);
+        self.answered.borrow_mut()[self.rank] = Some(self.begun.get());
+        self.tell_all(&Notice::Asked { rank: self.rank });
+        let all = || self.answered.borrow().iter().all(Option::is_some);
+        self.hear_until(ANSWER, || all() || self.failure.borrow().is_some());
+        self.answered.borrow().clone()
     }
 
     /// Something was sent or received: the next wait begins attentively.

@@ -15,7 +15,7 @@ const HAS_ROOT: u8 = 2;
 const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
 
 /// The header of a message. All processes of a job have one byte order.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
     /// The group that it is for; a check, as tags may coincide.
@@ -84,39 +84,46 @@ pub(super) enum Notice {
     Ended { rank: usize },
     /// The sender has waited for its whole timeout, and asks who is there.
     Asked { rank: usize },
-    /// The sender is there.
-    Answered { rank: usize },
+    /// The sender is there, in the collective of this header, or after it.
+    Answered { rank: usize, header: Option<Header> },
 }
 
 impl Notice {
     /// At most [`NOTICE_BYTES`] bytes; a reason is cut short where it must be.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let (kind, rank, text) = match self {
-            Notice::Failed { rank, reason } => (0, rank, reason.as_str()),
-            Notice::Ended { rank } => (1, rank, ""),
-            Notice::Asked { rank } => (2, rank, ""),
-            Notice::Answered { rank } => (3, rank, ""),
+        let (kind, rank, more) = match self {
+            Notice::Failed { rank, reason } => (0, rank, cut(reason).as_bytes()),
+            Notice::Ended { rank } => (1, rank, [].as_slice()),
+            Notice::Asked { rank } => (2, rank, [].as_slice()),
+            Notice::Answered { rank, header } => {
+                (3, rank, header.as_ref().map_or([].as_slice(), |header| bytemuck::bytes_of(header)))
+            }
         };
         let mut bytes = vec![kind];
         bytes.extend_from_slice(&(*rank as u64).to_le_bytes());
-        let room = text.len().min(NOTICE_BYTES - bytes.len());
-        let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        bytes.extend_from_slice(&text.as_bytes()[..end]);
+        bytes.extend_from_slice(more);
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
-        let (rank, text) = rest.split_first_chunk::<8>()?;
+        let (rank, more) = rest.split_first_chunk::<8>()?;
         let rank = usize::try_from(u64::from_le_bytes(*rank)).ok()?;
         Some(match kind {
-            0 => Notice::Failed { rank, reason: String::from_utf8_lossy(text).into_owned() },
+            0 => Notice::Failed { rank, reason: String::from_utf8_lossy(more).into_owned() },
             1 => Notice::Ended { rank },
             2 => Notice::Asked { rank },
-            3 => Notice::Answered { rank },
+            3 => Notice::Answered { rank, header: Header::read(more) },
             _ => return None,
         })
     }
+}
+
+/// As much of a text as a notice has room for.
+fn cut(text: &str) -> &str {
+    let room = text.len().min(NOTICE_BYTES - 1 - size_of::<u64>());
+    let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
 }
 
 #[cfg(test)]
@@ -149,7 +156,8 @@ mod tests {
             Notice::Failed { rank: 3, reason: "disk full".to_owned() },
             Notice::Ended { rank: 0 },
             Notice::Asked { rank: 70_000 },
-            Notice::Answered { rank: 1 },
+            Notice::Answered { rank: 1, header: None },
+            Notice::Answered { rank: 1, header: Header::read(&[1; HEADER_BYTES]) },
         ];
         for notice in notices {
             assert_eq!(Notice::decode(&notice.encode()), Some(notice));

@@ -8,7 +8,7 @@ use crossbeam::channel::{Select, TryRecvError, TrySendError};
 use crate::call::{Call, Signature};
 use crate::control::Watch;
 use crate::error::Failure;
-use crate::link::{Closed, Link, Message};
+use crate::link::{Absent, Closed, Link, Message};
 use crate::threads::mesh::Mesh;
 use crate::threads::signal::Signal;
 
@@ -102,8 +102,11 @@ impl Link for ThreadLink {
         self.mesh.begin(self.rank, signature)
     }
 
-    fn absent(&self, call: Call) -> Option<usize> {
-        self.mesh.absent(call.sequence)
+    fn absent(&self, call: Call) -> Option<Absent> {
+        if call.operation.is_point_to_point() {
+            return None;
+        }
+        self.mesh.absent(call.sequence).map(Absent::Silent)
     }
 
     fn split(&mut self, sequence: u64, group: usize, members: &[usize]) -> Self {

@@ -1,17 +1,20 @@
 //! Jobs of this test program's own processes, started by `mpirun`.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::process::{Command, Output};
 
 /// What the processes of the job that they are in shall do.
 pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
 
 /// Runs the ignored test `test` of this program as every rank of a job; `None`, said on standard error, where there
-/// is no `mpirun`.
+/// is no `mpirun`. Ranks ignore the SIGTERM that `mpirun` sends when one has died: a second later comes SIGKILL.
 pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Output> {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("mpirun");
-    command.args(["-n", &ranks.to_string()]).arg(program);
+    command
+        .args(["-n", &ranks.to_string()])
+        .args(["sh", "-c", "trap '' TERM; exec \"$@\"", "rank"])
+        .arg(program);
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]).env(SCENARIO, scenario);
     // For a superuser on few processors, and machines without ssh.
     for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
@@ -21,7 +24,7 @@ pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Outpu
     match command.output() {
         Ok(output) => Some(output),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("skipped: there is no mpirun");
+            let _ = writeln!(std::io::stderr(), "skipped: there is no mpirun");
             None
         }
         Err(error) => panic!("mpirun: {error}"),

@@ -121,3 +121,10 @@ pub(crate) fn physical_memory() -> u64 {
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
         .map_or(UNKNOWN_TOTAL, |kib| kib << 10)
 }
+
+/// What this host calls its processor.
+pub(crate) fn processor_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}

@@ -10,7 +10,8 @@ use crate::build;
 use crate::error::Result;
 use crate::worker::Worker;
 
-/// Everything of a worker that steps change, by the names that it has in checkpoints.
+/// Everything of a worker that steps change, by the names that it has in checkpoints: master weights by those of their
+/// parameters, and the optimizer's state.
 ///
 /// Data-parallel ranks hold all of it, and the same; so rank 0 writes, and every rank reads.
 fn named(worker: &Worker) -> Vec<(String, Tensor)> {
@@ -18,17 +19,14 @@ fn named(worker: &Worker) -> Vec<(String, Tensor)> {
         Kind::AdamW { .. } => ("adamw.first", "adamw.second"),
         Kind::Sgd { .. } => ("sgd.velocity", ""),
     };
-    let mut all = named_parameters(worker.model.parameters());
-    for (slot, state) in worker.optimizer.slots().iter().zip(worker.optimizer.states()) {
+    let states = || worker.optimizer.slots().iter().zip(worker.optimizer.states());
+    let mut all: Vec<_> = states().map(|(slot, state)| (slot.name.clone(), state.master.clone())).collect();
+    for (slot, state) in states() {
         for (prefix, tensor) in [(first, &state.first), (second, &state.second)] {
             all.extend(tensor.iter().map(|tensor| (format!("{prefix}.{}", slot.name), tensor.clone())));
         }
     }
     all
-}
-
-fn named_parameters(parameters: &Parameters) -> Vec<(String, Tensor)> {
-    parameters.list().iter().map(|p| (p.name.clone(), p.tensor.clone())).collect()
 }
 
 /// A copy of a rank's state. Its memory is used again for the next one.
@@ -75,5 +73,6 @@ pub(crate) fn restore(worker: &mut Worker, checkpoint: &Checkpoint) -> Result<()
 
 /// Gives parameters the values that they had when the checkpoint was taken.
 pub(crate) fn load_parameters(parameters: &Parameters, checkpoint: &Checkpoint) -> Result<()> {
-    checkpoint.load(&named_parameters(parameters))
+    let named = parameters.list().iter().map(|p| (p.name.clone(), p.tensor.clone()));
+    checkpoint.load(&named.collect::<Vec<_>>())
 }

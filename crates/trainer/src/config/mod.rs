@@ -115,18 +115,18 @@ impl RunConfig {
     }
 
     /// The built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two ranks. The paths
-    /// are relative to the source tree it was built from, or else to the current directory.
+    /// are relative to the source tree it was built from; where that is not there, to the one that the current
+    /// directory is in, or else to the current directory.
     ///
     /// # Errors
     /// An override that is wrong; a current directory that cannot be asked for.
     pub fn quickstart(overrides: &[String]) -> Result<Self, ConfigError> {
         let text = include_str!("../../../../launch/configs/quickstart.toml");
+        let unreadable = |source| ConfigError::Unreadable { path: PathBuf::from("."), source };
+        let current = std::env::current_dir().map_err(unreadable)?;
         let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-        let root = match built_from.filter(|root| root.join("crates").is_dir()) {
-            Some(root) => root.to_path_buf(),
-            None => std::env::current_dir()
-                .map_err(|source| ConfigError::Unreadable { path: PathBuf::from("."), source })?,
-        };
+        let mut candidates = built_from.into_iter().chain(current.ancestors());
+        let root = candidates.find(|root| root.join("crates").is_dir()).unwrap_or(&current);
         Self::parse(text, QUICKSTART, &root.join("launch/configs"), overrides)
     }
 

@@ -82,7 +82,9 @@ fn files_are_read_and_their_faults_named() {
 
 #[test]
 fn the_configurations_that_come_with_the_source_are_good() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    // Tests run in the folder of their package.
+    let folder = std::env::current_dir().unwrap();
+    let root = folder.ancestors().nth(2).unwrap();
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(root.join("launch/configs")).unwrap() {
         let path = entry.unwrap().path();
@@ -149,4 +151,43 @@ fn the_resolved_configuration_has_every_key_that_applies_and_serialises() {
     assert_eq!(json["model"]["layers"], 4);
     assert_eq!(json["parallel"]["schedule"], "1f1b");
     assert_eq!(json["data"]["tokenizer"], "bytes");
+}
+
+#[test]
+fn what_decides_the_bits_and_what_does_not() {
+    let mut free = BTreeSet::new();
+    let mut deciding = BTreeSet::new();
+    for kinds in [&[][..], &["model.kind=mlp", "data.kind=synthetic", "optim.kind=sgd"]] {
+        let config = parse(LEAST, kinds).unwrap();
+        let identity = config.identity();
+        for key in keys::KEYS.iter().filter(|key| key.applies(&config)) {
+            let set = if identity.contains_key(key.path) { &mut deciding } else { &mut free };
+            set.insert(key.path);
+        }
+        assert_eq!(identity["train.seed"], "1");
+    }
+    assert!(free.is_disjoint(&deciding));
+    // A key that is added decides until it is put here, on purpose.
+    let expected = [
+        "checkpoint.every",
+        "checkpoint.keep",
+        "data.base",
+        "data.paths",
+        "memory.allocator",
+        "memory.history",
+        "memory.limit_bytes",
+        "parallel.bucket_bytes",
+        "parallel.data",
+        "parallel.pipeline",
+        "parallel.schedule",
+        "parallel.shard_optimizer",
+        "parallel.timeout_seconds",
+        "telemetry.every",
+        "train.validate_every",
+        "train.validation_micro_batches",
+    ];
+    assert_eq!(free, expected.into());
+    let elsewhere =
+        parse(LEAST, &["data.base=/elsewhere", "train.micro_batches=4", "parallel.data=2"]).unwrap();
+    assert_eq!(elsewhere.identity(), parse(LEAST, &[]).unwrap().identity());
 }

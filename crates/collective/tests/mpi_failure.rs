@@ -1,0 +1,84 @@
+//! Processes that fail, are killed or stopped, or disagree: the others hear who and why, and end.
+#![cfg(feature = "mpi")]
+
+mod common;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use collective::Communicator;
+use collective::mpi::World;
+use common::{Outcome, STREAM, buffer, cpu};
+use device::DType;
+
+const RANKS: usize = 4;
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A scenario: its name, what rank 2 does while the others wait for it in the data plane's barrier #1, and what every
+/// survivor says of it.
+const SCENARIOS: [(&str, fn(&World, &mut Communicator) -> Outcome<()>, &[&str]); 6] = [
+    ("fail", |world, _| Ok(world.fail("disk full")), &["barrier #1: rank 2 failed: disk full"]),
+    ("kill", |_, _| signal("KILL"), &["barrier #1: rank 2 failed: its process", "has ended without a word"]),
+    // The first to notice says so itself, the others hear it of that one.
+    ("stop", |_, _| signal("STOP"), &["barrier #1: rank 2", "did not answer", "within 2.0 s"]),
+    ("end", |_, _| Ok(()), &["barrier #1: rank 2 failed: it ended without making this call"]),
+    (
+        "size",
+        |_, communicator| reduce(communicator, 12),
+        &["is in", "all-reduce #1 of 8 bytes of f32", "all-reduce #1 of 12 bytes of f32"],
+    ),
+    ("call", |_, communicator| Ok(communicator.data.barrier(STREAM)?), &["all-reduce #1", "barrier #1"]),
+];
+
+fn signal(name: &str) -> Outcome<()> {
+    Command::new("kill").args([&format!("-{name}"), &std::process::id().to_string()]).status().unwrap();
+    Ok(())
+}
+
+fn reduce(communicator: &mut Communicator, bytes: usize) -> Outcome<()> {
+    let device = cpu(communicator.rank());
+    Ok(communicator.data.all_reduce(buffer(&device, bytes).region(0, bytes), DType::F32, STREAM)?)
+}
+
+#[test]
+fn survivors_name_the_rank_that_is_lost() {
+    for (name, _, words) in SCENARIOS {
+        let begin = Instant::now();
+        let Some(output) = common::mpi::launched(RANKS, "one_rank", name) else { return };
+        let text = common::mpi::text(&output);
+        assert!(!output.status.success(), "{name}: {text}");
+        let limit = Duration::from_secs(10) + if name == "stop" { TIMEOUT } else { Duration::ZERO };
+        assert!(begin.elapsed() < limit, "{name} took {:?}: {text}", begin.elapsed());
+        let said: Vec<_> = text.lines().filter(|line| line.starts_with("survivor ")).collect();
+        assert!(!said.is_empty(), "{name}: {text}");
+        for word in words {
+            assert!(said.iter().all(|line| line.contains(word)), "{name}: {word} is not in: {text}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "one process of a job that another test starts"]
+fn one_rank() {
+    let scenario = std::env::var(common::mpi::SCENARIO).unwrap();
+    let (_, rank_two, words) = SCENARIOS.into_iter().find(|(name, ..)| *name == scenario).unwrap();
+    let (world, mut communicator) = collective::mpi::start(TIMEOUT).unwrap();
+    communicator.data.barrier(STREAM).unwrap();
+    let outcome = if world.rank() == 2 {
+        rank_two(&world, &mut communicator)
+    } else if words.concat().contains("all-reduce") {
+        reduce(&mut communicator, 8)
+    } else {
+        communicator.data.barrier(STREAM).map_err(Into::into)
+    };
+    if let Err(error) = &outcome {
+        println!("survivor {}: {error}", world.rank());
+        world.fail(&error.to_string());
+        std::process::exit(1);
+    }
+    drop(communicator);
+    // Rank 2 comes to its end, and finds that the others did not.
+    let failure = world.finish().unwrap_err();
+    println!("rank 2 heard of {}: {}", failure.rank, failure.reason);
+    std::process::exit(1);
+}

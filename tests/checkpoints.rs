@@ -1,0 +1,348 @@
+//! Checkpoints through the trainer: a run that was stopped ends as one that never was, on any grid; what is damaged or
+//! another run's is refused by name. `tests/kills.rs` does the same to processes.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::runs::{GPT, MLP, config, train_in};
+use safetensors::{Dtype, SafeTensors};
+use trainer::checkpoint::{Checkpoint, list, newest};
+use trainer::{DeviceChoice, Interrupt, RunOptions, TrainError, TrainReport};
+
+fn resume_with(
+    directory: &Path,
+    text: &str,
+    overrides: &[&str],
+    interrupt: Interrupt,
+) -> Result<TrainReport, TrainError> {
+    let run_dir = Some(directory.to_owned());
+    let options = RunOptions { run_dir, resume: true, interrupt, quiet: true, ..RunOptions::default() };
+    trainer::train(config(text, overrides), options)
+}
+
+fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainReport, TrainError> {
+    resume_with(directory, text, overrides, Interrupt::default())
+}
+
+/// One step and a checkpoint of it.
+fn one_step(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
+    let interrupt = Interrupt::default();
+    interrupt.raise();
+    resume_with(directory, text, overrides, interrupt).unwrap()
+}
+
+fn full(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
+    train_in(directory, config(text, overrides), DeviceChoice::Cpu).unwrap()
+}
+
+/// Losses, weights and validation: what must not change by a bit.
+fn bits(report: &TrainReport) -> (Vec<u32>, String, Option<u64>) {
+    let losses = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
+    (losses, report.summary.weights_sha256.clone(), report.validation_loss.map(f64::to_bits))
+}
+
+fn steps(run_dir: &Path) -> Vec<u64> {
+    list(run_dir).unwrap().into_iter().map(|(step, _)| step).collect()
+}
+
+/// Steps of the lines of `metrics.jsonl`, and their losses.
+fn metrics(run_dir: &Path) -> Vec<(u64, serde_json::Value)> {
+    let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.map(|line| (line["step"].as_u64().unwrap(), line["loss"].clone())).collect()
+}
+
+/// Every file below a directory and its bytes.
+fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(contents(&path))
+        } else {
+            all.push((path.clone(), std::fs::read(&path).unwrap()))
+        }
+    }
+    all.sort();
+    all
+}
+
+fn copy(from: &Path, to: &Path) {
+    for (path, bytes) in contents(from) {
+        let target = to.join(path.strip_prefix(from).unwrap());
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::write(target, bytes).unwrap();
+    }
+}
+
+#[test]
+fn stopped_after_every_step_and_continued_on_other_grids() {
+    let table: [(&str, &[&str]); 4] = [
+        (GPT, &[]),
+        (MLP, &[]),
+        (GPT, &["optim.kind=sgd", "optim.momentum=0"]),
+        (MLP, &["optim.kind=adamw", "parallel.lanes=8"]),
+    ];
+    for (text, overrides) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
+        let reference = full(&whole, text, &all(&[]));
+        for (step, grid) in ["parallel.data=1", "parallel.data=2", "parallel.data=4"].into_iter().enumerate()
+        {
+            let report = one_step(&parts, text, &all(&[grid]));
+            assert!(report.interrupted);
+            assert_eq!(report.summary.steps, step as u64 + 1);
+            assert_eq!(steps(&parts).last(), Some(&(step as u64 + 1)), "{overrides:?}");
+        }
+        let report = resume(&parts, text, &all(&["parallel.data=2"])).unwrap();
+        assert!(!report.interrupted);
+        assert!(report.unplanned.is_empty(), "the plan is the rest of the run too");
+        assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
+        assert_eq!(report.summary.more["resumed_after_step"], 3);
+        assert_eq!(metrics(&parts), metrics(&whole));
+        // Momentum and moments as well, to the bit.
+        let state = |run_dir: &Path| newest(run_dir).unwrap().unwrap().path().join("state.safetensors");
+        assert!(std::fs::read(state(&parts)).unwrap() == std::fs::read(state(&whole)).unwrap());
+        // Once more: nothing is left to do, and it ends the same.
+        assert_eq!(bits(&resume(&parts, text, &all(&[])).unwrap()), bits(&reference));
+    }
+}
+
+#[test]
+fn checkpoints_change_nothing_and_the_newest_are_kept() {
+    // Every, keep, and what is left of six steps.
+    let table: [(u64, u64, &[u64]); 5] =
+        [(1, 2, &[5, 6]), (2, 9, &[2, 4, 6]), (4, 1, &[6]), (4, 2, &[4, 6]), (0, 1, &[])];
+    let mut expected = None;
+    for (every, keep, left) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        let overrides = [format!("checkpoint.every={every}"), format!("checkpoint.keep={keep}")];
+        let report = full(&run_dir, GPT, &[&overrides[0], &overrides[1]]);
+        assert_eq!(steps(&run_dir), left, "every {every}, keep {keep}");
+        assert!(report.unplanned.is_empty());
+        assert_eq!(&bits(&report), expected.get_or_insert_with(|| bits(&report)));
+        let is_hidden =
+            |(path, _): &(PathBuf, _)| path.strip_prefix(&run_dir).unwrap().to_string_lossy().contains("/.");
+        let hidden = contents(&run_dir).iter().any(is_hidden);
+        assert!(!hidden, "nothing temporary is left");
+    }
+}
+
+#[test]
+fn the_state_is_a_safetensors_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = full(directory.path(), GPT, &["checkpoint.every=3"]);
+    let checkpoint = newest(directory.path()).unwrap().unwrap();
+    assert_eq!(checkpoint.step(), 6);
+    assert_eq!(checkpoint.losses().unwrap(), report.summary.losses);
+    assert_eq!(checkpoint.validation_loss(), report.validation_loss);
+    assert_eq!(checkpoint.configuration()["model.width"], "32");
+    assert!(!checkpoint.configuration().contains_key("parallel.data"));
+    let bytes = std::fs::read(checkpoint.path().join("state.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let names = file.names();
+    let parameters: Vec<_> =
+        names.iter().filter(|name| !name.starts_with("adamw.") && !name.starts_with("run.")).collect();
+    assert!(parameters.len() > 20);
+    assert_eq!(names.len(), 3 * parameters.len() + 1);
+    for name in parameters {
+        let of = |name: &str| file.tensor(name).unwrap();
+        assert_eq!(of(name).dtype(), Dtype::F32);
+        for moment in ["first", "second"] {
+            let moment = of(&format!("adamw.{moment}.{name}"));
+            assert_eq!(moment.shape(), of(name).shape());
+            assert!(moment.data().iter().any(|byte| *byte != 0), "{name}");
+        }
+    }
+}
+
+/// A run of six steps with checkpoints after 2, 4 and 6, of which the last is its newest.
+fn finished(directory: &Path) -> PathBuf {
+    let run_dir = directory.join("run");
+    full(&run_dir, GPT, &["checkpoint.every=2", "checkpoint.keep=9"]);
+    run_dir
+}
+
+type Damage = fn(&Path);
+
+fn rewrite(path: &Path, change: impl Fn(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn flip(path: &Path, place: impl Fn(usize) -> usize) {
+    rewrite(path, |bytes| {
+        let place = place(bytes.len());
+        bytes[place] ^= 0x10;
+    });
+}
+
+#[test]
+fn what_is_damaged_is_refused_by_name_and_nothing_changes() {
+    const STATE: &str = "state.safetensors";
+    const MANIFEST: &str = "manifest.json";
+    let table: [(&str, &str, Damage); 12] = [
+        (STATE, "it is truncated: it has", |c| rewrite(&c.join(STATE), |b| b.truncate(b.len() - 1))),
+        (STATE, "it is truncated: it has 0 bytes", |c| rewrite(&c.join(STATE), Vec::clear)),
+        (STATE, "it is longer than it was", |c| rewrite(&c.join(STATE), |b| b.push(0))),
+        (STATE, "it is corrupted", |c| flip(&c.join(STATE), |_| 0)),
+        (STATE, "it is corrupted", |c| flip(&c.join(STATE), |_| 200)),
+        (STATE, "it is corrupted", |c| flip(&c.join(STATE), |len| len / 2)),
+        (STATE, "it is corrupted", |c| flip(&c.join(STATE), |len| len - 1)),
+        (STATE, "cannot open it", |c| std::fs::remove_file(c.join(STATE)).unwrap()),
+        (MANIFEST, "it is truncated or corrupted", |c| rewrite(&c.join(MANIFEST), |b| b.truncate(100))),
+        (MANIFEST, "it is corrupted", |c| {
+            rewrite(&c.join(MANIFEST), |bytes| {
+                let text = String::from_utf8(bytes.clone()).unwrap();
+                assert!(text.contains(r#""model.width": "32""#));
+                *bytes = text.replace(r#""model.width": "32""#, r#""model.width": "64""#).into_bytes();
+            })
+        }),
+        (MANIFEST, "its format is 2, and this version of Plimsoll reads 1", |c| {
+            rewrite(&c.join(MANIFEST), |bytes| {
+                let text = String::from_utf8(bytes.clone()).unwrap();
+                *bytes = text.replace(r#""format": 1"#, r#""format": 2"#).into_bytes();
+            })
+        }),
+        (MANIFEST, "cannot read it", |c| std::fs::remove_file(c.join(MANIFEST)).unwrap()),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = finished(directory.path());
+    for (number, (file, expected, damage)) in table.into_iter().enumerate() {
+        let copied = directory.path().join(format!("copy-{number}"));
+        copy(&run_dir, &copied);
+        let checkpoints = copied.join("checkpoints");
+        damage(&checkpoints.join("step-000006"));
+        damage(&checkpoints.join("step-000004"));
+        let before = contents(&copied);
+        let refused = resume(&copied, GPT, &["checkpoint.every=2"]).unwrap_err();
+        let text = refused.to_string();
+        assert_eq!(refused.exit_status(), 2, "{text}");
+        let named = format!("{}: {expected}", checkpoints.join("step-000006").join(file).display());
+        assert!(text.starts_with(&named), "{text}\n{named}");
+        let advice = format!("step-000002 is intact: delete {}", checkpoints.join("step-000006").display());
+        assert!(text.contains(&advice), "{text}");
+        assert!(contents(&copied) == before, "{text}");
+        assert!(Checkpoint::open(&checkpoints.join("step-000004")).is_err());
+        let sampled = trainer::sample(
+            &trainer::SampleOptions { run_dir: copied.clone(), ..Default::default() },
+            &mut |_| Ok(()),
+        );
+        assert_eq!(sampled.unwrap_err().to_string(), text);
+        // As it was advised.
+        for step in ["step-000006", "step-000004"] {
+            std::fs::remove_dir_all(checkpoints.join(step)).unwrap();
+        }
+        let report = resume(&copied, GPT, &["checkpoint.every=2"]).unwrap();
+        assert_eq!(report.summary.more["resumed_after_step"], 2);
+    }
+    let moved = run_dir.join("checkpoints/step-000009");
+    std::fs::rename(run_dir.join("checkpoints/step-000006"), &moved).unwrap();
+    let text = resume(&run_dir, GPT, &[]).unwrap_err().to_string();
+    assert!(text.contains("it holds step 6, and its name says 9"), "{text}");
+}
+
+#[test]
+fn another_run_is_refused_key_by_key() {
+    let table: [(&[&str], &str); 9] = [
+        (&["model.width=64"], "model.width is 64 here and 32 there"),
+        (
+            &["model.heads=4", "train.seed=7"],
+            "model.heads is 4 here and 2 there, train.seed is 7 here and 1 there",
+        ),
+        (&["optim.kind=sgd"], "optim.kind is \"sgd\" here and \"adamw\" there"),
+        (&["optim.learning_rate=2e-3"], "optim.learning_rate is 0.002 here and 0.001 there"),
+        (&["train.steps=12"], "train.steps is 12 here and 6 there"),
+        (&["train.micro_batch=4"], "train.micro_batch is 4 here and 2 there"),
+        (&["parallel.lanes=2"], "parallel.lanes is 2 here and 4 there"),
+        (&["data.validation_fraction=0.1"], "data.validation_fraction is 0.1 here and 0.05 there"),
+        (&["data.paths=['README.md']"], "data.paths: it is not the text that"),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = finished(directory.path());
+    let before = contents(&run_dir);
+    for (overrides, expected) in table {
+        let refused = resume(&run_dir, GPT, overrides).unwrap_err();
+        let text = refused.to_string();
+        assert_eq!(refused.exit_status(), 2, "{text}");
+        assert!(text.contains(expected) && text.contains("step-000006"), "{text}");
+        assert!(contents(&run_dir) == before, "{text}");
+    }
+    let free = [
+        "parallel.data=2",
+        "telemetry.every=1",
+        "checkpoint.keep=1",
+        "memory.limit_bytes=1000000000",
+        "train.validate_every=1",
+        "parallel.bucket_bytes=512",
+    ];
+    let report = resume(&run_dir, GPT, &free).unwrap();
+    assert_eq!(report.summary.world_size, 2);
+}
+
+#[test]
+fn what_cannot_be_resumed_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let bare = directory.path().join("bare");
+    full(&bare, GPT, &[]);
+    let text = resume(&bare, GPT, &[]).unwrap_err().to_string();
+    assert!(text.contains("holds a run that ended and no checkpoint"), "{text}");
+
+    let run_dir = finished(directory.path());
+    let again = train_in(&run_dir, config(GPT, &[]), DeviceChoice::Cpu).unwrap_err().to_string();
+    assert!(again.contains("it holds a run already"), "{again}");
+    let options = RunOptions { resume: true, ..RunOptions::default() };
+    let text = trainer::train(config(GPT, &[]), options.clone()).unwrap_err().to_string();
+    assert!(text.contains("--run-dir"), "{text}");
+    let options = RunOptions { run_dir: Some(run_dir), device: DeviceChoice::Meta, ..options };
+    let text = trainer::train(config(GPT, &[]), options).unwrap_err().to_string();
+    assert!(text.contains("--device meta"), "{text}");
+}
+
+#[test]
+fn what_killed_processes_left_is_removed_and_never_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path();
+    one_step(run_dir, GPT, &["checkpoint.every=1"]);
+    // A complete one under a temporary name is no checkpoint.
+    let temporary = run_dir.join("checkpoints/.step-000005.tmp-1");
+    copy(&run_dir.join("checkpoints/step-000001"), &temporary);
+    std::fs::create_dir(run_dir.join("checkpoints/.step-000004.tmp-2")).unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(run_dir.join("metrics.jsonl")).unwrap();
+    std::io::Write::write_all(&mut file, b"{\"step\":2,\"loss\":1.0}\n{\"step\":3,\"lo").unwrap();
+    let report = resume(run_dir, GPT, &["checkpoint.every=1"]).unwrap();
+    assert_eq!(report.summary.more["resumed_after_step"], 1);
+    assert_eq!(steps(run_dir), [5, 6]);
+    assert_eq!(std::fs::read_dir(run_dir.join("checkpoints")).unwrap().count(), 2);
+    assert_eq!(metrics(run_dir).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_fails_the_run_if_it_is_the_last() {
+    for (step, fails) in [(4, false), (6, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        std::fs::create_dir_all(run_dir.join("checkpoints")).unwrap();
+        // A file where the writer makes its directory.
+        let name = format!("checkpoints/.step-{step:06}.tmp-{}", std::process::id());
+        std::fs::write(run_dir.join(&name), "").unwrap();
+        let ended = train_in(&run_dir, config(GPT, &["checkpoint.every=2"]), DeviceChoice::Cpu);
+        match ended {
+            Ok(_) => assert!(!fails),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(fails && error.exit_status() == 1, "{text}");
+                assert!(text.contains(&run_dir.join(&name).display().to_string()), "{text}");
+            }
+        }
+        let left: Vec<u64> = [2, 4, 6].into_iter().filter(|there| *there != step).collect();
+        assert_eq!(steps(&run_dir), left);
+        // The training itself was done, and is told.
+        assert!(run_dir.join("summary.json").exists());
+        assert_eq!(metrics(&run_dir).len(), 6);
+    }
+}
