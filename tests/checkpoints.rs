@@ -1,5 +1,6 @@
 //! Checkpoints through the trainer: a run that was stopped ends as one that never was, on any grid; what is damaged or
 //! another run's is refused by name. `tests/kills.rs` does the same to processes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 

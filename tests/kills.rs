@@ -1,4 +1,5 @@
 //! Checkpoints and processes: killed at any moment, terminated, resumed and sampled from by the command line.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
@@ -44,7 +45,7 @@ impl Workplace {
     }
 
     fn plimsoll(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let mut command = Command::new(common::program());
         command.current_dir(self.0.path()).args(arguments).stdin(Stdio::null());
         for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
             command.env_remove(variable);

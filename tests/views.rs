@@ -1,6 +1,7 @@
 //! Views of a real run's memory: the files, read by Python, and rendered by PyTorch where it can be had.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+#![allow(clippy::print_stdout, reason = "what could not be run is said")]
 
 mod common;
 

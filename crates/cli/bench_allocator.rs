@@ -179,7 +179,7 @@ fn clock_ns() -> f64 {
 }
 
 /// The processor's name and how many of it there are.
-fn hardware() -> String {
+pub(crate) fn hardware() -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{}, {threads} threads", device::Description::host().model)
 }

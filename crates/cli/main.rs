@@ -1,6 +1,7 @@
 //! `plimsoll`: the command line.
 
 mod bench_allocator;
+mod bench_collective;
 mod replay;
 mod sample;
 mod train;
@@ -39,6 +40,8 @@ enum Command {
 enum Bench {
     /// Nanoseconds per allocation and per free of the caching allocator
     Allocator(bench_allocator::BenchAllocatorArgs),
+    /// Time and bandwidth of every collective by message size, between threads or, under mpirun, processes
+    Collective(bench_collective::BenchCollectiveArgs),
 }
 
 fn main() -> ExitCode {
@@ -47,5 +50,6 @@ fn main() -> ExitCode {
         Command::Sample(arguments) => sample::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
+        Command::Bench(Bench::Collective(arguments)) => bench_collective::run(&arguments),
     }
 }

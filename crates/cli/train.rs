@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use telemetry::log::Log;
 use trainer::config::RunConfig;
-use trainer::{DeviceChoice, Interrupt, RunOptions, TrainError, TrainReport};
+use trainer::{DeviceChoice, RunOptions, Startup, TrainError, TrainReport};
 
 /// Train a model
 ///
@@ -38,15 +38,24 @@ pub(crate) struct Arguments {
 /// Trains and prints; the exit status tells how it went.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match train(arguments) {
-        Ok(report) => print(&report),
+        Ok(report) => report.map_or(ExitCode::SUCCESS, |report| print(&report)),
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            if !matches!(error, TrainError::Said { .. }) {
+                let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            }
             ExitCode::from(error.exit_status())
         }
     }
 }
 
-fn train(arguments: &Arguments) -> Result<TrainReport, TrainError> {
+fn train(arguments: &Arguments) -> Result<Option<TrainReport>, TrainError> {
+    let mut startup = Startup::begin()?;
+    let prepared = prepare(arguments, &startup);
+    let (config, options) = startup.agree(prepared)?;
+    trainer::train_as(startup, config, options)
+}
+
+fn prepare(arguments: &Arguments, startup: &Startup) -> Result<(RunConfig, RunOptions), TrainError> {
     let config = match (&arguments.config, &arguments.run_dir) {
         (Some(path), _) => RunConfig::load(path, &arguments.set)?,
         (None, Some(run_dir)) if arguments.resume => {
@@ -63,27 +72,11 @@ fn train(arguments: &Arguments) -> Result<TrainReport, TrainError> {
         run_dir: arguments.run_dir.clone(),
         resume: arguments.resume,
         name: name.map_or_else(|| "quickstart".to_owned(), |stem| stem.into_owned()),
-        interrupt: interrupt_on_signal()?,
+        interrupt: startup.interrupt()?,
         log: Some(log),
         quiet: false,
     };
-    trainer::train(config, options)
-}
-
-/// The first Ctrl-C or SIGTERM ends the run after the current step; the second ends the process.
-fn interrupt_on_signal() -> Result<Interrupt, TrainError> {
-    let interrupt = Interrupt::default();
-    let raised = interrupt.clone();
-    let handler = move || {
-        if raised.is_raised() {
-            std::process::exit(130);
-        }
-        raised.raise();
-        let _ = writeln!(std::io::stderr(), "plimsoll: stopping after this step; once more to stop at once");
-    };
-    let refused = |error| TrainError::Refused(format!("signals cannot be handled: {error}"));
-    ctrlc::set_handler(handler).map_err(refused)?;
-    Ok(interrupt)
+    Ok((config, options))
 }
 
 fn print(report: &TrainReport) -> ExitCode {

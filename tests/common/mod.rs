@@ -1,6 +1,8 @@
 //! What several test files share.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
+pub(crate) mod jobs;
 pub(crate) mod runs;
 
 use std::path::PathBuf;

@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 
 use collective::Communicator;
 use collective::mpi::World;
-use common::{Outcome, STREAM, buffer, cpu};
+use common::{Failed, Outcome, STREAM, buffer, cpu};
 use device::DType;
 
 const RANKS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+type Act = fn(&World, &mut Communicator) -> Outcome<()>;
+
 /// A scenario: its name, what rank 2 does while the others wait for it in the data plane's barrier #1, and what every
 /// survivor says of it.
-const SCENARIOS: [(&str, fn(&World, &mut Communicator) -> Outcome<()>, &[&str]); 6] = [
-    ("fail", |world, _| Ok(world.fail("disk full")), &["barrier #1: rank 2 failed: disk full"]),
+const SCENARIOS: [(&str, Act, &[&str]); 6] = [
+    ("fail", |world, _| fail(world), &["barrier #1: rank 2 failed: disk full"]),
     ("kill", |_, _| signal("KILL"), &["barrier #1: rank 2 failed: its process", "has ended without a word"]),
     // The first to notice says so itself, the others hear it of that one.
     ("stop", |_, _| signal("STOP"), &["barrier #1: rank 2", "did not answer", "within 2.0 s"]),
@@ -30,9 +32,14 @@ const SCENARIOS: [(&str, fn(&World, &mut Communicator) -> Outcome<()>, &[&str]);
     ("call", |_, communicator| Ok(communicator.data.barrier(STREAM)?), &["all-reduce #1", "barrier #1"]),
 ];
 
-fn signal(name: &str) -> Outcome<()> {
-    Command::new("kill").args([&format!("-{name}"), &std::process::id().to_string()]).status().unwrap();
+fn fail(world: &World) -> Outcome<()> {
+    world.fail("disk full");
     Ok(())
+}
+
+fn signal(name: &str) -> Outcome<()> {
+    let sent = Command::new("kill").args([&format!("-{name}"), &std::process::id().to_string()]).status();
+    sent.map(drop).map_err(|error| Failed::Other(error.to_string()))
 }
 
 fn reduce(communicator: &mut Communicator, bytes: usize) -> Outcome<()> {

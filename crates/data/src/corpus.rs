@@ -7,13 +7,15 @@ use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Text files as one sequence of bytes, never copied as a whole: the operating system brings in the
 /// pages that are read and drops them when memory is short, so a corpus may be larger than memory.
 ///
 /// **Files must not be changed or truncated while a corpus is open**: the bytes read would change with
-/// them, and reading beyond a new, earlier end ends the process. Each file that is not empty takes one
+/// them, and reading beyond a new, earlier end ends the process. [`Corpus::check`] finds a file that was, before
+/// it is read; a change between the two is not seen. Each file that is not empty takes one
 /// mapping, of which Linux allows 65,530 by default (`vm.max_map_count`).
 #[derive(Debug)]
 pub struct Corpus {
@@ -26,7 +28,24 @@ struct Part {
     /// Where in the corpus the first byte is.
     start: u64,
     bytes: Bytes,
-    path: Option<PathBuf>,
+    file: Option<(PathBuf, Mark)>,
+}
+
+/// What the system says of a file that stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    inode: u64,
+    length: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl Mark {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        let metadata = std::fs::metadata(path)?;
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Ok(Mark { inode: metadata.ino(), length: metadata.len(), modified })
+    }
 }
 
 #[derive(Debug)]
@@ -87,7 +106,11 @@ impl Corpus {
     fn join(pieces: impl IntoIterator<Item = (Option<PathBuf>, Bytes)>) -> Result<Self, Error> {
         let mut corpus = Self { parts: Vec::new(), length: 0 };
         for (path, bytes) in pieces {
-            let part = Part { start: corpus.length, bytes, path };
+            let marked = |path: PathBuf| match Mark::of(&path) {
+                Ok(mark) => Ok((path, mark)),
+                Err(source) => Err(Error::Unreadable { path, source }),
+            };
+            let part = Part { start: corpus.length, bytes, file: path.map(marked).transpose()? };
             corpus.length = corpus.length.checked_add(part.bytes().len() as u64).ok_or(Error::TooLong)?;
             corpus.parts.push(part);
         }
@@ -103,7 +126,28 @@ impl Corpus {
 
     /// The files that hold at least one byte, in corpus order.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.parts.iter().filter_map(|part| part.path.as_deref())
+        self.parts.iter().filter_map(|part| part.file.as_ref().map(|(path, _)| path.as_path()))
+    }
+
+    /// Looks whether the files of `range` are as they were when the corpus was opened. One that was removed or replaced
+    /// is: what is mapped is the old one.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] names a file that was written to or cut short.
+    pub fn check(&self, range: Range<u64>) -> Result<(), Error> {
+        let first = self.parts.partition_point(|part| part.start <= range.start).saturating_sub(1);
+        let touched =
+            self.parts.get(first..).unwrap_or_default().iter().take_while(|part| part.start < range.end);
+        for (path, mark) in touched.filter_map(|part| part.file.as_ref()) {
+            match Mark::of(path) {
+                Ok(now) if now != *mark && now.inode == mark.inode => {
+                    let (before, now) = (mark.length, now.length);
+                    return Err(Error::Changed { path: path.clone(), before, now });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The bytes of `range` (cut to the corpus), file by file, without copying.

@@ -47,6 +47,16 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// A file that was changed while it was in use.
+    #[error("{path} was changed while it was read: it had {before} bytes and has {now}")]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Its length when it was opened.
+        before: u64,
+        /// Its length now.
+        now: u64,
+    },
     /// A path or glob whose files are all empty.
     #[error("'{pattern}' holds not one byte of text")]
     Empty {

@@ -108,12 +108,14 @@ impl TextSource {
         start..start.saturating_add(self.options.context as u64 + 1)
     }
 
-    fn fill(&self, out: &mut MicroBatch, start_of_row: impl Fn(usize) -> u64) {
+    fn fill(&self, out: &mut MicroBatch, start_of_row: impl Fn(usize) -> u64) -> Result<(), Error> {
         let TextOptions { context, micro_batch, .. } = self.options;
         let inputs = out.inputs.reset_u32(micro_batch, context).chunks_exact_mut(context);
         let targets = out.targets.reset_u32(micro_batch, context).chunks_exact_mut(context);
         for (row, (input, target)) in inputs.zip(targets).enumerate() {
-            let bytes = self.corpus.pieces(self.window(start_of_row(row))).flatten().copied();
+            let window = self.window(start_of_row(row));
+            self.corpus.check(window.clone())?;
+            let bytes = self.corpus.pieces(window).flatten().copied();
             // The window is one longer than a row: token i is input i and target i − 1.
             for (index, byte) in bytes.enumerate() {
                 let token = u32::from(byte);
@@ -125,13 +127,13 @@ impl TextSource {
                 }
             }
         }
+        Ok(())
     }
 }
 
 impl Source for TextSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        self.fill(out, |row| self.split.train.start + self.position(number, row).start);
-        Ok(())
+        self.fill(out, |row| self.split.train.start + self.position(number, row).start)
     }
 
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
@@ -140,8 +142,7 @@ impl Source for TextSource {
             return Err(Error::NoSuchValidation { index, count });
         }
         let first = index.saturating_mul(self.options.micro_batch as u64);
-        self.fill(out, |row| self.validation_start(first.saturating_add(row as u64)));
-        Ok(())
+        self.fill(out, |row| self.validation_start(first.saturating_add(row as u64)))
     }
 
     fn validation_micro_batches(&self) -> u64 {

@@ -160,3 +160,24 @@ proptest! {
         prop_assert!(corpus.pieces(a..b).all(|piece| !piece.is_empty()));
     }
 }
+
+#[test]
+fn a_file_that_changes_is_named_and_one_that_is_replaced_is_none() {
+    let directory = directory(&[("a.txt", b"abc"), ("b.txt", b"defg"), ("c.txt", b"hi")]);
+    let corpus = open(directory.path(), &["*.txt"]).unwrap();
+    corpus.check(0..corpus.len()).unwrap();
+    let path = directory.path().join("b.txt");
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1).unwrap();
+    let error = corpus.check(0..corpus.len()).unwrap_err();
+    assert!(matches!(&error, Error::Changed { path: named, before: 4, now: 1 } if *named == path), "{error}");
+    for (range, changed) in [(0..3, false), (2..4, true), (3..4, true), (6..7, true), (7..9, false)] {
+        assert_eq!(corpus.check(range.clone()).is_err(), changed, "{range:?}");
+    }
+    // A new file of that name leaves the old one, which is mapped, as it is; so does none at all.
+    let corpus = open(directory.path(), &["*.txt"]).unwrap();
+    fs::write(directory.path().join("new"), "more than before").unwrap();
+    fs::rename(directory.path().join("new"), &path).unwrap();
+    fs::remove_file(directory.path().join("c.txt")).unwrap();
+    corpus.check(0..corpus.len()).unwrap();
+    assert_eq!(text(&corpus), "abcdhi");
+}

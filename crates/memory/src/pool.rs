@@ -92,6 +92,9 @@ impl Pool {
 pub(crate) struct PrivatePool {
     pub(crate) id: PoolId,
     pub(crate) users: u32,
+    /// What PyTorch counts as taken from the driver for this pool: up by one for a segment, or for a request
+    /// that mapped pages in however many steps; down by one for each segment freed and each stretch unmapped.
+    pub(crate) driver_allocations: u64,
     /// The record may be used for another pool.
     pub(crate) vacant: bool,
 }

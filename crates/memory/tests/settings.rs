@@ -27,6 +27,10 @@ fn divisions_fill_their_slots() {
     assert_eq!(read("1").roundup_power2_divisions, [1; 16]);
     let list = read("[ 256:1 ,512:2, 1024:4, >:8 ]").roundup_power2_divisions;
     assert_eq!(list, [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8, 8, 8, 8]);
+    assert_eq!(read("[>:4]").roundup_power2_divisions, [0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]);
+    assert_eq!(read("[]").roundup_power2_divisions, [0; 16]);
+    let twice = read("[16:2,>:8],roundup_power2_divisions:[4:1,8:4]").roundup_power2_divisions;
+    assert_eq!(twice, [1, 1, 1, 4, 2, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]);
     assert_eq!(read("[4:2,16:0]").roundup_power2_divisions, [2, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
@@ -53,7 +57,7 @@ fn wrong_settings_are_refused_by_key() {
         ("roundup_power2_divisions:3", "roundup_power2_divisions", "power of two"),
         ("roundup_power2_divisions:[3:1]", "roundup_power2_divisions", "power of two"),
         ("roundup_power2_divisions:[4:3]", "roundup_power2_divisions", "power of two"),
-        ("roundup_power2_divisions:[>:4]", "roundup_power2_divisions", "power of two"),
+        ("roundup_power2_divisions:[>:3]", "roundup_power2_divisions", "power of two"),
         ("roundup_power2_divisions:[4:2", "roundup_power2_divisions", "key:value"),
         ("expandable_segments:true", "expandable_segments", "True, False"),
         ("expandable_segments", "expandable_segments", "key:value"),

@@ -44,16 +44,42 @@ pub enum TrainError {
         /// What it said.
         reason: String,
     },
+    /// A rank failed, and with it the run: which, where and why, and what every rank was last seen to do.
+    #[error("{0}")]
+    Failed(String),
+    /// Another process of the job found what is wrong.
+    #[error("{text}")]
+    Elsewhere {
+        /// Its exit status.
+        status: u8,
+        /// What it said, with its rank and host.
+        text: String,
+    },
+    /// Another process of the job says what is wrong: there is nothing to print.
+    #[error("another rank says why")]
+    Said {
+        /// The exit status of all.
+        status: u8,
+    },
     /// Where in the training a worker failed.
-    #[error("step {step}, micro-batch {micro_batch}: {source}")]
+    #[error("step {}, micro-batch {micro_batch}: {source}", step + 1)]
     Step {
-        /// Step, from 0.
+        /// Step, from 0; texts count from 1.
         step: u64,
         /// Micro-batch of the step, over all ranks, from 0.
         micro_batch: u64,
         /// What happened.
         #[source]
         source: Box<TrainError>,
+    },
+    /// A rank's device ran out of memory.
+    #[error("{source}; {left}")]
+    OutOfMemory {
+        /// What was asked for, and where.
+        #[source]
+        source: Box<TrainError>,
+        /// Where the state of its allocator was left.
+        left: String,
     },
     /// The model could not be built or run.
     #[error(transparent)]
@@ -101,6 +127,7 @@ impl TrainError {
             | TrainError::Data { .. }
             | TrainError::Refused(_)
             | TrainError::Checkpoint(_) => 2,
+            TrainError::Elsewhere { status, .. } | TrainError::Said { status } => *status,
             _ => 1,
         }
     }

@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use device::Device;
+use telemetry::host_name;
 use telemetry::memory_views::{memory_summary, snapshot_pickle};
 use telemetry::run_files::atomic_write;
 use telemetry::units::bytes;
@@ -26,11 +27,23 @@ pub(crate) struct Lost {
     pub(crate) reason: String,
 }
 
+impl Lost {
+    /// A rank of this process.
+    pub(crate) fn here(rank: usize, reason: String) -> Self {
+        Lost { rank, host: host_name(), reason }
+    }
+}
+
 /// Takes away what an earlier attempt in the same directory left.
-pub(crate) fn forget(logs: &Path, ranks: usize) {
-    let old = (0..ranks).map(|rank| crate::status::path(logs, rank)).chain([logs.join(REPORT)]);
-    // Where there is none, there is nothing to do; where one stays, it says of what time it is.
-    old.for_each(|path| drop(std::fs::remove_file(path)));
+pub(crate) fn forget(logs: &Path) {
+    for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name == REPORT || name.ends_with(".status") {
+            // Where it cannot be removed, it will not be written either, which is said then.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Writes the report, unless another rank has; `None` then. The first line is one sentence.
@@ -74,8 +87,9 @@ fn describe(logs: &Path, ranks: usize, Lost { rank, host, reason }: &Lost) -> St
 }
 
 fn line(record: &Record) -> String {
-    let Record { rank, host, pid, state, step, call, memory: [allocated, reserved, peak, peak_reserved], .. } =
-        record;
+    let Record {
+        rank, host, pid, state, step, call, memory: [allocated, reserved, peak, peak_reserved], ..
+    } = record;
     let call = if call.is_empty() { "none" } else { call };
     let seen = match state {
         State::Running => format!("seen {:.1} s ago", record.age().as_secs_f64()),
@@ -116,7 +130,12 @@ pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
 
 /// An error as one line.
 pub(crate) fn sentence(error: &TrainError) -> String {
-    error.to_string().lines().map(str::trim).collect::<Vec<_>>().join("; ")
+    one_line(&error.to_string())
+}
+
+/// A text as one line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -138,7 +157,7 @@ mod tests {
         assert!(text.contains("rank 0: nothing") && text.contains("rank 1: seen 0."), "{text}");
         assert_eq!(std::fs::read_to_string(logs.join(REPORT)).unwrap(), text);
         assert_eq!(report(&logs, 3, &lost), None);
-        forget(&logs, 3);
+        forget(&logs);
         let early = report(&logs, 3, &Lost { rank: 2, ..lost }).unwrap();
         assert!(early.starts_with("rank 2 on box failed before it began: killed\n"), "{early}");
     }

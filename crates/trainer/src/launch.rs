@@ -1,6 +1,8 @@
 //! From a validated configuration to ranks, and back to one report.
 
 use std::fmt;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,11 +15,13 @@ use telemetry::table::memory_table;
 
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
+use crate::failure::{self, Lost};
 use crate::interrupt::Interrupt;
 use crate::plan::{Plan, plan_all};
 use crate::resume::{self, Found};
 use crate::run::{Outcome, run_rank};
 use crate::run_directory::RunDirectory;
+use crate::startup::Startup;
 use crate::worker::{Placement, Setup};
 
 /// What to compute on.
@@ -99,53 +103,105 @@ pub struct TrainReport {
     pub interrupted: bool,
 }
 
-/// Trains. Errors with exit status 2 come before anything is allocated or written; a rank's failure ends all.
+/// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's failure
+/// ends all.
 pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
-    refuse_launcher(|name| std::env::var(name).ok())?;
-    let world_size = config.world_size();
-    if let Some(ranks) = options.ranks.filter(|ranks| *ranks != world_size) {
-        return Err(TrainError::Refused(format!(
-            "--ranks {ranks}: the configuration has parallel.data = {} × parallel.pipeline = {}, that is {world_size} \
-             ranks",
-            config.parallel.data, config.parallel.pipeline
-        )));
+    train_as(Startup::alone(), config, options)?.ok_or(TrainError::Said { status: 0 })
+}
+
+/// Trains, in this process as the rank of a job that it is. `None` on ranks other than 0, which has the report. Errors:
+/// as for [`train`]; one rank of a job has the error that is to be said.
+pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) -> Result<Option<TrainReport>> {
+    let first = startup.rank() == 0;
+    if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
+        log.set_rank(startup.rank());
     }
-    let look = || Found::look(&config, options.run_dir.as_deref(), true);
+    let prepared = prepare(&startup, config, &options);
+    let (setup, found) = startup.agree(prepared)?;
+    let same = startup.check_same(&setup);
+    startup.agree(same)?;
+    // What one rank finds out serves all.
+    let plans = if first { plan_all(&setup) } else { Ok(Vec::new()) };
+    let plans = startup.agree(plans)?;
+    let directory = if first { open_directory(&setup, &options, found).map(Some) } else { Ok(None) };
+    let directory = startup.agree(directory)?;
+    let directory = startup.share_directory(directory)?;
+    if first {
+        announce(&setup, &directory, &plans);
+        if options.resume {
+            resume::announce(&setup, directory.path());
+        }
+    }
+    if let Some(log) = &options.log {
+        log.set_directory(&directory.logs())?;
+    }
+    let outcomes = launch(startup, &setup, &options, &directory)?;
+    if first { report(&setup, outcomes, directory, &plans).map(Some) } else { Ok(None) }
+}
+
+/// What a process can check by itself, and the data opened.
+fn prepare(startup: &Startup, config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
+    startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    let look = || Found::look(&config, options.run_dir.as_deref(), startup.rank() == 0);
     let found = options.resume.then(look).transpose()?;
     let mut setup = Setup::new(config, options.device.placement())?;
     if let Some(found) = &found {
         found.apply(&mut setup)?;
     }
-    let plans = plan_all(&setup)?;
+    Ok((setup, found))
+}
+
+fn open_directory(setup: &Setup, options: &RunOptions, found: Option<Found>) -> Result<RunDirectory> {
     let directory = match found.and_then(|found| found.lock) {
         Some(lock) => RunDirectory::reopen(&setup.config, lock)?,
         None => RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?,
     };
-    if let Some(log) = &options.log {
-        log.set_directory(&directory.path().join("logs"))?;
-    }
-    announce(&setup, &directory, &plans);
-    if options.resume {
-        resume::announce(&setup, directory.path());
-    }
-    let outcomes = launch(&setup, &options, &directory)?;
-    report(&setup, outcomes, directory, &plans)
+    failure::forget(&directory.logs());
+    Ok(directory)
 }
 
-/// Starts the ranks and waits for them: on this thread if there is one, each on its own otherwise.
-fn launch(setup: &Setup, options: &RunOptions, directory: &RunDirectory) -> Result<Vec<Outcome>> {
+/// Runs this process's rank or ranks to the end: each on a thread of its own, if there are several.
+fn launch(
+    startup: Startup,
+    setup: &Setup,
+    options: &RunOptions,
+    directory: &RunDirectory,
+) -> Result<Vec<Outcome>> {
     let world_size = setup.config.world_size();
-    let (setup, options, directory) = (setup.clone(), options.clone(), directory.clone());
-    if world_size == 1 {
-        return Ok(vec![run_rank(&setup, Communicator::solo(), &options, &directory)?]);
-    }
-    let waits = threads::Options {
-        timeout: Duration::from_secs(setup.config.parallel.timeout_seconds),
-        ..threads::Options::default()
+    let (timeout_seconds, in_job) = (setup.config.parallel.timeout_seconds, startup.is_in_job());
+    let outcomes = match startup.into_job() {
+        Some(job) => {
+            job.watch(&directory.logs())?;
+            let body = |communicator| run_rank(setup, communicator, options, directory);
+            job.run(timeout_seconds, body).map(|outcome| vec![outcome])
+        }
+        None if world_size == 1 => {
+            let body = || run_rank(setup, Communicator::solo(), options, directory);
+            match catch_unwind(AssertUnwindSafe(body)) {
+                Ok(Ok(outcome)) => Ok(vec![outcome]),
+                Ok(Err(error)) if error.exit_status() != 1 => return Err(error),
+                Ok(Err(error)) => Err(Lost::here(0, failure::sentence(&error))),
+                Err(payload) => Err(Lost::here(0, failure::panic_text(&*payload))),
+            }
+        }
+        None => {
+            let timeout = Duration::from_secs(timeout_seconds);
+            let waits = threads::Options { timeout, ..threads::Options::default() };
+            let (setup, options, directory) = (setup.clone(), options.clone(), directory.clone());
+            let body = move |communicator| run_rank(&setup, communicator, &options, &directory);
+            let ran = threads::run(world_size, waits, body);
+            ran.map_err(|error| Lost::here(error.rank, failure::one_line(&error.cause.to_string())))
+        }
     };
-    let body = move |communicator| run_rank(&setup, communicator, &options, &directory);
-    threads::run(world_size, waits, body)
-        .map_err(|error| TrainError::Rank { rank: error.rank, reason: error.cause.to_string() })
+    outcomes.map_err(|lost| match failure::report(&directory.logs(), world_size, &lost) {
+        Some(report) if in_job => {
+            // At once: a launcher leaves the ranks of a job a second or so.
+            let _ = writeln!(std::io::stderr(), "plimsoll: {report}");
+            TrainError::Said { status: 1 }
+        }
+        Some(report) => TrainError::Failed(report),
+        None => TrainError::Said { status: 1 },
+    })
 }
 
 /// Says what is about to happen, and what it will take.
@@ -201,19 +257,6 @@ fn report(
     })
 }
 
-/// A process that a launcher started as one of several must not take itself for all of them.
-fn refuse_launcher(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
-    let number = |name: &str| variable(name).and_then(|value| value.parse::<usize>().ok()).unwrap_or(0);
-    let step = variable("SLURM_STEP_ID").map_or(0, |_| number("SLURM_STEP_NUM_TASKS"));
-    let processes = number("OMPI_COMM_WORLD_SIZE").max(number("PMI_SIZE")).max(step);
-    if processes > 1 {
-        return Err(TrainError::Refused(format!(
-            "a launcher started {processes} processes, and this build has no MPI: start one, with --ranks {processes}"
-        )));
-    }
-    Ok(())
-}
-
 impl fmt::Display for TrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", memory_table(&self.ranks))?;
@@ -237,28 +280,5 @@ impl fmt::Display for TrainReport {
         let ended = if self.interrupted { "stopped after" } else { "did" };
         writeln!(f, "{ended} {steps} steps at {speed:.0} tokens/s; weights {}", self.summary.weights_sha256)?;
         write!(f, "Files in {}", self.run_dir.display())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::refuse_launcher;
-
-    #[test]
-    fn a_launcher_is_seen_in_the_environment() {
-        let cases: [(&[(&str, &str)], bool); 7] = [
-            (&[], false),
-            (&[("OMPI_COMM_WORLD_SIZE", "1")], false),
-            (&[("OMPI_COMM_WORLD_SIZE", "4")], true),
-            (&[("PMI_SIZE", "2")], true),
-            (&[("SLURM_STEP_NUM_TASKS", "2")], false),
-            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], true),
-            (&[("PMI_SIZE", "two")], false),
-        ];
-        for (variables, refused) in cases {
-            let get =
-                |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-            assert_eq!(refuse_launcher(get).is_err(), refused, "{variables:?}");
-        }
     }
 }

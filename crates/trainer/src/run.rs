@@ -9,12 +9,14 @@ use telemetry::{Progress, RankStatistics, Sources, host_name};
 use crate::build;
 use crate::checkpoint::{CheckpointError, Saver};
 use crate::error::{Result, TrainError};
+use crate::failure;
 use crate::hash::weights_sha256;
 use crate::launch::RunOptions;
 use crate::resume;
 use crate::run_directory::RunDirectory;
 use crate::sample::sample_of_run;
 use crate::session::{self, Course, Observer, StepReport};
+use crate::status::{State, Status};
 use crate::views;
 use crate::worker::{Placement, Setup, Worker};
 
@@ -32,16 +34,37 @@ pub(crate) struct Outcome {
     pub(crate) unsaved: Option<CheckpointError>,
 }
 
-/// One rank's whole life.
+/// One rank's whole life, with a record of where it is.
 pub(crate) fn run_rank(
     setup: &Setup,
-    communicator: Communicator,
+    mut communicator: Communicator,
     options: &RunOptions,
     directory: &RunDirectory,
 ) -> Result<Outcome> {
-    let rank = communicator.rank();
+    let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let _span = rank_span(rank).entered();
-    let mut worker = Worker::new(setup, communicator)?;
+    let (host, model, process) = (host_name(), setup.placement.description().model, std::process::id());
+    tracing::info!("rank {rank} of {world_size} on {host}, process {process}, computing on {model}");
+    let status = Status::create(&directory.logs(), rank);
+    status.observe(&mut communicator);
+    let device = setup.device(rank)?;
+    let outcome = Worker::on(device.clone(), setup, communicator).and_then(|mut worker| {
+        worker.status = status.clone();
+        train_rank(worker, options, directory)
+    });
+    status.end(if outcome.is_ok() { State::Done } else { State::Failed });
+    outcome.map_err(|error| match error.is_out_of_memory() {
+        false => error,
+        true => TrainError::OutOfMemory {
+            left: failure::memory_of(&device, rank, &directory.logs()),
+            source: Box::new(error),
+        },
+    })
+}
+
+fn train_rank(mut worker: Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {
+    let setup = worker.setup.clone();
+    let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.model().parameters().elements(), worker.device());
     resume::begin(&mut worker, options.resume)?;
     let mut saver = None;

@@ -87,6 +87,11 @@ impl RunDirectory {
         Self::begin(config, lock)
     }
 
+    /// The directory that rank 0, another process, has opened.
+    pub(crate) fn of_rank_zero(path: PathBuf) -> Self {
+        RunDirectory(Arc::new(RunLock { path, _held: None }))
+    }
+
     fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
         run_files::atomic_write(&lock.path().join("config.toml"), config.to_toml().as_bytes())?;
         Ok(RunDirectory(Arc::new(lock)))
@@ -94,6 +99,11 @@ impl RunDirectory {
 
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    /// Where the logs of all ranks are.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.path().join("logs")
     }
 
     /// Writes `summary.json` from what rank 0 brought back.

@@ -110,6 +110,9 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         course.steps = step + 1;
         course.interrupted =
             agree_to_stop(&mut *worker.communicator.control, interrupt)? && step + 1 < calendar.steps;
+        if course.interrupted && worker.grid().rank() == 0 {
+            tracing::info!("asked to stop: step {} is the last", course.steps);
+        }
         let mut validation_loss = None;
         if calendar.validates_after(step) {
             validation_loss = Some(worker.validate()?);

@@ -84,7 +84,8 @@ impl Record {
 
     fn parse(text: &str) -> Option<Self> {
         let field = |name: &str| {
-            let value = |line: &'_ str| line.strip_prefix(name)?.strip_prefix(" =").map(|v| v.trim().to_owned());
+            let value =
+                |line: &'_ str| line.strip_prefix(name)?.strip_prefix(" =").map(|v| v.trim().to_owned());
             text.lines().find_map(value)
         };
         let state = field("state")?;
@@ -168,12 +169,8 @@ impl Status {
         self.change(|record| {
             let memory = memory();
             record.step = step + 1;
-            record.memory = [
-                memory.allocated(),
-                memory.reserved(),
-                memory.peak_allocated(),
-                memory.peak_reserved(),
-            ];
+            record.memory =
+                [memory.allocated(), memory.reserved(), memory.peak_allocated(), memory.peak_reserved()];
         });
     }
 

@@ -19,6 +19,7 @@ impl Worker {
     /// Runs step `step`, counted from 0: this rank's micro-batches, the reduction, the update.
     /// Nothing is read from the device: [`Worker::scalars`] does that later.
     pub fn step(&mut self, step: u64) -> Result<()> {
+        self.status.step(step, || self.device.statistics());
         self.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
         let count = self.setup.config.train.micro_batches;
         for micro_batch in self.grid.micro_batches(count) {

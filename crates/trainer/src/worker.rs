@@ -15,6 +15,7 @@ use crate::build::{self, Dataset};
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::resume::ResumePoint;
+use crate::status::Status;
 
 /// What a worker's device is.
 #[derive(Clone, Debug)]
@@ -54,6 +55,14 @@ impl Setup {
     /// The first step that is run, counted from 0.
     pub(crate) fn first_step(&self) -> u64 {
         self.resumed.as_ref().map_or(0, |point| point.checkpoint.step())
+    }
+
+    /// The device of a rank. Errors: settings that the allocator refuses.
+    pub(crate) fn device(&self, rank: usize) -> Result<Device> {
+        Ok(match &self.placement {
+            Placement::Cpu => Device::cpu(rank, &self.device)?,
+            Placement::Meta(description) => Device::meta(rank, description.clone(), &self.device)?,
+        })
     }
 
     /// The same run on Meta, imitating what it would run on.
@@ -99,12 +108,19 @@ pub struct Worker {
     pub(crate) batch: MicroBatch,
     /// Of the last two steps, by parity: the loss, then the gradient norm.
     pub(crate) scalars: [Tensor; 2],
+    /// Says to others where this rank is.
+    pub(crate) status: Status,
 }
 
 impl Worker {
     /// Takes everything that a rank keeps through a run: parameters, gradient buckets, optimizer state.
     /// Errors: out of memory, a grid that is not the communicator's.
     pub fn new(setup: &Setup, communicator: Communicator) -> Result<Self> {
+        Self::on(setup.device(communicator.rank())?, setup, communicator)
+    }
+
+    /// The same on a device that the caller has a handle of.
+    pub(crate) fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
         let (parallel, train) = (&config.parallel, &config.train);
         let grid = RankGrid::new(parallel.data, parallel.pipeline, communicator.rank())?;
@@ -115,10 +131,6 @@ impl Worker {
                 grid.world_size()
             )));
         }
-        let device = match &setup.placement {
-            Placement::Cpu => Device::cpu(grid.rank(), &setup.device)?,
-            Placement::Meta(description) => Device::meta(grid.rank(), description.clone(), &setup.device)?,
-        };
         let events = if device.is_meta() { 0 } else { config.memory.history };
         device.with_allocator(|allocator| {
             allocator.record_history(usize::try_from(events).unwrap_or(usize::MAX))
@@ -151,6 +163,7 @@ impl Worker {
             schedule: build::schedule(config),
             batch: MicroBatch::default(),
             scalars,
+            status: Status::none(),
         })
     }
 

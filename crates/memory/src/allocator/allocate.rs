@@ -165,6 +165,7 @@ impl<R: RawMemory> Allocator<R> {
             return Err(AllocationError::Misplaced { address });
         }
         self.held += bytes;
+        self.count_driver_allocation(request.pool);
         let kind = self.pools[request.pool as usize].kind;
         self.statistics.increase(Metric::Segment, kind, 1);
         self.statistics.increase(Metric::ReservedBytes, kind, bytes);

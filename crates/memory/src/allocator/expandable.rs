@@ -41,6 +41,7 @@ impl<R: RawMemory> Allocator<R> {
             block = next;
         }
         self.remove_idle(block);
+        self.count_driver_allocation(request.pool);
         Ok(Some(block))
     }
 
@@ -145,12 +146,13 @@ impl<R: RawMemory> Allocator<R> {
         if first >= last {
             return Ok(());
         }
-        let (bytes, stream, tag) = (last - first, block.stream, block.tag);
-        let kind = self.pools[block.pool as usize].kind;
+        let (bytes, pool, stream, tag) = (last - first, block.pool, block.stream, block.tag);
+        let kind = self.pools[pool as usize].kind;
         self.raw.unmap(first, bytes, range.page).map_err(AllocationError::driver("unmap pages"))?;
         self.remove_idle(index);
         self.cut_leftovers(index, first, last);
         self.held -= bytes;
+        self.count_driver_release(pool);
         self.statistics.decrease(Metric::ReservedBytes, kind, bytes);
         self.statistics.num_device_free += 1;
         self.trace_driver(Action::SegmentUnmap, first, bytes, stream, tag);

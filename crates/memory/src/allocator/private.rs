@@ -32,7 +32,7 @@ impl<R: RawMemory> Allocator<R> {
             pool.users += 1;
             return Ok(());
         }
-        let record = PrivatePool { id, users: 1, vacant: false };
+        let record = PrivatePool { id, users: 1, driver_allocations: 0, vacant: false };
         let place = self.private.iter().position(|p| p.vacant).unwrap_or(self.private.len());
         if place == self.private.len() {
             self.private.push(record);
@@ -174,9 +174,29 @@ impl<R: RawMemory> Allocator<R> {
         private.flat_map(|pool| pool.lists.iter()).flat_map(|list| list.iter()).map(|e| e.size).sum()
     }
 
-    /// No memory is held for this pair of pools.
-    pub(super) fn owns_nothing(&self, small: u32, large: u32) -> bool {
-        self.blocks.iter().all(|(_, b)| !(b.mapped && (b.pool == small || b.pool == large)))
+    /// Counts a request of a private pool that the driver served.
+    pub(super) fn count_driver_allocation(&mut self, pool: u32) {
+        if let Some(private) = self.private.get_mut(self.pools[pool as usize].private as usize) {
+            private.driver_allocations += 1;
+        }
+    }
+
+    /// Counts a segment or a stretch of pages of a private pool that went back.
+    pub(super) fn count_driver_release(&mut self, pool: u32) {
+        if let Some(private) = self.private.get_mut(self.pools[pool as usize].private as usize) {
+            // Pages mapped for one request may go back in several stretches.
+            private.driver_allocations = private.driver_allocations.saturating_sub(1);
+        }
+    }
+
+    /// Whether a flush may forget the pool: its count is back at 0, and no block of it is mapped.
+    ///
+    /// With expandable segments the count and the blocks can disagree. Where the count stays above 0 the record
+    /// stays too, and flushes of it keep counting, as in PyTorch; where blocks are left, PyTorch would forget them.
+    pub(super) fn is_spent(&self, id: PoolId) -> bool {
+        let (small, large) = self.pools_of(id);
+        let counted = self.private.iter().any(|p| !p.vacant && p.id == id && p.driver_allocations > 0);
+        !counted && self.blocks.iter().all(|(_, b)| !(b.mapped && (b.pool == small || b.pool == large)))
     }
 
     /// Makes the record of a pool that owns nothing available to others.

@@ -44,7 +44,7 @@ impl<R: RawMemory> Allocator<R> {
             let (small, large) = self.pools_of(id);
             self.release_pool(small)?;
             self.release_pool(large)?;
-            if self.owns_nothing(small, large) {
+            if self.is_spent(id) {
                 self.forget_pool(id)?;
                 self.freeable.erase(slot);
             } else {
@@ -79,12 +79,14 @@ impl<R: RawMemory> Allocator<R> {
     pub(super) fn release_segment(&mut self, index: u32) -> Result<(), AllocationError> {
         let block = &self.blocks[index];
         let (address, size, stream, tag) = (block.address, block.size, block.stream, block.tag);
-        let kind = self.pools[block.pool as usize].kind;
+        let pool = block.pool;
+        let kind = self.pools[pool as usize].kind;
         self.raw.free(address, size).map_err(AllocationError::driver("free memory"))?;
         self.trace_driver(Action::SegmentFree, address, size, stream, tag);
         self.remove_idle(index);
         self.blocks.remove(index);
         self.held -= size;
+        self.count_driver_release(pool);
         self.statistics.num_device_free += 1;
         self.statistics.decrease(Metric::Segment, kind, 1);
         self.statistics.decrease(Metric::ReservedBytes, kind, size);

@@ -49,6 +49,7 @@ pub(super) fn check(recording: &Recording) -> Report {
         if step.operation == Operation::ResetAccumulated {
             clear_accumulated(&recording.keys, &mut ahead);
         }
+        grant(&mut player, recording, before, step);
         let result = player.play(&step.operation);
         let mut differences = outcome(step, result);
         differences.extend(driver_differences(&mut player, recording, before, step));
@@ -65,6 +66,16 @@ pub(super) fn check(recording: &Recording) -> Report {
     }
     report.count(&format!("{}: at the end", recording.name), &final_differences(&mut player, recording));
     report
+}
+
+/// Tells a recorded driver what it gave in the operation that comes.
+fn grant(player: &mut Player, recording: &Recording, before: &[i64], step: &Step) {
+    if let Driver::Recorded(driver) = player.allocator.raw_mut()
+        && let Some(index) = recording.keys.iter().position(|key| key == "num_device_alloc")
+    {
+        let given = step.counters[index].wrapping_sub(before[index]);
+        driver.grant(u64::try_from(given).unwrap_or(0));
+    }
 }
 
 fn clear_accumulated(keys: &[String], ahead: &mut [i64]) {

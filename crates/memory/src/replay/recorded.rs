@@ -11,6 +11,8 @@ pub struct Recorded {
     events: Vec<SegmentEvent>,
     next: usize,
     total: u64,
+    /// Segments and map steps that the operation under way may still have.
+    granted: u64,
     /// Virtual ranges given out: bytes by first address.
     ranges: BTreeMap<u64, u64>,
     /// Requests since [`Recorded::take_refused`] that the recording does not show at their place.
@@ -28,11 +30,18 @@ impl Recorded {
             events,
             next: 0,
             total,
+            granted: u64::MAX,
             ranges: BTreeMap::new(),
             refused: Vec::new(),
             problems: Vec::new(),
             recorded: 0,
         }
+    }
+
+    /// Says how many segments and map steps the recorded driver gave in the operation that comes. Events do not
+    /// say which operation they belong to, and where the device was full the next one may be a later one's.
+    pub fn grant(&mut self, allocations: u64) {
+        self.granted = allocations;
     }
 
     /// Requests that were answered with out of memory, because the recording shows none such there. Right where
@@ -69,6 +78,14 @@ impl Recorded {
         Some(address)
     }
 
+    /// The next event, if it is this one and memory was given in this operation.
+    fn advance_granted(&mut self, is_it: impl Fn(&SegmentEvent) -> bool) -> Option<u64> {
+        let left = self.granted.checked_sub(1)?;
+        let address = self.advance(is_it)?;
+        self.granted = left;
+        Some(address)
+    }
+
     fn refuse<T>(&mut self, request: String) -> Result<T, RawError> {
         let expected = self.expected();
         self.refused.push(format!("{request} was asked for where the recording has {expected}"));
@@ -90,7 +107,7 @@ impl Recorded {
 
 impl RawMemory for Recorded {
     fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
-        match self.advance(|e| e.action == "segment_alloc" && e.bytes == bytes && e.stream == stream) {
+        match self.advance_granted(|e| e.action == "segment_alloc" && e.bytes == bytes && e.stream == stream) {
             Some(address) => Ok(Placement { address, order: address }),
             None => self.refuse(format!("a segment of {bytes} bytes on stream {:#x}", stream.0)),
         }
@@ -102,13 +119,10 @@ impl RawMemory for Recorded {
     }
 
     fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
-        // A range begins where it is first mapped, which may be after attempts that failed.
-        let first = self
-            .left()
-            .iter()
-            .find(|e| e.action == "segment_map" && e.stream == stream && !self.in_a_range(e.address))
-            .map(|e| e.address);
-        match first {
+        // A new range is mapped at once from its start on; where that failed, the range is asked for again.
+        let mapped = |e: &SegmentEvent| e.action == "segment_map" && e.stream == stream;
+        let next = self.left().first().filter(|e| mapped(e) && !self.in_a_range(e.address));
+        match next.filter(|_| self.granted > 0).map(|e| e.address) {
             Some(address) => {
                 self.ranges.insert(address, bytes);
                 Ok(Placement { address, order: address })
@@ -126,7 +140,7 @@ impl RawMemory for Recorded {
         let is_it = |e: &SegmentEvent| {
             e.action == "segment_map" && e.address == address && e.bytes == bytes && e.stream == stream
         };
-        match self.advance(is_it) {
+        match self.advance_granted(is_it) {
             Some(_) => Ok(()),
             None => self.refuse(format!("a map of {bytes} bytes at {address:#x} on stream {:#x}", stream.0)),
         }

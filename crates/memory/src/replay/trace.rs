@@ -64,20 +64,31 @@ fn step(item: Field<'_>, count: usize, names: &mut Names) -> Result<Step, Record
             let operation = Operation::Allocate {
                 id: id(item.at(1)?)?,
                 bytes: item.at(2)?.unsigned()?,
-                stream: Stream(item.at(3)?.unsigned()?),
+                stream: stream(item.at(3)?)?,
                 address: if refused { None } else { Some(item.at(4)?.unsigned()?) },
                 message: if refused { Some(item.at(4)?.text()?.to_owned()) } else { None },
             };
             (operation, 5)
         }
         "free" => (Operation::Free(id(item.at(1)?)?), 2),
-        "record_stream" => (Operation::RecordStream(id(item.at(1)?)?, Stream(item.at(2)?.unsigned()?)), 3),
+        "record_stream" => (Operation::RecordStream(id(item.at(1)?)?, stream(item.at(2)?)?), 3),
         "empty_cache" => (Operation::EmptyCache, 1),
         "reset_peak" => (Operation::ResetPeak, 1),
         "reset_accumulated" => (Operation::ResetAccumulated, 1),
         other => return Err(RecordingError::format(format!("there is no operation `{other}`"))),
     };
     Ok(Step { operation, counters: counters(item.at(last)?, count)? })
+}
+
+/// A stream by its number in the trace: 0 is the default stream, n the nth of PyTorch's own.
+///
+/// PyTorch knows that one by the number 32·(n − 1) + 3, from which follows the order in which it looks at several
+/// streams. It has 32 of them; a number beyond is a handle and stays as it is.
+fn stream(field: Field<'_>) -> Result<Stream, RecordingError> {
+    Ok(Stream(match field.unsigned()? {
+        number @ 1..=32 => 32 * (number - 1) + 3,
+        other => other,
+    }))
 }
 
 fn segment_event(item: Field<'_>) -> Result<SegmentEvent, RecordingError> {
@@ -89,7 +100,7 @@ fn segment_event(item: Field<'_>) -> Result<SegmentEvent, RecordingError> {
         action,
         address: item.at(1)?.unsigned()?,
         bytes: item.at(2)?.unsigned()?,
-        stream: Stream(item.at(3)?.unsigned()?),
+        stream: stream(item.at(3)?)?,
     })
 }
 
@@ -110,7 +121,7 @@ fn final_segment(item: Field<'_>) -> Result<FinalSegment, RecordingError> {
         allocated_size: item.of("allocated_size")?.unsigned()?,
         active_size: item.of("active_size")?.unsigned()?,
         requested_size: item.of("requested_size")?.unsigned()?,
-        stream: Stream(item.of("stream")?.unsigned()?),
+        stream: stream(item.of("stream")?)?,
         large: item.of("segment_type")?.text()? == "large",
         expandable: item.of("is_expandable")?.flag()?,
         pool: None,

@@ -90,7 +90,8 @@ impl Value<'_> {
         }
     }
 
-    fn divisions(&self) -> Result<[u64; 16], SettingsError> {
+    /// The table of divisions, from what an earlier list of the same text left there.
+    fn divisions(&self, mut table: [u64; 16]) -> Result<[u64; 16], SettingsError> {
         const ALLOWED: &str = "a power of two, or [size:divisions,…,>:divisions] with sizes in MiB that are powers \
 of two and divisions that are 0 or powers of two";
         if !self.list {
@@ -100,8 +101,8 @@ of two and divisions that are 0 or powers of two";
             }
             return Ok([count; 16]);
         }
-        let mut table = [0; 16];
-        let mut last: Option<usize> = None;
+        let mut last = 0;
+        let mut first = true;
         for pair in self.words.split(|w| w == ",").filter(|pair| !pair.is_empty()) {
             let [size, colon, count] = pair else {
                 return self.refuse(format!("`{}` is no size:divisions pair", pair.concat()), ALLOWED);
@@ -111,7 +112,6 @@ of two and divisions that are 0 or powers of two";
                 _ => return self.refuse(format!("`{count}` is neither 0 nor a power of two"), ALLOWED),
             };
             if size == ">" {
-                let Some(last) = last else { return self.refuse("`>` follows no size", ALLOWED) };
                 table[last + 1..].fill(count);
                 continue;
             }
@@ -119,13 +119,14 @@ of two and divisions that are 0 or powers of two";
                 Ok(size) if size.is_power_of_two() => (size.ilog2() as usize).min(15),
                 _ => return self.refuse(format!("`{size}` is no power of two"), ALLOWED),
             };
-            if last.is_none() {
+            if first {
                 table[..slot].fill(count);
             }
             table[slot] = count;
-            last = Some(slot);
+            last = slot;
+            first = false;
         }
-        if last.is_none() { self.refuse("the list is empty", ALLOWED) } else { Ok(table) }
+        Ok(table)
     }
 }
 
@@ -212,7 +213,9 @@ fn apply(new: &mut Settings, value: &Value<'_>) -> Result<(), SettingsError> {
             new.garbage_collection_threshold =
                 value.fraction("a number above 0 and below 1", |t| t > 0.0 && t < 1.0)?;
         }
-        "roundup_power2_divisions" => new.roundup_power2_divisions = value.divisions()?,
+        "roundup_power2_divisions" => {
+            new.roundup_power2_divisions = value.divisions(new.roundup_power2_divisions)?;
+        }
         "expandable_segments" => new.expandable_segments = value.boolean()?,
         "per_process_memory_fraction" => {
             new.per_process_memory_fraction =

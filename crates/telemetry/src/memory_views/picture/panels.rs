@@ -58,7 +58,7 @@ impl Frame {
         let mut last = f64::NEG_INFINITY;
         for (step, begin) in lives.steps.iter().filter(|(_, begin)| *begin >= self.begin) {
             let x = self.x(*begin);
-            if x - last < 76.0 {
+            if x - last < 76.0 || x > WIDTH - 30.0 {
                 continue;
             }
             last = x;

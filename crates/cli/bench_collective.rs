@@ -1,0 +1,243 @@
+//! `plimsoll bench collective`: time and bandwidth of every collective by message size, on the transport in use, as
+//! nccl-tests reports them.
+//!
+//! *Size* is that of the whole operand: what is reduced, gathered, scattered or sent. *Algorithm bandwidth* is size over
+//! time; *bus bandwidth* multiplies it by what each rank has to move for each byte, so that it can be held against the
+//! hardware's whatever the number of ranks: 2(n−1)/n for all-reduce, (n−1)/n for reduce-scatter and all-gather, else 1.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use collective::{CollectiveError, Communicator, threads};
+use device::{Buffer, Category, DType, Device, DeviceError, DeviceOptions, Request, StreamKind};
+use trainer::{Startup, TrainError};
+
+/// The arguments of `plimsoll bench collective`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchCollectiveArgs {
+    /// Ranks, as threads of this process [default: 2]; under mpirun its processes are the ranks
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// How long each size is measured, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    milliseconds: u64,
+}
+
+const SIZES: [usize; 10] = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+/// The size at which the MPI library's own all-reduce is measured.
+#[cfg(feature = "mpi")]
+const COMPARED: usize = 4 << 20;
+const STREAM: StreamKind = StreamKind::Reduce;
+const WARM_UP: usize = 3;
+const ROUNDS: std::ops::RangeInclusive<u64> = 3..=10_000;
+
+#[derive(Debug, thiserror::Error)]
+enum BenchError {
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("the output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+type Result<T> = std::result::Result<T, BenchError>;
+
+/// Measures and prints. 0: done; 1: a collective failed; 2: arguments that do not go together.
+pub(crate) fn run(args: &BenchCollectiveArgs) -> ExitCode {
+    match start(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !matches!(error, TrainError::Said { .. }) {
+                let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            }
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn start(args: &BenchCollectiveArgs) -> std::result::Result<(), TrainError> {
+    let mut startup = Startup::begin()?;
+    let asked = match args.ranks {
+        Some(0) => Err(TrainError::Refused("--ranks 0: there is at least one rank".to_owned())),
+        Some(ranks) if startup.is_in_job() => {
+            Err(TrainError::Refused(format!("--ranks {ranks}: the launcher's processes are the ranks")))
+        }
+        ranks => Ok(ranks.unwrap_or(2)),
+    };
+    let ranks = startup.agree(asked)?;
+    let time = Duration::from_millis(args.milliseconds);
+    #[cfg(feature = "mpi")]
+    if startup.is_in_job() {
+        return over_mpi(startup, time);
+    }
+    let ran = threads::run(ranks, threads::Options::default(), move |communicator| {
+        let mut bench = Bench::new(communicator, time)?;
+        bench.head("threads of one process")?;
+        bench.all()
+    });
+    ran.map(drop).map_err(|error| TrainError::Rank { rank: error.rank, reason: error.cause.to_string() })
+}
+
+#[cfg(feature = "mpi")]
+fn over_mpi(startup: Startup, time: Duration) -> std::result::Result<(), TrainError> {
+    startup.run_job(|world, communicator| {
+        let measured = || -> Result<()> {
+            let mut bench = Bench::new(communicator, time)?;
+            bench.head(&format!("processes, {}", world.library_version()))?;
+            bench.all()?;
+            bench.compare(world)
+        };
+        measured().map_err(|error| error.to_string())
+    })
+}
+
+/// An operation, and how often each byte of its operand crosses a rank's link.
+struct Measure {
+    name: &'static str,
+    bus: fn(f64) -> f64,
+    call: fn(&mut Bench, usize) -> Result<()>,
+}
+
+const MEASURES: [Measure; 6] = [
+    Measure { name: "all-reduce", bus: |n| 2.0 * (n - 1.0) / n, call: Bench::all_reduce },
+    Measure { name: "reduce-scatter", bus: |n| (n - 1.0) / n, call: Bench::reduce_scatter },
+    Measure { name: "all-gather", bus: |n| (n - 1.0) / n, call: Bench::all_gather },
+    Measure { name: "broadcast", bus: |_| 1.0, call: Bench::broadcast },
+    Measure { name: "exchange", bus: |_| 1.0, call: Bench::exchange },
+    Measure { name: "control all-gather", bus: |n| (n - 1.0) / n, call: Bench::control },
+];
+/// Small host messages are not for bulk.
+const LARGEST_CONTROL: usize = 1 << 20;
+
+/// One rank of the measurement.
+struct Bench {
+    communicator: Communicator,
+    first: Buffer,
+    second: Buffer,
+    time: Duration,
+}
+
+impl Bench {
+    fn new(communicator: Communicator, time: Duration) -> Result<Self> {
+        let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
+        let largest = SIZES[SIZES.len() - 1];
+        let buffer = || device.allocate(largest, Request::new(Category::Communication, "bench").on(STREAM));
+        let (first, second) = (buffer()?, buffer()?);
+        for buffer in [&first, &second] {
+            device.zero(buffer.region(0, largest))?;
+        }
+        Ok(Bench { communicator, first, second, time })
+    }
+
+    fn ranks(&self) -> usize {
+        self.communicator.world_size()
+    }
+
+    /// A part of an operand for each rank, of whole f32 values; at least one.
+    fn part(&self, bytes: usize) -> usize {
+        (bytes / self.ranks() / 4).max(1) * 4
+    }
+
+    fn all_reduce(&mut self, bytes: usize) -> Result<()> {
+        Ok(self.communicator.data.all_reduce(self.first.region(0, bytes), DType::F32, STREAM)?)
+    }
+
+    fn reduce_scatter(&mut self, bytes: usize) -> Result<()> {
+        let part = self.part(bytes);
+        let (input, output) = (self.first.region(0, part * self.ranks()), self.second.region(0, part));
+        Ok(self.communicator.data.reduce_scatter(input, output, DType::F32, STREAM)?)
+    }
+
+    fn all_gather(&mut self, bytes: usize) -> Result<()> {
+        let part = self.part(bytes);
+        let (input, output) = (self.second.region(0, part), self.first.region(0, part * self.ranks()));
+        Ok(self.communicator.data.all_gather(input, output, STREAM)?)
+    }
+
+    fn broadcast(&mut self, bytes: usize) -> Result<()> {
+        Ok(self.communicator.data.broadcast(0, self.first.region(0, bytes), STREAM)?)
+    }
+
+    /// To the next rank and from the one before, in a ring.
+    fn exchange(&mut self, bytes: usize) -> Result<()> {
+        let (rank, ranks) = (self.communicator.rank(), self.ranks());
+        if ranks == 1 {
+            return Ok(());
+        }
+        let sends = [((rank + 1) % ranks, self.first.region(0, bytes))];
+        let receives = [((rank + ranks - 1) % ranks, self.second.region(0, bytes))];
+        Ok(self.communicator.data.exchange(&sends, &receives, STREAM)?)
+    }
+
+    fn control(&mut self, bytes: usize) -> Result<()> {
+        let message = vec![0; self.part(bytes)];
+        self.communicator.control.all_gather(&message)?;
+        Ok(())
+    }
+
+    /// Seconds that `call` takes, on average over as many calls as fit into the time.
+    fn seconds(&mut self, mut call: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
+        let timed = |bench: &mut Self, rounds: u64, call: &mut dyn FnMut(&mut Self) -> Result<()>| {
+            bench.communicator.control.barrier()?;
+            let began = Instant::now();
+            (0..rounds).try_for_each(|_| call(bench))?;
+            bench.communicator.control.barrier()?;
+            Ok::<_, BenchError>(began.elapsed().as_secs_f64() / rounds as f64)
+        };
+        let once = timed(self, WARM_UP as u64, &mut call)?;
+        let fitting = ((self.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
+        // All ranks make as many calls as rank 0 finds to fit.
+        let mut rounds = fitting.to_le_bytes().to_vec();
+        self.communicator.control.broadcast(0, &mut rounds)?;
+        let rounds = rounds.try_into().map_or(*ROUNDS.start(), u64::from_le_bytes);
+        timed(self, rounds, &mut call)
+    }
+
+    fn all(&mut self) -> Result<()> {
+        for measure in MEASURES {
+            let control = measure.name.starts_with("control");
+            for bytes in SIZES.into_iter().filter(|bytes| !control || *bytes <= LARGEST_CONTROL) {
+                let seconds = self.seconds(|bench| (measure.call)(bench, bytes))?;
+                let algorithm = bytes as f64 / seconds / 1e9;
+                let bus = algorithm * (measure.bus)(self.ranks() as f64);
+                let (name, microseconds) = (measure.name, seconds * 1e6);
+                self.say(&format!(
+                    "{name:<20} {bytes:>10} {microseconds:>12.1} {algorithm:>10.3} {bus:>10.3}"
+                ))?;
+            }
+        }
+        let seconds = self.seconds(|bench| Ok(bench.communicator.data.barrier(STREAM)?))?;
+        self.say(&format!("{:<20} {:>10} {:>12.1}", "barrier", 0, seconds * 1e6))
+    }
+
+    /// Rank 0 prints.
+    fn say(&self, line: &str) -> Result<()> {
+        if self.communicator.rank() == 0 {
+            writeln!(std::io::stdout(), "{line}")?;
+        }
+        Ok(())
+    }
+
+    fn head(&self, transport: &str) -> Result<()> {
+        self.say(&format!("{}: {} ranks, {transport}", crate::bench_allocator::hardware(), self.ranks()))?;
+        let [size, time, algorithm, bus] = ["bytes", "µs", "alg GB/s", "bus GB/s"];
+        self.say(&format!("{:<20} {size:>10} {time:>12} {algorithm:>10} {bus:>10}", "operation"))
+    }
+
+    /// The all-reduce beside the MPI library's own.
+    #[cfg(feature = "mpi")]
+    fn compare(&mut self, world: &collective::mpi::World) -> Result<()> {
+        let own = self.seconds(|bench| bench.all_reduce(COMPARED))?;
+        let (values, mut sums) = (vec![0f32; COMPARED / 4], vec![0f32; COMPARED / 4]);
+        let library = self.seconds(|_| {
+            world.library_all_reduce(&values, &mut sums);
+            Ok(())
+        })?;
+        let (ratio, own, library) = (own / library, own * 1e6, library * 1e6);
+        self.say(&format!(
+            "all-reduce of {COMPARED} bytes: {own:.1} µs; MPI_Allreduce: {library:.1} µs; ratio {ratio:.2}"
+        ))
+    }
+}

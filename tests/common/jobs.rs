@@ -1,0 +1,163 @@
+//! Runs of the program as processes: alone with its ranks as threads, or as the ranks of a job that `mpirun` starts.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::program;
+use super::runs::GPT;
+
+/// How ranks are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Threads,
+    Mpi,
+}
+
+impl Transport {
+    /// Those that can be tested here; what cannot is said.
+    pub(crate) fn all() -> Vec<Transport> {
+        let mut all = vec![Transport::Threads];
+        all.extend(has_mpi().then_some(Transport::Mpi));
+        all
+    }
+}
+
+/// Whether the program has MPI, and this machine a launcher of it.
+pub(crate) fn has_mpi() -> bool {
+    let why = match Command::new("mpirun").arg("--version").output() {
+        _ if !cfg!(feature = "mpi") => "this build has no MPI",
+        Err(error) if error.kind() == ErrorKind::NotFound => "there is no mpirun",
+        _ => return true,
+    };
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+    false
+}
+
+/// A directory with a corpus and a configuration, `run.toml`.
+pub(crate) fn workplace() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let line = "The load line of a ship says how much she may carry, and in which waters.\n";
+    std::fs::write(directory.path().join("corpus.txt"), line.repeat(100)).unwrap();
+    let paths = r#"paths = ["ARCHITECTURE.md", "crates/tensor/src/*.rs"]"#;
+    assert!(GPT.contains(paths));
+    std::fs::write(directory.path().join("run.toml"), GPT.replace(paths, r#"paths = ["corpus.txt"]"#))
+        .unwrap();
+    directory
+}
+
+/// A command in `directory` without what a launcher or a user may have set here.
+fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(directory).stdin(Stdio::null());
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// `mpirun` as a superuser on few processors and without ssh may start it.
+pub(crate) fn mpirun(directory: &Path) -> Command {
+    let mut command = clean("mpirun", directory);
+    for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+        command.env(variable, "1");
+    }
+    command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_plm", "isolated");
+    command
+}
+
+/// `plimsoll train run.toml --run-dir out` on so many ranks.
+pub(crate) fn train(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Command {
+    let mut command = match transport {
+        Transport::Threads => clean(program(), directory),
+        Transport::Mpi => {
+            let mut command = mpirun(directory);
+            command.args(["-n", &ranks.to_string()]).arg(program());
+            command
+        }
+    };
+    command.args(arguments(ranks, sets));
+    command
+}
+
+/// The arguments of such a run.
+pub(crate) fn arguments(ranks: usize, sets: &[&str]) -> Vec<String> {
+    let mut arguments: Vec<String> = ["train", "run.toml", "--run-dir", "out"].map(str::to_owned).to_vec();
+    for set in [format!("parallel.data={ranks}").as_str()].iter().chain(sets) {
+        arguments.extend(["--set".to_owned(), (*set).to_owned()]);
+    }
+    arguments
+}
+
+/// A run that goes on until something happens to it.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) run_dir: PathBuf,
+}
+
+impl Running {
+    /// Starts it and waits until it has done some steps.
+    pub(crate) fn start(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Self {
+        let sets = [&["train.steps=1000000"], sets].concat();
+        let mut command = train(transport, directory, ranks, &sets);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut running = Running { child, run_dir: directory.join("out") };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while running.steps() < 3 {
+            let ended = running.child.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "no third step; ended: {ended:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running
+    }
+
+    fn steps(&self) -> usize {
+        let metrics = std::fs::read_to_string(self.run_dir.join("metrics.jsonl"));
+        metrics.map_or(0, |lines| lines.lines().count())
+    }
+
+    /// The process of a rank, as its record says.
+    pub(crate) fn pid(&self, rank: usize) -> u32 {
+        let record = std::fs::read_to_string(self.run_dir.join(format!("logs/rank-{rank}.status"))).unwrap();
+        let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
+        pid.trim().parse().unwrap()
+    }
+
+    /// The process that was started: the launcher's, if there is one.
+    pub(crate) fn launcher(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its end, which comes within `limit`. Kills it otherwise, and fails.
+    pub(crate) fn end(mut self, limit: Duration) -> Output {
+        let deadline = Instant::now() + limit;
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() >= deadline {
+                self.child.kill().unwrap();
+                panic!("it did not end within {limit:?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.child.wait_with_output().unwrap()
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(name: &str, pid: u32) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+}
+
+/// Whether a process runs, or is stopped; not one that has ended and was not asked for.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn summary(run_dir: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(run_dir.join("summary.json")).unwrap()).unwrap()
+}

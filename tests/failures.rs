@@ -1,0 +1,172 @@
+//! Ranks that are killed or stopped, that run out of memory, or whose corpus breaks: the run ends at once, and says which
+//! rank it was, where, in what, and why. Ranks that are told to stop finish their step.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::jobs::{
+    Running, Transport, arguments, has_mpi, is_alive, mpirun, signal, summary, text, workplace,
+};
+use common::program;
+
+/// From the death of a rank to the end of all.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Checks the last words of a failed run, and that its processes are gone.
+fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    let report = said.split("plimsoll: rank ").nth(1).unwrap_or_else(|| panic!("no report: {said}"));
+    let sentence = format!("rank {}", report.lines().next().unwrap());
+    for word in words {
+        assert!(sentence.contains(word), "{word} is not in: {sentence}\nof {said}");
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert!(sentence.contains(&format!(" on {} failed ", host.trim())), "{sentence}");
+    assert_eq!(said.matches("Last seen of every rank").count(), 1, "{said}");
+    for rank in 0..ranks {
+        assert!(report.contains(&format!("\n  rank {rank}: ")), "rank {rank}: {said}");
+        if let Ok(record) = std::fs::read_to_string(run_dir.join(format!("logs/rank-{rank}.status"))) {
+            let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
+            assert!(!is_alive(pid.trim().parse().unwrap()), "rank {rank} is still there");
+        }
+    }
+    let file = std::fs::read_to_string(run_dir.join("logs/failure.txt")).unwrap();
+    assert!(said.contains(&file), "{said}");
+    assert!(!run_dir.join("summary.json").exists());
+}
+
+#[test]
+fn a_killed_process_ends_the_job() {
+    if !has_mpi() {
+        return;
+    }
+    for rank in [2, 0] {
+        let workplace = workplace();
+        let running = Running::start(Transport::Mpi, workplace.path(), 4, &[]);
+        let (pid, run_dir) = (running.pid(rank), running.run_dir.clone());
+        signal("KILL", pid);
+        let output = running.end(LIMIT);
+        let place = format!("rank {rank} on ");
+        let words = [
+            &place,
+            "failed in step ",
+            "last call ",
+            &format!("its process {pid} on "),
+            "has ended without a word",
+        ];
+        failed(&output, &run_dir, 4, &words);
+    }
+}
+
+#[test]
+fn a_stopped_process_ends_the_job_after_the_timeout() {
+    if !has_mpi() {
+        return;
+    }
+    let workplace = workplace();
+    let running = Running::start(Transport::Mpi, workplace.path(), 4, &["parallel.timeout_seconds=2"]);
+    let (pid, run_dir) = (running.pid(1), running.run_dir.clone());
+    signal("STOP", pid);
+    let output = running.end(LIMIT + Duration::from_secs(2));
+    failed(
+        &output,
+        &run_dir,
+        4,
+        &["rank 1 on ", "failed in step ", "last call ", "did not answer rank ", "within 2.0 s"],
+    );
+}
+
+#[test]
+fn a_corpus_that_is_cut_short_is_named() {
+    for transport in Transport::all() {
+        let workplace = workplace();
+        let running = Running::start(transport, workplace.path(), 2, &[]);
+        let run_dir = running.run_dir.clone();
+        let corpus =
+            std::fs::OpenOptions::new().write(true).open(workplace.path().join("corpus.txt")).unwrap();
+        corpus.set_len(10).unwrap();
+        let output = running.end(LIMIT);
+        let words = ["failed in step ", "last call ", "corpus.txt was changed while it was read"];
+        failed(&output, &run_dir, 2, &words);
+    }
+}
+
+/// The weights of the second layer need 320 MB, and rank 1, or the whole process, may have less.
+#[test]
+fn out_of_memory_leaves_the_table_and_the_snapshot() {
+    const LIMITED: &str = "ulimit -v 800000; exec \"$@\"";
+    let sets = ["model.kind=mlp", "model.sizes=[3, 8000, 10000, 2]", "data.kind=synthetic", "optim.kind=sgd"];
+    for transport in Transport::all() {
+        let workplace = workplace();
+        let mut command = match transport {
+            Transport::Threads => Command::new("bash"),
+            Transport::Mpi => {
+                let mut command = mpirun(workplace.path());
+                command.args(["-n", "1"]).arg(program()).args(arguments(2, &sets));
+                command.args([":", "-n", "1", "bash"]);
+                command
+            }
+        };
+        command.args(["-c", LIMITED, "bash"]).arg(program()).args(arguments(2, &sets));
+        // Each thread's heap has a wide range of addresses, of which it uses little.
+        command.env("MALLOC_ARENA_MAX", "1").env("RAYON_NUM_THREADS", "2");
+        let output = command.current_dir(workplace.path()).stdin(Stdio::null()).output().unwrap();
+        let run_dir = workplace.path().join("out");
+        let rank = if transport == Transport::Mpi { "rank 1 on " } else { "rank " };
+        failed(&output, &run_dir, 2, &[rank, "out of memory on device", "its memory is in "]);
+        let of = |ending: &str| {
+            (0..2).find_map(|rank| std::fs::read(run_dir.join(format!("logs/rank-{rank}.{ending}"))).ok())
+        };
+        let table = text(&of("oom.txt").unwrap());
+        assert!(table.contains("memory summary") && table.contains("OOMs: 1"), "{table}");
+        assert!(of("oom.pickle").unwrap().ends_with(b"."));
+    }
+}
+
+/// Slurm's warning, to every process or to one: all ranks end after the same step, and well.
+#[test]
+fn sigterm_to_a_healthy_job_ends_it_after_the_step() {
+    for transport in Transport::all() {
+        for everybody in [true, false] {
+            let workplace = workplace();
+            let running = Running::start(transport, workplace.path(), 4, &["checkpoint.every=1000000"]);
+            let mut pids: Vec<u32> = (0..4).map(|rank| running.pid(rank)).collect();
+            pids.dedup();
+            let told = if everybody { &pids[..] } else { &pids[pids.len() - 1..] };
+            told.iter().for_each(|pid| signal("TERM", *pid));
+            let run_dir = running.run_dir.clone();
+            ended_well(&running.end(LIMIT), &run_dir);
+            assert!(pids.iter().all(|pid| !is_alive(*pid)));
+        }
+    }
+}
+
+/// `mpirun` hands SIGUSR1 on, as Slurm's `--signal=USR1` would have it.
+#[test]
+fn sigusr1_to_the_launcher_ends_its_job_after_the_step() {
+    for transport in Transport::all() {
+        let workplace = workplace();
+        let running = Running::start(transport, workplace.path(), 2, &["checkpoint.every=1000000"]);
+        signal("USR1", running.launcher());
+        let run_dir = running.run_dir.clone();
+        ended_well(&running.end(LIMIT), &run_dir);
+    }
+}
+
+fn ended_well(output: &Output, run_dir: &Path) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("asked to stop: step "), "{said}");
+    let summary = summary(run_dir);
+    assert_eq!(summary["interrupted"], true);
+    let steps = summary["steps"].as_u64().unwrap();
+    let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap().lines().count();
+    assert!((3..1_000_000).contains(&steps) && lines as u64 == steps, "{steps} steps, {lines} lines");
+    assert!(run_dir.join(format!("checkpoints/step-{steps:06}")).is_dir());
+    assert!(!run_dir.join("logs/failure.txt").exists());
+}

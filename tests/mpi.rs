@@ -1,0 +1,151 @@
+//! Ranks as processes: the same bits as threads, one start for all, one word for what is wrong.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::process::Output;
+
+use common::jobs::{Transport, arguments, has_mpi, mpirun, summary, text, train, workplace};
+use common::program;
+
+/// What a run computed: loss by step, and the weights.
+fn course(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, String) {
+    let workplace = workplace();
+    let output = train(transport, workplace.path(), ranks, sets).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{transport:?}, {ranks} ranks: {}", text(&output.stderr));
+    let summary = summary(&workplace.path().join("out"));
+    assert_eq!(summary["world_size"], ranks);
+    assert_eq!(summary["ranks"].as_array().unwrap().len(), ranks);
+    assert!(text(&output.stdout).contains("Every rank used what was planned"), "{}", text(&output.stdout));
+    let losses = summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap().to_bits());
+    (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn processes_threads_and_one_rank_alone_give_the_same_bits() {
+    if !has_mpi() {
+        return;
+    }
+    let mlp: &[&str] = &[
+        "model.kind=mlp",
+        "model.sizes=[3, 300, 300, 400, 300, 100]",
+        "data.kind=synthetic",
+        "optim.kind=sgd",
+        "train.micro_batches=8",
+    ];
+    let table: [(&str, &[&str]); 3] = [
+        ("transformer", &[]),
+        ("several micro-batches a lane", &["train.micro_batches=8", "optim.clip_norm=0.5"]),
+        ("perceptron", mlp),
+    ];
+    for (name, sets) in table {
+        let alone = course(Transport::Threads, 1, sets);
+        assert_eq!(alone.0.len(), 6);
+        for (transport, ranks) in
+            [(Transport::Threads, 4), (Transport::Mpi, 1), (Transport::Mpi, 2), (Transport::Mpi, 4)]
+        {
+            assert_eq!(course(transport, ranks, sets), alone, "{name}: {transport:?}, {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn every_rank_has_a_log_that_begins_with_its_place() {
+    if !has_mpi() {
+        return;
+    }
+    let workplace = workplace();
+    let output = train(Transport::Mpi, workplace.path(), 2, &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for rank in 0..2 {
+        let log =
+            std::fs::read_to_string(workplace.path().join(format!("out/logs/rank-{rank}.log"))).unwrap();
+        let first = log.lines().next().unwrap();
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert!(first.contains(&format!("rank {rank} of 2 on {}", host.trim())), "{first}");
+        assert!(first.contains("computing on"), "{first}");
+    }
+}
+
+/// Plimsoll's own words among those of the launcher.
+fn said(output: &Output) -> Vec<String> {
+    let lines = text(&output.stderr);
+    lines.lines().filter(|line| line.starts_with("plimsoll: ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_wrong_is_said_once_with_status_two() {
+    if !has_mpi() {
+        return;
+    }
+    let table: [(usize, &[&str], &str); 5] = [
+        (3, &["--set", "parallel.data=2"], "the launcher has started 3 processes, and the configuration has"),
+        (2, &["--set", "parallel.data=2", "--ranks", "2"], "--ranks 2: the launcher has started 2 processes"),
+        (2, &["--set", "parallel.dat=2"], "unknown key parallel.dat: did you mean parallel.data?"),
+        (2, &["--set", "parallel.data=2", "--set", "data.paths=['none.txt']"], "none.txt"),
+        (
+            2,
+            &["--set", "parallel.data=2", "--set", "memory.limit_bytes=1000000"],
+            "is too small: rank 0 needs",
+        ),
+    ];
+    for (ranks, sets, expected) in table {
+        let workplace = workplace();
+        let mut command = mpirun(workplace.path());
+        command.args(["-n", &ranks.to_string()]).arg(program()).args(["train", "run.toml"]).args(sets);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{sets:?}: {}", text(&output.stderr));
+        let said = said(&output);
+        assert!(said.len() == 1 && said[0].contains(expected), "{sets:?}: {said:?}");
+        assert!(!workplace.path().join("runs").exists(), "{sets:?}");
+    }
+}
+
+/// Two ranks that were given different things: before anything starts, rank 0 says which one differs.
+#[test]
+fn a_rank_that_differs_is_named() {
+    if !has_mpi() {
+        return;
+    }
+    let table: [(&str, &str, &str); 3] = [
+        (
+            "train.seed=2",
+            "",
+            "rank 1 on HOST has another configuration, `seed = 2` and not `seed = 1`, than rank 0",
+        ),
+        ("data.paths=['other.txt']", "", "rank 1 on HOST: "),
+        (
+            "train.seed=1",
+            "PLIMSOLL_ALLOC_CONF=max_split_size_mb:30",
+            "rank 1 on HOST has another configuration, `allocator = ",
+        ),
+    ];
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for (set, variable, expected) in table {
+        let workplace = workplace();
+        let mut command = mpirun(workplace.path());
+        command.args(["-n", "1"]).arg(program()).args(arguments(2, &["train.seed=1"]));
+        command.args([":", "-n", "1", "env", if variable.is_empty() { "X=" } else { variable }]);
+        command.arg(program()).args(arguments(2, &[set]));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{set}: {}", text(&output.stderr));
+        let said = said(&output);
+        assert!(
+            said.len() == 1 && said[0].contains(&expected.replace("HOST", host.trim())),
+            "{set}: {said:?}"
+        );
+        assert!(!workplace.path().join("out").exists(), "{set}");
+    }
+    // The same configuration, and a corpus that another rank finds to be another one.
+    let workplace = workplace();
+    let elsewhere = common::jobs::workplace();
+    std::fs::write(elsewhere.path().join("corpus.txt"), "Another text.\n".repeat(520)).unwrap();
+    let mut command = mpirun(workplace.path());
+    command.args(["-n", "1"]).arg(program()).args(arguments(2, &[]));
+    command.args([":", "-n", "1", "-wdir"]).arg(elsewhere.path()).arg(program()).args(arguments(2, &[]));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let said = said(&output);
+    assert!(said.len() == 1 && said[0].contains("has another corpus, "), "{said:?}");
+}
