@@ -111,7 +111,14 @@ fn launched(variables: &[(&str, &str)]) -> Output {
 fn one_of_several_processes_does_not_take_itself_for_all() {
     let output = launched(&[("OMPI_COMM_WORLD_SIZE", "4")]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("4 processes"), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("started 4 processes"), "{said}");
+    let build = "`cargo build --release --features mpi`";
+    assert_eq!(
+        said.contains(build) && said.contains("`./launch/mpirun -n 4`"),
+        !cfg!(feature = "mpi"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -28,6 +28,8 @@ const SIZES: [usize; 10] = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4
 /// The size at which the MPI library's own all-reduce is measured.
 #[cfg(feature = "mpi")]
 const COMPARED: usize = 4 << 20;
+#[cfg(feature = "mpi")]
+const TURNS: usize = 5;
 const STREAM: StreamKind = StreamKind::Reduce;
 const WARM_UP: usize = 3;
 const ROUNDS: std::ops::RangeInclusive<u64> = 3..=10_000;
@@ -229,15 +231,19 @@ impl Bench {
     /// The all-reduce beside the MPI library's own.
     #[cfg(feature = "mpi")]
     fn compare(&mut self, world: &collective::mpi::World) -> Result<()> {
-        let own = self.seconds(|bench| bench.all_reduce(COMPARED))?;
         let (values, mut sums) = (vec![0f32; COMPARED / 4], vec![0f32; COMPARED / 4]);
-        let library = self.seconds(|_| {
-            world.library_all_reduce(&values, &mut sums);
-            Ok(())
-        })?;
+        let (mut own, mut library) = (f64::INFINITY, f64::INFINITY);
+        // In turns, and the best of each: what else runs on the machine hits both alike.
+        for _ in 0..TURNS {
+            own = own.min(self.seconds(|bench| bench.all_reduce(COMPARED))?);
+            library = library.min(self.seconds(|_| {
+                world.library_all_reduce(&values, &mut sums);
+                Ok(())
+            })?);
+        }
         let (ratio, own, library) = (own / library, own * 1e6, library * 1e6);
         self.say(&format!(
-            "all-reduce of {COMPARED} bytes: {own:.1} µs; MPI_Allreduce: {library:.1} µs; ratio {ratio:.2}"
+            "all-reduce of {COMPARED} bytes, best of {TURNS}: {own:.1} µs; MPI_Allreduce: {library:.1} µs; ratio {ratio:.2}"
         ))
     }
 }

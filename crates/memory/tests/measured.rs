@@ -289,6 +289,23 @@ fn a_pool_may_help_out_when_memory_is_out() {
 }
 
 #[test]
+fn pools_that_help_out_are_asked_in_the_order_of_their_hashes() {
+    let mut a = over(80 * MIB, "");
+    let places = [1, 2, 4, 7].map(|number| {
+        let pool = PoolId(0, number);
+        a.set_use_on_oom(pool, true);
+        a.begin_pool(pool, StreamFilter::All).unwrap();
+        let inside = a.allocate(20 * MIB, Stream(0), Tag::default()).unwrap();
+        a.end_pool(pool).unwrap();
+        a.free(inside.block).unwrap();
+        inside.address
+    });
+    let asked = [1, 3, 2, 0].map(|index| places[index]);
+    let got = asked.map(|_| a.allocate(20 * MIB, Stream(0), Tag::default()).unwrap().address);
+    assert_eq!(got, asked);
+}
+
+#[test]
 fn a_free_with_other_streams_waits_for_the_pool_to_close() {
     let mut a = over(GIB, "");
     a.begin_pool(PoolId(0, 1), StreamFilter::All).unwrap();

@@ -21,10 +21,13 @@ fn golden() -> Vec<PathBuf> {
 #[test]
 fn recordings_replay_without_a_difference() {
     let files = golden();
-    assert!(files.len() >= 16, "{files:?}");
+    assert!(files.len() >= 25, "{files:?}");
     for path in files {
         let report = replay(&path).unwrap();
-        assert!(report.operations >= 1000, "{}", path.display());
+        // Those whose names begin with `more` are short scripts of what the others leave out: requests larger
+        // than the device, a full device, more streams than three, settings that move, pools that are not split.
+        let short = path.file_name().unwrap().to_string_lossy().starts_with("more-");
+        assert!(report.operations >= if short { 200 } else { 1000 }, "{}", path.display());
         assert_eq!((report.mismatches, report.first), (0, None), "{}", path.display());
     }
 }

@@ -229,7 +229,7 @@ mod tests {
         let facts = |version: &str, corpus: &str, configuration: &str| Facts {
             version: version.to_owned(),
             corpus: corpus.to_owned(),
-            fingerprint: configuration.replace("base = 'b'", "base = 'a'"),
+            fingerprint: configuration.replace("base = 'b'", "base = 'a'").replace('\n', " "),
             configuration: configuration.to_owned(),
         };
         let own = facts("1.0", "abc", "base = 'a'\nseed = 1\nsteps = 2");

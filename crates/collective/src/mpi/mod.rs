@@ -85,12 +85,15 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let (rank, size) = (world.rank() as usize, world.size() as usize);
     let neighbours = world.split_shared(world.rank());
     let local = (neighbours.rank() as usize, neighbours.size() as usize);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    // Bound to a processor of its own, a process sees only that.
+    let crowded = processors > 1 && processors < local.1;
     let library = Library {
         traffic: Channel::new(world.duplicate())?,
         notices: Channel::new(world.duplicate())?,
         universe,
     };
-    let shared = Rc::new(Shared::new(rank, size, library, timeout));
+    let shared = Rc::new(Shared::new(rank, size, library, timeout, crowded));
     let link = |context| MpiLink::new(Rc::clone(&shared), (0..size).collect(), context);
     let mut communicator = Communicator {
         control: Box::new(HostControl::new(link(link::CONTROL))),

@@ -19,7 +19,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const ANSWER: Duration = Duration::from_millis(500);
 /// How long what a rank sent before it ended may take to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Turns without progress that a wait gives the processor away, before it sleeps.
+/// Turns without progress that a wait keeps the processor, if every rank of the host has one, and gives it away, before
+/// it sleeps.
+const SPINS: u32 = 4000;
 const YIELDS: u32 = 2000;
 /// Sleeps in a wait, the longer after as many short ones.
 const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
@@ -52,12 +54,14 @@ pub(super) struct Shared {
     pub(super) begun: Cell<Option<Header>>,
     looked: Cell<Instant>,
     idle: Cell<u32>,
+    /// What [`SPINS`] is here.
+    spins: u32,
     /// Whether all ranks have come to the end.
     finished: Cell<bool>,
 }
 
 impl Shared {
-    pub(super) fn new(rank: usize, size: usize, library: Library, timeout: Duration) -> Self {
+    pub(super) fn new(rank: usize, size: usize, library: Library, timeout: Duration, crowded: bool) -> Self {
         Shared {
             rank,
             size,
@@ -72,6 +76,7 @@ impl Shared {
             begun: Cell::new(None),
             looked: Cell::new(Instant::now()),
             idle: Cell::new(0),
+            spins: if crowded { 0 } else { SPINS },
             finished: Cell::new(false),
         }
     }
@@ -232,9 +237,10 @@ impl Shared {
     pub(super) fn idle(&self, deadline: Instant) {
         let turns = self.idle.get();
         self.idle.set(turns.saturating_add(1));
-        match turns {
-            ..YIELDS => std::thread::yield_now(),
-            _ => {
+        match turns.checked_sub(self.spins) {
+            None => std::hint::spin_loop(),
+            Some(..YIELDS) => std::thread::yield_now(),
+            Some(turns) => {
                 let sleep = SLEEPS[usize::from(turns > YIELDS + SHORT_SLEEPS)];
                 std::thread::sleep(sleep.min(deadline.saturating_duration_since(Instant::now())));
             }

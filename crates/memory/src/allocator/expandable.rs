@@ -68,9 +68,6 @@ impl<R: RawMemory> Allocator<R> {
         // Beyond what can be counted no device is that large.
         let bytes = round_up((self.total.saturating_add(self.total / 8)).min(COUNTABLE - page), page);
         let stream = self.streams[request.stream as usize];
-        if bytes < request.size {
-            return Ok(None);
-        }
         let placement = match self.raw.reserve(bytes, stream) {
             Ok(placement) => placement,
             Err(RawError::OutOfMemory) => return Ok(None),

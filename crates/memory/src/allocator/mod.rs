@@ -64,7 +64,8 @@ pub struct Allocator<R: RawMemory> {
     /// Private pools without users.
     freeable: Table<PoolId, ()>,
     no_split: BTreeSet<PoolId>,
-    use_on_oom: BTreeSet<PoolId>,
+    /// Private pools that help out, asked in this order.
+    use_on_oom: Table<PoolId, ()>,
     ranges: Vec<Option<Range>>,
     /// What freed blocks wait for, in order, by the stream that used them.
     waiting: Table<Stream, VecDeque<(EventId, u32)>>,
@@ -104,7 +105,7 @@ impl<R: RawMemory> Allocator<R> {
             open: Vec::new(),
             freeable: Table::default(),
             no_split: BTreeSet::new(),
-            use_on_oom: BTreeSet::new(),
+            use_on_oom: Table::default(),
             ranges: Vec::new(),
             waiting: Table::default(),
             deferred: Vec::new(),

@@ -118,9 +118,9 @@ impl<R: RawMemory> Allocator<R> {
     /// Whether idle blocks of this pool may serve default requests that would fail otherwise.
     pub fn set_use_on_oom(&mut self, id: PoolId, allowed: bool) {
         if allowed {
-            self.use_on_oom.insert(id);
-        } else {
-            self.use_on_oom.remove(&id);
+            self.use_on_oom.entry(id, || ());
+        } else if let Some(slot) = self.use_on_oom.find(id) {
+            self.use_on_oom.erase(slot);
         }
     }
 
@@ -152,7 +152,8 @@ impl<R: RawMemory> Allocator<R> {
         if !self.pools[request.pool as usize].is_default() {
             return None;
         }
-        for id in self.use_on_oom.clone() {
+        let helpers: Vec<PoolId> = self.use_on_oom.iter().map(|(id, ())| id).collect();
+        for id in helpers {
             let usable = self.private.iter().any(|p| !p.vacant && p.id == id && p.users > 0)
                 && self.open.iter().all(|(open, _)| *open != id);
             if !usable {

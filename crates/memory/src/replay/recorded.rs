@@ -107,7 +107,8 @@ impl Recorded {
 
 impl RawMemory for Recorded {
     fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
-        match self.advance_granted(|e| e.action == "segment_alloc" && e.bytes == bytes && e.stream == stream) {
+        match self.advance_granted(|e| e.action == "segment_alloc" && e.bytes == bytes && e.stream == stream)
+        {
             Some(address) => Ok(Placement { address, order: address }),
             None => self.refuse(format!("a segment of {bytes} bytes on stream {:#x}", stream.0)),
         }

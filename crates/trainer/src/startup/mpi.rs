@@ -176,3 +176,40 @@ fn finish(world: World) -> std::result::Result<(), Lost> {
         Lost { rank, host, reason }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A rank that panics is a rank that failed, and the other hears its words.
+    #[test]
+    fn a_panic_ends_the_job() {
+        let mut command = Command::new("mpirun");
+        command.args(["-n", "2"]).arg(std::env::current_exe().unwrap());
+        command.args(["startup::job::tests::one_rank", "--exact", "--ignored", "--nocapture"]);
+        for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+            command.env(variable, "1");
+        }
+        command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_plm", "isolated");
+        // Without a launcher there is nothing to test.
+        let Ok(output) = command.output() else { return };
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("lost rank 1: panicked: index 7 of 7"), "{said}");
+    }
+
+    #[test]
+    #[ignore = "one process of a job that another test starts"]
+    fn one_rank() {
+        let job = Job::join(2).unwrap().unwrap();
+        let body = |mut communicator: Communicator| match communicator.rank() {
+            1 => panic!("index 7 of {}", 7),
+            _ => Ok(communicator.control.barrier()?),
+        };
+        let lost = job.run(30, body).unwrap_err();
+        println!("lost rank {}: {}", lost.rank, lost.reason);
+        std::process::exit(1);
+    }
+}
