@@ -12,6 +12,7 @@ use telemetry::RankStatistics;
 use telemetry::log::Log;
 use telemetry::run_files::Summary;
 use telemetry::table::memory_table;
+use telemetry::units::{bytes, grouped};
 
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
@@ -218,10 +219,12 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
     tracing::info!("run directory {}", directory.path().display());
     let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved());
     if let Some(plan) = most {
+        let both = |count: u64| format!("{} ({})", grouped(count), bytes(count));
         let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
         tracing::info!(
-            "planned: at most {allocated} bytes allocated and {reserved} reserved, on rank {}",
-            plan.rank
+            "planned: at the peak, no rank will have allocated more than {} bytes, nor reserved more than {}",
+            both(allocated),
+            both(reserved)
         );
     }
 }

@@ -36,11 +36,6 @@ impl Startup {
         Ok(Startup { job: Job::join(processes)? })
     }
 
-    /// Whether a launcher started this process as one of several.
-    pub fn is_launched() -> bool {
-        launched(|name| std::env::var(name).ok()).is_some()
-    }
-
     /// A process that is all of its run.
     pub(crate) fn alone() -> Self {
         Startup { job: None }
