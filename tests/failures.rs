@@ -146,13 +146,25 @@ fn sigterm_to_a_healthy_job_ends_it_after_the_step() {
     }
 }
 
-/// `mpirun` hands SIGUSR1 on, as Slurm's `--signal=USR1` would have it.
 #[test]
-fn sigusr1_to_the_launcher_ends_its_job_after_the_step() {
-    for transport in Transport::all() {
+fn sigusr1_ends_threads_after_the_step() {
+    let workplace = workplace();
+    let running = Running::start(Transport::Threads, workplace.path(), 2, &["checkpoint.every=1000000"]);
+    signal("USR1", running.launcher());
+    let run_dir = running.run_dir.clone();
+    ended_well(&running.end(LIMIT), &run_dir);
+}
+
+/// `mpirun` itself answers these by killing the job; the script makes a wish of them.
+#[test]
+fn a_signal_to_the_script_ends_its_job_after_the_step() {
+    if !has_mpi() {
+        return;
+    }
+    for name in ["TERM", "INT"] {
         let workplace = workplace();
-        let running = Running::start(transport, workplace.path(), 2, &["checkpoint.every=1000000"]);
-        signal("USR1", running.launcher());
+        let running = Running::start_by_script(workplace.path(), 2, &["checkpoint.every=1000000"]);
+        signal(name, running.launcher());
         let run_dir = running.run_dir.clone();
         ended_well(&running.end(LIMIT), &run_dir);
     }

@@ -99,8 +99,18 @@ pub(crate) struct Running {
 impl Running {
     /// Starts it and waits until it has done some steps.
     pub(crate) fn start(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Self {
-        let sets = [&["train.steps=1000000"], sets].concat();
-        let mut command = train(transport, directory, ranks, &sets);
+        Self::wait(train(transport, directory, ranks, &[&["train.steps=1000000"], sets].concat()), directory)
+    }
+
+    /// The same through `launch/mpirun`.
+    pub(crate) fn start_by_script(directory: &Path, ranks: usize, sets: &[&str]) -> Self {
+        let mut command = clean(super::root().join("launch/mpirun"), directory);
+        command.env("PLIMSOLL", program()).args(["-n", &ranks.to_string()]);
+        command.args(arguments(ranks, &[&["train.steps=1000000"], sets].concat()));
+        Self::wait(command, directory)
+    }
+
+    fn wait(mut command: Command, directory: &Path) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut running = Running { child, run_dir: directory.join("out") };
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -39,6 +39,8 @@ fn fail(world: &World) -> Outcome<()> {
 
 fn signal(name: &str) -> Outcome<()> {
     let sent = Command::new("kill").args([&format!("-{name}"), &std::process::id().to_string()]).status();
+    // It may reach another thread first, and this one a moment later.
+    std::thread::sleep(Duration::from_millis(500));
     sent.map(drop).map_err(|error| Failed::Other(error.to_string()))
 }
 
