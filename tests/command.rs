@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -172,6 +173,28 @@ fn a_run_leaves_its_files_and_prints_memory_by_rank() {
         serde_json::from_slice(&std::fs::read(workplace.path().join("out2/summary.json")).unwrap()).unwrap();
     assert_eq!(second["weights_sha256"], summary["weights_sha256"]);
     assert_eq!(second["losses"], summary["losses"]);
+}
+
+#[test]
+fn without_a_command_it_trains_the_quickstart() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = plimsoll(directory.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let seen: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("step 10/500")).collect();
+    assert!(seen.iter().any(|line| line.contains("planned:")), "{seen:?}");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    // Read to the end, so that it is never held up by a full pipe.
+    let rest: Vec<String> = lines.collect();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{rest:?}");
+    let printed = text(&output.stdout);
+    assert!(printed.contains("memory by rank") && printed.contains("A sample"), "{printed}");
+    let run = entries(&directory.path().join("runs")).remove(0);
+    assert!(run.starts_with("quickstart-"), "{run}");
 }
 
 #[test]

@@ -45,7 +45,11 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command.unwrap_or_else(|| Command::Train(train::Arguments::default())) {
+    let given = Arguments::parse().command;
+    let Some(command) = given.or_else(|| Arguments::parse_from(["plimsoll", "train"]).command) else {
+        return ExitCode::from(2);
+    };
+    match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Sample(arguments) => sample::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),

@@ -13,7 +13,7 @@ use trainer::{DeviceChoice, RunOptions, Startup, TrainError, TrainReport};
 /// Reads CONFIG.toml, says what each rank will use, trains, and ends with the memory of every rank and, for text, a
 /// sample. A run directory holds the resolved configuration, metrics.jsonl (a line per step), summary.json, logs and, if
 /// the configuration says [checkpoint] every, checkpoints.
-#[derive(clap::Args, Debug, Default)]
+#[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
     /// The configuration; without one, the built-in quickstart.
     config: Option<PathBuf>,
