@@ -219,10 +219,10 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
     tracing::info!("run directory {}", directory.path().display());
     let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved());
     if let Some(plan) = most {
-        let both = |count: u64| format!("{} ({})", grouped(count), bytes(count));
+        let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));
         let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
         tracing::info!(
-            "planned: at the peak, no rank will have allocated more than {} bytes, nor reserved more than {}",
+            "planned: at the peak, no rank will have allocated more than {}, nor reserved more than {}",
             both(allocated),
             both(reserved)
         );
@@ -281,7 +281,9 @@ impl fmt::Display for TrainReport {
         }
         let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
         let ended = if self.interrupted { "stopped after" } else { "did" };
-        writeln!(f, "{ended} {steps} steps at {speed:.0} tokens/s; weights {}", self.summary.weights_sha256)?;
+        // Nothing was timed where a checkpoint had all steps done.
+        let rate = if speed > 0.0 { format!(" at {speed:.0} tokens/s") } else { String::new() };
+        writeln!(f, "{ended} {steps} steps{rate}; weights {}", self.summary.weights_sha256)?;
         write!(f, "Files in {}", self.run_dir.display())
     }
 }
