@@ -66,6 +66,11 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
         (&["--set", "data.paths=['empty.txt']"], "empty.txt"),
         (&["--set", "data.paths=['corpus.txt/x']"], "corpus.txt/x"),
         (&["--set", "memory.limit_bytes=1000000"], "memory.limit_bytes = 1000000 is too small: rank 0 needs"),
+        // 40 TB of parameters.
+        (
+            &["--set", "model.layers=10000", "--set", "model.width=9216"],
+            "the run does not fit on this device: rank 0",
+        ),
         (&["--set", "memory.allocator=max_split_size_mb:1"], "max_split_size_mb"),
         (&["--set", "model.context=100000"], "context"),
     ];

@@ -129,7 +129,12 @@ impl Role {
 
 /// Turns running out of memory in the dry run into a refusal that says how much the run needs.
 fn explain(setup: &Setup, rank: usize, error: TrainError) -> TrainError {
-    let Some(limit) = setup.device.limit_bytes.filter(|_| error.is_out_of_memory()) else { return error };
+    if !error.is_out_of_memory() {
+        return error;
+    }
+    let Some(limit) = setup.device.limit_bytes else {
+        return TrainError::Refused(format!("the run does not fit on this device: {error}"));
+    };
     let place = setup.config.places.of("memory.limit_bytes");
     let mut unlimited = setup.clone();
     unlimited.device.limit_bytes = None;

@@ -102,7 +102,12 @@ fn the_configurations_that_come_with_the_source_are_good() {
             assert_eq!(config.world_size(), 2);
         }
     }
-    assert!(["quickstart", "mlp", "gpt2-124m"].iter().all(|name| names.contains(*name)), "{names:?}");
+    assert!(
+        ["quickstart", "mlp", "gpt2-124m", "gpt2-355m", "gpt2-1558m"]
+            .iter()
+            .all(|name| names.contains(*name)),
+        "{names:?}"
+    );
 }
 
 #[test]
