@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::jobs::{
     Running, Transport, arguments, has_mpi, is_alive, mpirun, signal, summary, text, workplace,
@@ -32,7 +32,13 @@ fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
         assert!(report.contains(&format!("\n  rank {rank}: ")), "rank {rank}: {said}");
         if let Ok(record) = std::fs::read_to_string(run_dir.join(format!("logs/rank-{rank}.status"))) {
             let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
-            assert!(!is_alive(pid.trim().parse().unwrap()), "rank {rank} is still there");
+            let pid = pid.trim().parse().unwrap();
+            // The launcher may end before the system is done with a process that it has killed.
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while is_alive(pid) {
+                assert!(Instant::now() < deadline, "rank {rank} is still there");
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
     }
     let file = std::fs::read_to_string(run_dir.join("logs/failure.txt")).unwrap();

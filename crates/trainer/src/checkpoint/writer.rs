@@ -55,6 +55,10 @@ impl Saver {
             configuration: config.identity(),
             dataset: setup.dataset.clone(),
         };
+        // A process that was killed may have put a new one in place and not yet deleted the oldest.
+        if let Err(error) = common.directory.retain(common.keep) {
+            tracing::warn!("an old checkpoint is still there: {error}");
+        }
         Some(Saver { common, spare: Snapshot::default(), in_flight: None, unstarted: None })
     }
 
