@@ -75,8 +75,10 @@ impl Buffer {
     }
 
     fn borrow<T: Element>(&self, offset: usize, len: usize, write: bool) -> Result<(*mut T, Release<'_>)> {
-        if self.backend != Backend::Cpu {
-            return Err(DeviceError::NotOnHost { device: "meta" });
+        match self.backend {
+            Backend::Cpu => {}
+            Backend::Cuda => return Err(DeviceError::NotOnHost { device: "cuda" }),
+            Backend::Meta => return Err(DeviceError::NotOnHost { device: "meta" }),
         }
         let bytes = len.saturating_mul(size_of::<T>());
         let borrow = Borrow { start: offset, end: offset.saturating_add(bytes), write };

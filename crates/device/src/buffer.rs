@@ -8,6 +8,7 @@ use memory::{Allocation, BlockId};
 
 use crate::access::Borrows;
 use crate::device::{Backend, DeviceAllocator};
+use crate::error::{DeviceError, Result};
 
 /// Device memory that goes back to the caching allocator when dropped, on whichever thread that is.
 pub struct Buffer {
@@ -38,7 +39,7 @@ impl Buffer {
         self.bytes
     }
 
-    /// Address on the device: real on CPU, made up on Meta.
+    /// Address on the device: made up on Meta, else real.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -83,6 +84,15 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
+    /// Where it begins on the device. Errors: a region that is not inside its buffer.
+    pub(crate) fn checked_address(&self) -> Result<u64> {
+        let end = self.offset.saturating_add(self.bytes);
+        if end > self.buffer.bytes {
+            return Err(DeviceError::OutOfBounds { start: self.offset, end, bytes: self.buffer.bytes });
+        }
+        Ok(self.buffer.address + self.offset as u64)
+    }
+
     /// A part of it, relative to its start.
     pub fn part(&self, offset: usize, bytes: usize) -> Region<'a> {
         Region { buffer: self.buffer, offset: self.offset + offset, bytes }

@@ -1,18 +1,21 @@
 //! A device handle: backend, caching allocator, streams, and the context of the requests.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memory::{Allocator, Label, RawMemory, Settings, Statistics, Tag};
+use memory::{Allocator, Category, Label, RawMemory, Settings, Statistics, Tag};
 
 use crate::buffer::Buffer;
 use crate::context::{Context, ModuleScope, Request};
+use crate::cuda::{Cuda, CudaError};
 use crate::error::{DeviceError, Result};
+use crate::raw::cuda::CudaMemory;
 use crate::raw::host::{HostMemory, physical_memory, processor_model};
 use crate::raw::meta::MetaMemory;
 use crate::stream::{Event, StreamKind};
+use crate::workspace;
 
 /// The allocator over whichever driver the backend has.
 pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
@@ -22,25 +25,52 @@ pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
 pub enum Backend {
     /// Host memory and host threads.
     Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
     /// Nothing: allocations are counted, operators compute nothing.
     Meta,
+}
+
+/// The sort of hardware that a description is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A host.
+    Cpu,
+    /// An NVIDIA GPU: calls take workspaces there.
+    Cuda,
 }
 
 /// What a device is, as far as memory is concerned; Meta imitates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
+    /// The sort of hardware.
+    pub kind: Kind,
     /// Name for tables and messages.
     pub name: String,
     /// The model of the hardware: bits are promised on one model alone.
     pub model: String,
     /// Bytes that the device has in all.
     pub total_bytes: u64,
+    /// A GPU's compute capability, major and minor; 0 of a host.
+    pub compute_capability: (u32, u32),
+    /// A GPU's multiprocessors; 0 of a host.
+    pub multiprocessors: u32,
+    /// Versions of what computes on it: bits are promised for one set of them.
+    pub libraries: String,
 }
 
 impl Description {
     /// This host as a CPU device.
     pub fn host() -> Self {
-        Description { name: "cpu".to_owned(), model: processor_model(), total_bytes: physical_memory() }
+        Description {
+            kind: Kind::Cpu,
+            name: "cpu".to_owned(),
+            model: processor_model(),
+            total_bytes: physical_memory(),
+            compute_capability: (0, 0),
+            multiprocessors: 0,
+            libraries: String::new(),
+        }
     }
 }
 
@@ -59,6 +89,9 @@ pub struct Device(Rc<State>);
 
 struct State {
     backend: Backend,
+    // Before the rest, so that nothing is under way when memory and context go.
+    blas_workspace: RefCell<Option<Buffer>>,
+    cuda: Option<Cuda>,
     rank: usize,
     description: Description,
     allocator: Arc<Mutex<DeviceAllocator>>,
@@ -71,13 +104,22 @@ impl Device {
     pub fn cpu(rank: usize, options: &DeviceOptions) -> Result<Self> {
         let description = Description::host();
         let raw = Box::new(HostMemory::new(description.total_bytes));
-        Self::new(Backend::Cpu, rank, description, raw, options)
+        Self::new(Backend::Cpu, rank, description, raw, None, options)
+    }
+
+    /// GPU `ordinal` as `rank`'s device, with every kernel loaded. Errors: settings that the allocator refuses, a
+    /// driver that does, kernels that do not compile.
+    pub fn cuda(rank: usize, ordinal: usize, options: &DeviceOptions) -> Result<Self> {
+        let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
+        let (cuda, description) = Cuda::new(ordinal).map_err(named)?;
+        let raw = Box::new(CudaMemory::new(&cuda.context, &cuda.streams));
+        Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
     }
 
     /// A device with nothing behind it that counts as `description` would. Errors as for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
         let raw = Box::new(MetaMemory::new(description.total_bytes));
-        Self::new(Backend::Meta, rank, description, raw, options)
+        Self::new(Backend::Meta, rank, description, raw, None, options)
     }
 
     fn new(
@@ -85,6 +127,7 @@ impl Device {
         rank: usize,
         description: Description,
         raw: Box<dyn RawMemory + Send>,
+        cuda: Option<Cuda>,
         options: &DeviceOptions,
     ) -> Result<Self> {
         let refused = |source| DeviceError::Settings { device: description.name.clone(), source };
@@ -95,13 +138,20 @@ impl Device {
         let allocator = Arc::new(Mutex::new(allocator));
         let state = State {
             backend,
+            blas_workspace: RefCell::default(),
+            cuda,
             rank,
             description,
             allocator,
             context: Context::default(),
             events: Default::default(),
         };
-        Ok(Device(Rc::new(state)))
+        let device = Device(Rc::new(state));
+        if device.is_cuda_like() {
+            let request = Request::new(Category::Workspace, "blas");
+            *device.0.blas_workspace.borrow_mut() = Some(device.allocate(workspace::PRODUCT, request)?);
+        }
+        Ok(device)
     }
 
     /// What stands behind it.
@@ -112,6 +162,11 @@ impl Device {
     /// True where operators allocate and compute nothing.
     pub fn is_meta(&self) -> bool {
         self.0.backend == Backend::Meta
+    }
+
+    /// True on a GPU and on Meta that imitates one: calls take workspaces there.
+    pub fn is_cuda_like(&self) -> bool {
+        self.0.description.kind == Kind::Cuda
     }
 
     /// The rank that owns it.
@@ -186,21 +241,50 @@ impl Device {
         self.0.context.step.set(step);
     }
 
-    /// Marks this point of `stream`'s work.
-    pub fn record(&self, stream: StreamKind) -> Event {
+    /// Marks this point of `stream`'s work. Errors: the driver's.
+    pub fn record(&self, stream: StreamKind) -> Result<Event> {
         let count = &self.0.events[stream as usize];
         let sequence = count.replace(count.get() + 1);
-        Event { stream, sequence }
+        let record = |cuda: &Cuda| cuda.events.record(cuda.streams.handle(stream));
+        let point = self.gpu().map(record).transpose().map_err(|error| self.cuda_error(error))?;
+        Ok(Event { stream, sequence, point: point.map(Rc::new) })
     }
 
-    /// Makes work enqueued on `stream` from now on start after `event`.
-    pub fn wait(&self, _stream: StreamKind, event: Event) {
+    /// Makes work enqueued on `stream` from now on start after `event`. Errors: the driver's.
+    pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
         // CPU and Meta finish each call before the next begins, so an event that exists has happened.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
+        match (self.gpu(), &event.point) {
+            (Some(cuda), Some(point)) => {
+                point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Waits on the host until all work enqueued so far is done.
-    pub fn synchronize(&self) {}
+    /// Waits on the host until all work enqueued so far is done. Errors: what failed in that work.
+    pub fn synchronize(&self) -> Result<()> {
+        let Some(cuda) = self.gpu() else { return Ok(()) };
+        let all = StreamKind::ALL.into_iter().try_for_each(|stream| cuda.streams.synchronize(stream));
+        all.map_err(|error| self.cuda_error(error))
+    }
+
+    pub(crate) fn gpu(&self) -> Option<&Cuda> {
+        self.0.cuda.as_ref()
+    }
+
+    pub(crate) fn gpu_or_refuse(&self, call: &'static str) -> Result<&Cuda> {
+        self.gpu().ok_or_else(|| DeviceError::NotOnGpu { call, device: self.0.description.name.clone() })
+    }
+
+    pub(crate) fn cuda_error(&self, source: CudaError) -> DeviceError {
+        DeviceError::Cuda { rank: self.0.rank, device: self.0.description.name.clone(), source }
+    }
+
+    /// Hands out the address of the products' workspace.
+    pub(crate) fn with_blas_workspace<T>(&self, body: impl FnOnce(u64) -> T) -> T {
+        body(self.0.blas_workspace.borrow().as_ref().map_or(0, Buffer::address))
+    }
 
     pub(crate) fn context(&self) -> &Context {
         &self.0.context
@@ -213,6 +297,18 @@ impl Device {
     fn allocator(&self) -> MutexGuard<'_, DeviceAllocator> {
         // The allocator's own calls do not panic half-way, so a poisoned lock still guards true counters.
         self.0.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // Work under way still uses memory that is about to go.
+        if let Some(cuda) = &self.cuda {
+            let _ = cuda.context.bind_to_thread();
+            for stream in StreamKind::ALL {
+                let _ = cuda.streams.synchronize(stream);
+            }
+        }
     }
 }
 

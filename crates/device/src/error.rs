@@ -2,6 +2,8 @@
 
 use memory::AllocationError;
 
+use crate::cuda::CudaError;
+
 /// Result of a device call.
 pub type Result<T> = std::result::Result<T, DeviceError>;
 
@@ -61,6 +63,25 @@ pub enum DeviceError {
         left: usize,
         /// Length of the other.
         right: usize,
+    },
+    /// The driver or one of its libraries refused a call.
+    #[error("rank {rank}, {device}: {source}")]
+    Cuda {
+        /// Rank that called.
+        rank: usize,
+        /// Device's name.
+        device: String,
+        /// The call and its answer.
+        #[source]
+        source: CudaError,
+    },
+    /// A call that only a GPU has.
+    #[error("{call} needs a GPU, and {device} is none")]
+    NotOnGpu {
+        /// The call.
+        call: &'static str,
+        /// Device's name.
+        device: String,
     },
     /// Host access to memory that is not on the host.
     #[error("{device} has no memory that the host can read or write")]

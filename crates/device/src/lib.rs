@@ -1,8 +1,9 @@
 //! What a rank computes on: one device, its caching allocator, its logical streams.
 //!
 //! The one idea: **every byte that an operator touches is a [`Buffer`] from the caching allocator of
-//! crate `memory`**, on every backend. [`Backend::Cpu`] backs the allocator's segments with host memory;
-//! [`Backend::Meta`] backs them with nothing, so that the same program can be run for its memory alone.
+//! crate `memory`**, on every backend. [`Backend::Cpu`] backs the allocator's segments with host memory,
+//! [`Backend::Cuda`] with a GPU's, and [`Backend::Meta`] with nothing, so that the same program can be run for its
+//! memory alone.
 //! Code above this crate allocates, launches and frees in the same order on each, and so the allocator's
 //! counters are the same.
 //!
@@ -21,27 +22,33 @@
 //! # Ok::<(), device::DeviceError>(())
 //! ```
 //!
-//! What it must never know: autograd, models, ranks' relations. `unsafe` is in `access`, `blas` and
-//! `raw::host` only.
+//! What it must never know: autograd, models, ranks' relations. `unsafe` is in `access`, `blas`, `raw` and `cuda` only.
 
 mod access;
 mod blas;
 mod buffer;
 mod context;
+pub mod cuda;
 mod device;
 mod dtype;
 mod error;
+pub mod kernels;
+mod matmul;
 pub mod parallel;
 mod raw;
 mod stream;
 mod transfer;
+pub mod workspace;
 
 pub use access::{ReadGuard, WriteGuard};
 pub use blas::{MatrixRef, gemm, gemm_then};
 pub use buffer::{Buffer, Region};
 pub use context::{ModuleScope, Request};
-pub use device::{Backend, Description, Device, DeviceOptions};
+pub use device::{Backend, Description, Device, DeviceOptions, Kind};
 pub use dtype::{DType, Element};
 pub use error::{DeviceError, Result};
+pub use kernels::Function;
+pub use matmul::{Epilogue, Matmul, Operand};
 pub use memory::{Category, Label, Statistics};
 pub use stream::{Event, StreamKind};
+pub use transfer::HostCopy;

@@ -1,6 +1,10 @@
 //! Logical streams and events. CPU and Meta finish each call before the next, so there an event has
 //! always happened; the calls are made all the same, because a GPU needs them.
 
+use std::rc::Rc;
+
+use crate::cuda::Point;
+
 /// The three queues of work that every device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StreamKind {
@@ -27,10 +31,12 @@ impl StreamKind {
 }
 
 /// A point in a stream's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Event {
     pub(crate) stream: StreamKind,
     pub(crate) sequence: u64,
+    /// The driver's, on a GPU.
+    pub(crate) point: Option<Rc<Point>>,
 }
 
 impl Event {

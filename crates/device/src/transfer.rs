@@ -3,29 +3,44 @@
 use half::bf16;
 
 use crate::buffer::Region;
-use crate::device::{Backend, Device};
+use crate::cuda::{FETCH_BYTES, Fetch, Work};
+use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
+use crate::stream::StreamKind;
 
 impl Device {
-    /// Writes `values` into `target`, whose length in bytes must be theirs.
+    /// Writes `values` into `target`, whose length in bytes must be theirs. They may change once it returns.
     pub fn copy_from_host<T: Element>(&self, values: &[T], target: Region<'_>) -> Result<()> {
         same_length("copy_from_host", size_of_val(values), target.bytes)?;
-        match self.backend() {
-            Backend::Meta => Ok(()),
-            Backend::Cpu => {
+        match self.gpu() {
+            Some(cuda) => {
+                let (address, stream) = (target.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+                let bytes = bytemuck::cast_slice(values);
+                let timed = cuda.timed(stream, "copy", "from host", moved(target.bytes));
+                let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
+                copied.and_then(|()| timed.finish()).map_err(|error| self.cuda_error(error))
+            }
+            None if self.is_meta() => Ok(()),
+            None => {
                 target.buffer.write::<T>(target.offset, values.len())?.copy_from_slice(values);
                 Ok(())
             }
         }
     }
 
-    /// Reads `source` into `values`; Meta has nothing to read and gives zeros.
+    /// Reads `source` into `values`; Meta has nothing to read and gives zeros. Waits for the device.
     pub fn copy_to_host<T: Element>(&self, source: Region<'_>, values: &mut [T]) -> Result<()> {
         same_length("copy_to_host", source.bytes, size_of_val(values))?;
-        match self.backend() {
-            Backend::Meta => values.fill(T::zeroed()),
-            Backend::Cpu => {
+        match self.gpu() {
+            Some(cuda) => {
+                let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+                let bytes = bytemuck::cast_slice_mut(values);
+                let copied = cuda.staging.borrow_mut().download(address, bytes, stream);
+                copied.map_err(|error| self.cuda_error(error))?;
+            }
+            None if self.is_meta() => values.fill(T::zeroed()),
+            None => {
                 let read = source.buffer.read::<T>(source.offset, values.len())?;
                 values.copy_from_slice(&read);
             }
@@ -33,24 +48,75 @@ impl Device {
         Ok(())
     }
 
+    /// Begins to copy `source`, of at most 64 elements, to the host; [`HostCopy::wait`] has the values, as they are once
+    /// the work enqueued so far is done, and waits for nothing that is enqueued later.
+    pub fn begin_copy_to_host<T: Element>(&self, source: Region<'_>) -> Result<HostCopy<T>> {
+        let elements = elements::<T>(source)?;
+        let Some(cuda) = self.gpu() else {
+            let mut values = vec![T::zeroed(); elements];
+            self.copy_to_host(source, &mut values)?;
+            return Ok(HostCopy(Coming::Here(values)));
+        };
+        if source.bytes > FETCH_BYTES {
+            let operator = "begin_copy_to_host";
+            return Err(DeviceError::Length { operator, left: source.bytes, right: FETCH_BYTES });
+        }
+        let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+        let fetch = cuda.fetches.begin(address, source.bytes, stream);
+        Ok(HostCopy(Coming::Fetched(self.clone(), fetch.map_err(|error| self.cuda_error(error))?)))
+    }
+
     /// Copies `source` to `target`, of the same even length, which must not overlap.
     pub fn copy(&self, source: Region<'_>, target: Region<'_>) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
-        match (self.backend(), words(source) && words(target)) {
-            (Backend::Meta, _) => Ok(()),
-            (Backend::Cpu, true) => copy_as::<u32>(source, target),
-            (Backend::Cpu, false) => copy_as::<bf16>(source, target),
+        match (self.gpu(), words(source) && words(target)) {
+            (Some(cuda), _) => cuda.copy(source, target)?.map_err(|error| self.cuda_error(error)),
+            (None, _) if self.is_meta() => Ok(()),
+            (None, true) => copy_as::<u32>(source, target),
+            (None, false) => copy_as::<bf16>(source, target),
         }
     }
 
     /// Sets every byte of `target`, of even length, to zero.
     pub fn zero(&self, target: Region<'_>) -> Result<()> {
-        match (self.backend(), words(target)) {
-            (Backend::Meta, _) => Ok(()),
-            (Backend::Cpu, true) => zero_as::<u32>(target),
-            (Backend::Cpu, false) => zero_as::<bf16>(target),
+        match (self.gpu(), words(target)) {
+            (Some(cuda), _) => cuda.zero(target)?.map_err(|error| self.cuda_error(error)),
+            (None, _) if self.is_meta() => Ok(()),
+            (None, true) => zero_as::<u32>(target),
+            (None, false) => zero_as::<bf16>(target),
         }
     }
+}
+
+/// Values on their way to the host.
+pub struct HostCopy<T>(Coming<T>);
+
+enum Coming<T> {
+    Here(Vec<T>),
+    Fetched(Device, Fetch),
+}
+
+impl<T: Element> HostCopy<T> {
+    /// The values. Errors: what failed in the work before them.
+    pub fn wait(&self) -> Result<Vec<T>> {
+        match &self.0 {
+            Coming::Here(values) => Ok(values.clone()),
+            Coming::Fetched(device, fetch) => {
+                let bytes = fetch.wait().map_err(|error| device.cuda_error(error))?;
+                Ok(bytemuck::pod_collect_to_vec(&bytes))
+            }
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for HostCopy<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostCopy")
+    }
+}
+
+fn moved(bytes: usize) -> Work {
+    Work { bytes: bytes as u64, flops: 0 }
 }
 
 /// Whether a region can be taken as 32-bit words; every element type has at least 16 bits.

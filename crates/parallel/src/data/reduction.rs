@@ -136,8 +136,8 @@ impl GradientReduction {
             return Err(ParallelError::MissingGradient { parameter: self.names[first].clone() });
         }
         self.reduce(self.layout.elements.len(), plane)?;
-        let reduced = self.device.record(StreamKind::Reduce);
-        self.device.wait(StreamKind::Compute, reduced);
+        let reduced = self.device.record(StreamKind::Reduce)?;
+        self.device.wait(StreamKind::Compute, &reduced)?;
         for (parameter, view) in &self.further_uses {
             ops::add::into(&self.gradients[*parameter], view)?;
         }
@@ -196,8 +196,8 @@ impl GradientReduction {
     /// The tree's levels between ranks, on a stream of their own while backward goes on.
     fn reduce(&self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
         let Some(scratch) = &self.scratch else { return Ok(()) };
-        let filled = self.device.record(StreamKind::Compute);
-        self.device.wait(StreamKind::Reduce, filled);
+        let filled = self.device.record(StreamKind::Compute)?;
+        self.device.wait(StreamKind::Reduce, &filled)?;
         let bucket = &self.sets[0][bucket];
         let scratch = scratch.view(0, [bucket.elements()])?;
         tree_all_reduce(plane, bucket, &scratch, StreamKind::Reduce)

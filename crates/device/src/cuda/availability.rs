@@ -1,0 +1,102 @@
+//! Which GPUs there are, and in one sentence why there are none.
+#![allow(unsafe_code)] // asking whether a shared library can be opened opens it
+
+use cudarc::driver::{result, sys};
+
+/// The CUDA version that the calls used here came with, as the driver counts: 1000 · major + 10 · minor.
+const NEEDED_VERSION: i32 = 13_000;
+
+/// A GPU that this process may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its number in this process, after `CUDA_VISIBLE_DEVICES`.
+    pub ordinal: usize,
+    /// Its name.
+    pub name: String,
+}
+
+/// Why there is no GPU to use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// No driver library.
+    #[error("there is no NVIDIA driver (libcuda cannot be opened)")]
+    NoDriver,
+    /// The driver does not know the calls used here.
+    #[error("the NVIDIA driver supports CUDA {}.{}, and {}.{} is needed: update the driver", have / 1000, have % 1000 / 10, needed / 1000, needed % 1000 / 10)]
+    OldDriver {
+        /// What it supports, as 1000 · major + 10 · minor.
+        have: i32,
+        /// What is needed, likewise.
+        needed: i32,
+    },
+    /// The driver sees none.
+    #[error("the NVIDIA driver finds no GPU{}", hidden(.visible.as_deref()))]
+    NoDevice {
+        /// `CUDA_VISIBLE_DEVICES`, where it is set.
+        visible: Option<String>,
+    },
+    /// A library that kernels or products need.
+    #[error("{library} cannot be opened: install the CUDA {major} run-time libraries or set LD_LIBRARY_PATH", major = NEEDED_VERSION / 1000)]
+    NoLibrary {
+        /// Its file name.
+        library: &'static str,
+    },
+    /// The driver answers with an error.
+    #[error("the NVIDIA driver does not start: {0}")]
+    Refused(String),
+}
+
+fn hidden(visible: Option<&str>) -> String {
+    visible.map(|value| format!(": CUDA_VISIBLE_DEVICES is \"{value}\"")).unwrap_or_default()
+}
+
+/// The GPUs that this process may use, at least one. Makes no context. Errors: why there is none.
+pub fn availability() -> Result<Vec<Found>, Unavailable> {
+    // SAFETY: opening the driver's library runs its initialisers, which it is made for.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Unavailable::NoDriver);
+    }
+    let refused = |error: result::DriverError| match error.0 {
+        sys::cudaError_enum::CUDA_ERROR_NO_DEVICE => none(),
+        _ => Unavailable::Refused(error.to_string()),
+    };
+    let have = driver_version();
+    if have < NEEDED_VERSION {
+        return Err(Unavailable::OldDriver { have, needed: NEEDED_VERSION });
+    }
+    result::init().map_err(refused)?;
+    let count = usize::try_from(result::device::get_count().map_err(refused)?).unwrap_or(0);
+    if count == 0 {
+        return Err(none());
+    }
+    libraries()?;
+    let found = |ordinal: usize| {
+        let device = result::device::get(ordinal as i32).map_err(refused)?;
+        Ok(Found { ordinal, name: result::device::get_name(device).map_err(refused)? })
+    };
+    (0..count).map(found).collect()
+}
+
+fn none() -> Unavailable {
+    Unavailable::NoDevice { visible: std::env::var("CUDA_VISIBLE_DEVICES").ok() }
+}
+
+fn libraries() -> Result<(), Unavailable> {
+    // SAFETY: as for the driver's library.
+    let compiler = unsafe { cudarc::nvrtc::sys::is_culib_present() };
+    // SAFETY: likewise.
+    let products = unsafe { cudarc::cublaslt::sys::is_culib_present() };
+    match (compiler, products) {
+        (false, _) => Err(Unavailable::NoLibrary { library: "libnvrtc.so" }),
+        (_, false) => Err(Unavailable::NoLibrary { library: "libcublasLt.so" }),
+        (true, true) => Ok(()),
+    }
+}
+
+/// What the driver supports, as 1000 · major + 10 · minor; 0 where it does not say. Needs the driver's library.
+pub(crate) fn driver_version() -> i32 {
+    let mut version = 0;
+    // SAFETY: the driver's library is there, and the call writes one integer, also before initialisation.
+    let status = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+    if status == sys::cudaError_enum::CUDA_SUCCESS { version } else { 0 }
+}

@@ -1,0 +1,314 @@
+//! Matrix products by cuBLASLt. A plan is made once for each shape, type, epilogue and alignment, and kept.
+//!
+//! Which algorithm runs is the library's first choice for the plan's key and the constant workspace: a function of shapes,
+//! types, device and library version, never of a timing. TF32 is not used.
+#![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::c_void;
+
+use cudarc::cublaslt::{result, sys};
+use cudarc::driver;
+
+use super::error::{CudaError, Named, Result};
+use crate::buffer::Region;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::matmul::{Epilogue, Matmul};
+use crate::stream::StreamKind;
+use crate::workspace;
+
+/// Alignments that plans are told: whole storages', vectors', none.
+const ALIGNMENTS: [u32; 3] = [256, 16, 2];
+
+/// What decides a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    sizes: [usize; 3],
+    transposed: [bool; 2],
+    types: [DType; 3],
+    accumulate: bool,
+    epilogue: sys::cublasLtEpilogue_t,
+    alignment: u32,
+}
+
+/// Descriptions that the library keeps, and the algorithm that it chose.
+struct Plan {
+    product: sys::cublasLtMatmulDesc_t,
+    /// Of the library's first operand (our right one), its second, and the output.
+    layouts: [sys::cublasLtMatrixLayout_t; 3],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
+            // SAFETY: made once in `Plan::new`, destroyed once.
+            let _ = unsafe { result::destroy_matrix_layout(layout) };
+        }
+        // SAFETY: likewise.
+        let _ = unsafe { result::destroy_matmul_desc(self.product) };
+    }
+}
+
+/// The library's handle and the plans made so far.
+pub(crate) struct Blas {
+    handle: sys::cublasLtHandle_t,
+    plans: RefCell<HashMap<Key, Plan>>,
+}
+
+impl Blas {
+    /// A handle on the current context's device.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Blas { handle: result::create_handle().named("cublasLtCreate")?, plans: RefCell::default() })
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        self.plans.get_mut().clear();
+        // SAFETY: made in `new`, destroyed once, after its plans.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+/// The library's version as a number.
+pub(crate) fn version() -> usize {
+    // SAFETY: the library is there (it was asked for), and the call takes and changes nothing.
+    unsafe { sys::cublasLtGetVersion() }
+}
+
+impl Device {
+    /// A matrix product on the compute stream. Errors: a device that is not a GPU, operands that do not fit their
+    /// regions, a combination that the library does not have.
+    pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
+        let cuda = self.gpu_or_refuse("matmul")?;
+        check(call)?;
+        let stream = cuda.streams.handle(StreamKind::Compute);
+        let timed = cuda.timed(stream, "product", name(call), call.work());
+        let multiplied = self.with_blas_workspace(|address| multiply(&cuda.blas, call, address, stream));
+        multiplied.map_err(|error| self.cuda_error(error))?;
+        timed.finish().map_err(|error| self.cuda_error(error))
+    }
+}
+
+fn name(call: &Matmul<'_>) -> &'static str {
+    match call.epilogue {
+        Epilogue::None => "product",
+        Epilogue::Bias(_) => "product+bias",
+        Epilogue::GeluBias { .. } => "product+bias+gelu",
+        Epilogue::GeluGradient { .. } => "product·gelu'",
+        Epilogue::BiasGradient(_) => "product, bias gradient",
+    }
+}
+
+fn check(call: &Matmul<'_>) -> crate::Result<()> {
+    let sizes = [(call.a, call.m * call.k), (call.b, call.k * call.n), (call.out, call.m * call.n)];
+    let more = match call.epilogue {
+        Epilogue::None => vec![],
+        Epilogue::Bias(bias) => vec![(bias, call.n)],
+        Epilogue::GeluBias { bias, pre } => vec![(bias, call.n), (pre, call.m * call.n)],
+        Epilogue::GeluGradient { pre } => vec![(pre, call.m * call.n)],
+        Epilogue::BiasGradient(bias) => vec![(bias, call.m)],
+    };
+    let operands = sizes.map(|(operand, elements)| (operand.region, elements * operand.dtype.bytes()));
+    let vectors = more.into_iter().map(|(region, elements)| (region, elements * call.out.dtype.bytes()));
+    for (region, bytes) in operands.into_iter().chain(vectors) {
+        region.checked_address()?;
+        if region.bytes != bytes {
+            return Err(crate::DeviceError::Length { operator: "matmul", left: region.bytes, right: bytes });
+        }
+    }
+    Ok(())
+}
+
+fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys::CUstream) -> Result<()> {
+    let key = Key::of(call);
+    let mut plans = blas.plans.borrow_mut();
+    let plan = match plans.entry(key) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => {
+            let named = |error: CudaError| CudaError { text: format!("{} for {key:?}", error.text), ..error };
+            place.insert(Plan::new(blas.handle, key).map_err(named)?)
+        }
+    };
+    plan.point_to(&call.epilogue)?;
+    let address = |region: Region<'_>| region.buffer.address() + region.offset as u64;
+    let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
+    let (a, b, out) = (address(call.a.region), address(call.b.region), address(call.out.region));
+    let [first, second, output] = plan.layouts;
+    // SAFETY: `check` held every region against its buffer; layouts describe them; the workspace is the device's own,
+    // of the size that the plan was told; the stream belongs to the device.
+    unsafe {
+        result::matmul(
+            blas.handle,
+            plan.product,
+            (&raw const alpha).cast(),
+            (&raw const beta).cast(),
+            b as *const c_void,
+            first,
+            a as *const c_void,
+            second,
+            out as *const c_void,
+            output,
+            out as *mut c_void,
+            output,
+            &raw const plan.algorithm,
+            workspace as *mut c_void,
+            workspace::PRODUCT,
+            stream.cast(),
+        )
+    }
+    .named("cublasLtMatmul")
+}
+
+impl Key {
+    fn of(call: &Matmul<'_>) -> Self {
+        let epilogue = match call.epilogue {
+            Epilogue::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+            Epilogue::Bias(_) => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+            Epilogue::GeluBias { .. } => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+            Epilogue::GeluGradient { .. } => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
+            // The library sees the transposed product, where our left operand is its second.
+            Epilogue::BiasGradient(_) => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
+        };
+        let aligned = |region: Region<'_>, to: u32| {
+            (region.buffer.address() + region.offset as u64).is_multiple_of(u64::from(to))
+        };
+        let regions = [call.a.region, call.b.region, call.out.region];
+        let alignment = ALIGNMENTS.into_iter().find(|to| regions.iter().all(|region| aligned(*region, *to)));
+        Key {
+            sizes: [call.m, call.n, call.k],
+            transposed: [call.a.transposed, call.b.transposed],
+            types: [call.a.dtype, call.b.dtype, call.out.dtype],
+            accumulate: call.accumulate,
+            epilogue,
+            alignment: alignment.unwrap_or(1),
+        }
+    }
+}
+
+impl Plan {
+    /// The library is column-major: it computes the transposed product from the operands exchanged.
+    fn new(handle: sys::cublasLtHandle_t, key: Key) -> Result<Self> {
+        let [m, n, k] = key.sizes;
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let product = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F)
+            .named("cublasLtMatmulDescCreate")?;
+        let mut plan = Plan {
+            product,
+            layouts: [std::ptr::null_mut(); 3],
+            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+        };
+        let [a_transposed, b_transposed] = key.transposed;
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        // CUBLAS_OP_N and CUBLAS_OP_T.
+        let operation = |transposed: bool| i32::from(transposed);
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(b_transposed))?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(a_transposed))?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &key.epilogue)?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &data_type(key.types[2]))?;
+        if has_pre(key.epilogue) {
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(n as i64))?;
+        }
+        // An epilogue's addresses are part of the choice: any non-null one will do here.
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &0x100_u64)?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &0x100_u64)?;
+        let stored = |rows: usize, columns: usize, transposed: bool| match transposed {
+            true => (columns, rows),
+            false => (rows, columns),
+        };
+        plan.layouts = [
+            layout(key.types[1], stored(n, k, b_transposed))?,
+            layout(key.types[0], stored(k, m, a_transposed))?,
+            layout(key.types[2], (n, m))?,
+        ];
+        plan.algorithm = plan.choose(handle, key.alignment)?;
+        Ok(plan)
+    }
+
+    fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
+        // SAFETY: the description is alive; callers give each attribute a value of its type, which is copied.
+        unsafe {
+            result::set_matmul_desc_attribute(
+                self.product,
+                attribute,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        }
+        .named("cublasLtMatmulDescSetAttribute")
+    }
+
+    fn point_to(&self, epilogue: &Epilogue<'_>) -> Result<()> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let address = |region: &Region<'_>| region.buffer.address() + region.offset as u64;
+        let (bias, pre) = match epilogue {
+            Epilogue::None => (None, None),
+            Epilogue::Bias(bias) | Epilogue::BiasGradient(bias) => (Some(bias), None),
+            Epilogue::GeluBias { bias, pre } => (Some(bias), Some(pre)),
+            Epilogue::GeluGradient { pre } => (None, Some(pre)),
+        };
+        if let Some(bias) = bias {
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address(bias))?;
+        }
+        if let Some(pre) = pre {
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &address(pre))?;
+        }
+        Ok(())
+    }
+
+    fn choose(&self, handle: sys::cublasLtHandle_t, alignment: u32) -> Result<sys::cublasLtMatmulAlgo_t> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+        let wishes = result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?;
+        let bytes = workspace::PRODUCT as u64;
+        let mut settings: Vec<(Preference, *const c_void, usize)> =
+            vec![(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), 8)];
+        for which in [
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            settings.push((which, (&raw const alignment).cast(), 4));
+        }
+        let set = |(which, value, size): (Preference, *const c_void, usize)| {
+            // SAFETY: the preference is alive, and each value has the attribute's type and size.
+            unsafe { result::set_matmul_pref_attribute(wishes, which, value, size) }
+                .named("cublasLtMatmulPreferenceSetAttribute")
+        };
+        let [first, second, output] = self.layouts;
+        let set = settings.into_iter().try_for_each(set);
+        let chosen = set.and_then(|()| {
+            // SAFETY: every description was made above and is alive.
+            unsafe {
+                result::get_matmul_algo_heuristic(handle, self.product, first, second, output, output, wishes)
+            }
+            .named("cublasLtMatmulAlgoGetHeuristic")
+        });
+        // SAFETY: made above, destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(wishes) };
+        chosen.map(|chosen| chosen.algo)
+    }
+}
+
+fn has_pre(epilogue: sys::cublasLtEpilogue_t) -> bool {
+    use sys::cublasLtEpilogue_t as Library;
+    matches!(epilogue, Library::CUBLASLT_EPILOGUE_GELU_AUX_BIAS | Library::CUBLASLT_EPILOGUE_DGELU)
+}
+
+fn data_type(dtype: DType) -> sys::cudaDataType_t {
+    match dtype {
+        DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        DType::F32 | DType::U32 => sys::cudaDataType_t::CUDA_R_32F,
+    }
+}
+
+/// A dense column-major matrix.
+fn layout(dtype: DType, (rows, columns): (usize, usize)) -> Result<sys::cublasLtMatrixLayout_t> {
+    result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64)
+        .named("cublasLtMatrixLayoutCreate")
+}

@@ -1,0 +1,226 @@
+//! Kernel sources to machine code, by NVRTC, for one architecture; what was compiled is kept on disk.
+#![allow(unsafe_code)] // NVRTC's program handles
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use cudarc::nvrtc::{result, sys};
+use sha2::{Digest, Sha256};
+
+use super::error::{CudaError, Named, Result};
+use crate::kernels::{COMMON, Family};
+
+/// What a cached file begins with; another number where the format changes.
+const MAGIC: &[u8] = b"plimsoll cubin 1\n";
+/// Bytes of a SHA-256.
+const DIGEST: usize = 32;
+/// The environment variable that says where compiled kernels are kept.
+pub const CACHE_VARIABLE: &str = "PLIMSOLL_CACHE_DIR";
+
+/// The name of the architecture of a compute capability, with its own instructions where the family of a chip
+/// has some (`sm_90a`).
+pub fn architecture((major, minor): (u32, u32)) -> String {
+    let own = if major == 9 { "a" } else { "" };
+    format!("sm_{major}{minor}{own}")
+}
+
+/// Machine code of a family for an architecture such as `sm_90a`, compiled now. Needs NVRTC, no GPU.
+/// Errors: the compiler's log.
+pub fn compile(family: &Family, variant: usize, architecture: &str) -> Result<Vec<u8>> {
+    let source = text(family.source)?;
+    let name = text(&format!("{}.cu", family.name))?;
+    let (header, header_name) = (text(COMMON)?, text("common.cuh")?);
+    let mut program = std::ptr::null_mut();
+    // SAFETY: every text is alive, ends with 0, and is copied by the call; one header is named and given.
+    unsafe {
+        sys::nvrtcCreateProgram(
+            &raw mut program,
+            source.as_ptr(),
+            name.as_ptr(),
+            1,
+            [header.as_ptr()].as_ptr(),
+            [header_name.as_ptr()].as_ptr(),
+        )
+    }
+    .result()
+    .named("nvrtcCreateProgram")?;
+    let cubin = cubin(program, &options(family, variant, architecture));
+    // SAFETY: the program was made above and is destroyed once.
+    let destroyed = unsafe { result::destroy_program(program) }.named("nvrtcDestroyProgram");
+    let cubin =
+        cubin.map_err(|error| CudaError { text: format!("{}: {}", family.name, error.text), ..error })?;
+    destroyed.map(|()| cubin)
+}
+
+fn cubin(program: sys::nvrtcProgram, options: &[String]) -> Result<Vec<u8>> {
+    // SAFETY: the program is alive.
+    let compiled = unsafe { result::compile_program(program, options) };
+    if let Err(error) = compiled {
+        // SAFETY: the program is alive.
+        let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
+        let log: Vec<u8> = log.iter().map(|c| c.cast_unsigned()).filter(|c| *c != 0).collect();
+        let text = format!("{:?}\n{}", error.0, String::from_utf8_lossy(&log));
+        return Err(CudaError { call: "nvrtcCompileProgram", code: error.0 as i64, text });
+    }
+    let mut size = 0;
+    // SAFETY: the program is alive and compiled.
+    unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result().named("nvrtcGetCUBINSize")?;
+    let mut cubin = vec![0_u8; size];
+    // SAFETY: the buffer has the size that was asked for.
+    unsafe { sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast()) }.result().named("nvrtcGetCUBIN")?;
+    Ok(cubin)
+}
+
+fn text(text: &str) -> Result<CString> {
+    let problem =
+        |_| CudaError { call: "nvrtcCreateProgram", code: 0, text: "a source holds a zero byte".to_owned() };
+    CString::new(text).map_err(problem)
+}
+
+fn options(family: &Family, variant: usize, architecture: &str) -> Vec<String> {
+    let mut options = vec![
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_owned(),
+        "--extra-device-vectorization".to_owned(),
+        "-default-device".to_owned(),
+    ];
+    let definitions = family.variants.get(variant).copied().unwrap_or_default();
+    options.extend(definitions.iter().map(|(name, value)| format!("-D{name}={value}")));
+    options
+}
+
+/// Whether NVRTC can be opened: all that [`compile`] needs.
+pub fn compiler_is_there() -> bool {
+    // SAFETY: opening the library runs its initialisers, which it is made for.
+    unsafe { sys::is_culib_present() }
+}
+
+/// NVRTC's version, as major and minor.
+pub(crate) fn compiler_version() -> (i32, i32) {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is there (it was asked for), and the call writes two integers.
+    let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    if status == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
+}
+
+/// Compiled kernels on disk, by content.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    directory: Option<PathBuf>,
+}
+
+impl Cache {
+    /// In the directory of [`CACHE_VARIABLE`], else the user's cache. Without either nothing is kept.
+    pub(crate) fn of_user() -> Self {
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let home = || variable("HOME").map(|home| home.join(".cache"));
+        let user = || variable("XDG_CACHE_HOME").or_else(home).map(|cache| cache.join("plimsoll"));
+        Cache { directory: variable(CACHE_VARIABLE).or_else(user).map(|base| base.join("kernels")) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(directory: &Path) -> Self {
+        Cache { directory: Some(directory.to_owned()) }
+    }
+
+    /// What was kept for these inputs, or else `make`'s result, which is then kept. A file that is damaged or not
+    /// one of ours is made anew. Errors: `make`'s.
+    pub(crate) fn get_or_make(&self, key: &Key, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let Some(path) = self.directory.as_ref().map(|directory| directory.join(key.file_name())) else {
+            return make();
+        };
+        if let Some(cubin) =
+            std::fs::read(&path).ok().and_then(|bytes| unwrap_file(&bytes).map(<[u8]>::to_vec))
+        {
+            return Ok(cubin);
+        }
+        let cubin = make()?;
+        // A start that cannot keep what it compiled compiles again next time.
+        let _ = keep(&path, &cubin);
+        Ok(cubin)
+    }
+}
+
+/// What decides machine code.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    name: &'static str,
+    digest: [u8; DIGEST],
+}
+
+impl Key {
+    pub(crate) fn of(family: &Family, variant: usize, architecture: &str) -> Self {
+        let (major, minor) = compiler_version();
+        let mut parts = options(family, variant, architecture);
+        parts.extend([COMMON.to_owned(), family.source.to_owned(), format!("{major}.{minor}")]);
+        let mut digest = Sha256::new();
+        for part in parts {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        }
+        Key { name: family.name, digest: digest.finalize().into() }
+    }
+
+    fn file_name(&self) -> String {
+        let hex: String = self.digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{hex}.cubin", self.name)
+    }
+}
+
+/// The machine code in a cached file; `None` where it is not what was written.
+fn unwrap_file(bytes: &[u8]) -> Option<&[u8]> {
+    let (digest, cubin) = bytes.strip_prefix(MAGIC)?.split_at_checked(DIGEST)?;
+    (Sha256::digest(cubin).as_slice() == digest).then_some(cubin)
+}
+
+fn keep(path: &Path, cubin: &[u8]) -> std::io::Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    // Several ranks may write at once: each its own file, and the last rename stays.
+    let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
+    let part = path.with_extension(unique.replace(['(', ')'], ""));
+    std::fs::write(&part, [MAGIC, Sha256::digest(cubin).as_slice(), cubin].concat())?;
+    std::fs::rename(&part, path).inspect_err(|_| {
+        let _ = std::fs::remove_file(&part);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key { name: "some", digest: [7; DIGEST] }
+    }
+
+    #[test]
+    fn what_was_kept_is_found_and_what_is_damaged_or_foreign_is_made_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path());
+        let never = || -> Result<Vec<u8>> { panic!("it was kept") };
+        assert_eq!(cache.get_or_make(&key(), || Ok(vec![1, 2, 3])).unwrap(), [1, 2, 3]);
+        assert_eq!(cache.get_or_make(&key(), never).unwrap(), [1, 2, 3]);
+        let path = directory.path().join(key().file_name());
+        let whole = std::fs::read(&path).unwrap();
+        let mut flipped = whole.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        for damaged in [&whole[..whole.len() - 1], &flipped, b"", b"\x7fELF something else"] {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(cache.get_or_make(&key(), || Ok(vec![4, 5])).unwrap(), [4, 5]);
+            assert_eq!(cache.get_or_make(&key(), never).unwrap(), [4, 5]);
+        }
+        let files = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(files, 1, "nothing else is left behind");
+    }
+
+    #[test]
+    fn a_failed_compilation_is_not_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path());
+        let error = CudaError { call: "nvrtcCompileProgram", code: 6, text: "no".to_owned() };
+        assert_eq!(cache.get_or_make(&key(), || Err(error.clone())), Err(error));
+        assert_eq!(cache.get_or_make(&key(), || Ok(vec![1])).unwrap(), [1]);
+    }
+}

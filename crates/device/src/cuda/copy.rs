@@ -1,0 +1,35 @@
+//! Copies and zeros inside one GPU.
+#![allow(unsafe_code)] // the driver copies between addresses
+
+use cudarc::driver::result;
+
+use super::error::{Named, Result};
+use super::{Cuda, Work};
+use crate::buffer::Region;
+use crate::stream::StreamKind;
+
+impl Cuda {
+    /// Enqueues a copy. Errors: a region outside its buffer; inside, the driver's.
+    pub(crate) fn copy(&self, source: Region<'_>, target: Region<'_>) -> crate::Result<Result<()>> {
+        let (from, to) = (source.checked_address()?, target.checked_address()?);
+        let stream = self.streams.handle(StreamKind::Compute);
+        let work = Work { bytes: 2 * source.bytes as u64, flops: 0 };
+        let timed = self.timed(stream, "copy", "copy", work);
+        // SAFETY: both regions were checked to be inside live buffers and have one length.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, source.bytes, stream) };
+        Ok(copied.named("cuMemcpyDtoDAsync").and_then(|()| timed.finish()))
+    }
+
+    /// Enqueues zeros. Errors: as for [`Cuda::copy`].
+    pub(crate) fn zero(&self, target: Region<'_>) -> crate::Result<Result<()>> {
+        let to = target.checked_address()?;
+        let stream = self.streams.handle(StreamKind::Compute);
+        let timed = self.timed(stream, "copy", "zero", Work { bytes: target.bytes as u64, flops: 0 });
+        if target.bytes == 0 {
+            return Ok(Ok(()));
+        }
+        // SAFETY: the region was checked to be inside a live buffer.
+        let set = unsafe { result::memset_d8_async(to, 0, target.bytes, stream) };
+        Ok(set.named("cuMemsetD8Async").and_then(|()| timed.finish()))
+    }
+}

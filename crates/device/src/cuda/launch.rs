@@ -1,0 +1,176 @@
+//! Launching a kernel: its arguments are checked against the compiled kernel's parameters.
+#![allow(unsafe_code)] // a launch hands addresses to code that the compiler here cannot see
+
+use std::ffi::c_void;
+
+use cudarc::driver::result;
+
+use super::error::{CudaError, Named};
+use super::profile::Work;
+use crate::buffer::Region;
+use crate::device::Device;
+use crate::error::{DeviceError, Result};
+use crate::kernels::Function;
+use crate::stream::StreamKind;
+
+/// More than any kernel here has.
+const MOST_ARGUMENTS: usize = 24;
+
+/// A kernel with its arguments, in the order of its parameters. Nothing happens before [`Launch::launch`].
+#[derive(Debug)]
+#[must_use = "a launch that is not launched does nothing"]
+pub struct Launch<'a> {
+    device: &'a Device,
+    function: Function,
+    arguments: Vec<Argument>,
+    outside: Option<DeviceError>,
+    shared_bytes: u32,
+    stream: StreamKind,
+    work: Work,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Argument {
+    Word(u32),
+    Double(u64),
+}
+
+impl Argument {
+    fn bytes(&self) -> usize {
+        match self {
+            Argument::Word(_) => 4,
+            Argument::Double(_) => 8,
+        }
+    }
+
+    fn pointer(&mut self) -> *mut c_void {
+        match self {
+            Argument::Word(value) => std::ptr::from_mut(value).cast(),
+            Argument::Double(value) => std::ptr::from_mut(value).cast(),
+        }
+    }
+}
+
+impl Device {
+    /// Begins a launch of `function`, on the compute stream unless told otherwise.
+    pub fn kernel(&self, function: Function) -> Launch<'_> {
+        Launch {
+            device: self,
+            function,
+            arguments: Vec::with_capacity(MOST_ARGUMENTS),
+            outside: None,
+            shared_bytes: 0,
+            stream: StreamKind::Compute,
+            work: Work::default(),
+        }
+    }
+}
+
+impl Launch<'_> {
+    /// An address to read from: a `const T *` parameter.
+    pub fn read(self, region: Region<'_>) -> Self {
+        self.region(region)
+    }
+
+    /// An address to write to, or to read and write: a `T *` parameter.
+    pub fn write(self, region: Region<'_>) -> Self {
+        self.region(region)
+    }
+
+    fn region(mut self, region: Region<'_>) -> Self {
+        match region.checked_address() {
+            Ok(address) => self.arguments.push(Argument::Double(address)),
+            Err(error) => self.outside = Some(error),
+        }
+        self
+    }
+
+    /// A null pointer.
+    pub fn null(self) -> Self {
+        self.u64(0)
+    }
+
+    /// A 32-bit integer.
+    pub fn u32(mut self, value: u32) -> Self {
+        self.arguments.push(Argument::Word(value));
+        self
+    }
+
+    /// A 64-bit integer.
+    pub fn u64(mut self, value: u64) -> Self {
+        self.arguments.push(Argument::Double(value));
+        self
+    }
+
+    /// An f32.
+    pub fn f32(self, value: f32) -> Self {
+        self.u32(value.to_bits())
+    }
+
+    /// An f64.
+    pub fn f64(self, value: f64) -> Self {
+        self.u64(value.to_bits())
+    }
+
+    /// Dynamic shared memory of every block, in bytes.
+    pub fn shared(self, bytes: u32) -> Self {
+        Launch { shared_bytes: bytes, ..self }
+    }
+
+    /// Another stream than the compute stream.
+    pub fn on(self, stream: StreamKind) -> Self {
+        Launch { stream, ..self }
+    }
+
+    /// The fewest bytes that it must move and operations that it must do: what its time is held against.
+    pub fn cost(self, bytes: u64, flops: u64) -> Self {
+        Launch { work: Work { bytes, flops }, ..self }
+    }
+
+    /// Enqueues it: `grid` blocks of `threads` threads each. An empty grid does nothing.
+    /// Errors: arguments that are not the kernel's parameters, a device that is not a GPU, the driver's.
+    pub fn launch(mut self, grid: [u32; 3], threads: u32) -> Result<()> {
+        if let Some(error) = self.outside.take() {
+            return Err(error);
+        }
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let (function, device) = (self.function, self.device);
+        let cuda = device.gpu_or_refuse(function.name)?;
+        let mut modules = cuda.modules.borrow_mut();
+        let kernel = modules.kernel(function, self.shared_bytes).map_err(|e| device.cuda_error(e))?;
+        if kernel.parameters.iter().ne(self.arguments.iter().map(Argument::bytes).collect::<Vec<_>>().iter())
+        {
+            let given: Vec<_> = self.arguments.iter().map(Argument::bytes).collect();
+            let text = format!(
+                "{} has parameters of {:?} bytes and was given {given:?}",
+                function.name, kernel.parameters
+            );
+            return Err(device.cuda_error(CudaError { call: "cuLaunchKernel", code: 0, text }));
+        }
+        let mut pointers: Vec<*mut c_void> = self.arguments.iter_mut().map(Argument::pointer).collect();
+        let stream = cuda.streams.handle(self.stream);
+        let timed = cuda.timed(stream, function.family.name, function.name, self.work);
+        // SAFETY: function and stream are alive; number and sizes of the arguments are the kernel's parameters; addresses
+        // come from regions inside live buffers, whose memory is reused in stream order only.
+        let launched = unsafe {
+            result::launch_kernel(
+                kernel.handle,
+                (grid[0], grid[1], grid[2]),
+                (threads, 1, 1),
+                self.shared_bytes,
+                stream,
+                &mut pointers,
+            )
+        };
+        let launched = launched.named("cuLaunchKernel").map_err(|mut error| {
+            error.text = format!(
+                "{} ({} × {} × {} blocks of {threads} threads, {} bytes shared): {}",
+                function.name, grid[0], grid[1], grid[2], self.shared_bytes, error.text
+            );
+            device.cuda_error(error)
+        });
+        launched.and_then(|()| timed.finish().map_err(|e| device.cuda_error(e)))
+    }
+}

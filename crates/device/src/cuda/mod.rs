@@ -1,0 +1,112 @@
+//! NVIDIA GPUs: one context, three streams, loaded kernels, cuBLASLt, and host memory for copies.
+//!
+//! The libraries are opened at run time, so the program builds and starts without any of them.
+
+mod availability;
+mod blas;
+mod compile;
+mod copy;
+mod error;
+mod launch;
+mod ledger;
+mod modules;
+mod profile;
+mod staging;
+mod streams;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+
+pub use availability::{Found, Unavailable, availability};
+pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there};
+pub use error::CudaError;
+pub use launch::Launch;
+pub use ledger::Ledger;
+pub use profile::{TimedCall, Work};
+pub(crate) use staging::{FETCH_BYTES, Fetch};
+pub(crate) use streams::{Point, Streams};
+
+use crate::device::{Description, Kind};
+use error::{Named, Result};
+use streams::EventPool;
+
+/// What a GPU device has besides its allocator.
+pub(crate) struct Cuda {
+    // Fields are dropped in this order: what uses the context before the context.
+    pub(crate) profile: RefCell<Option<Rc<profile::Profile>>>,
+    pub(crate) staging: RefCell<staging::Staging>,
+    pub(crate) fetches: Rc<staging::Fetches>,
+    pub(crate) modules: RefCell<modules::Modules>,
+    pub(crate) blas: blas::Blas,
+    pub(crate) events: Rc<EventPool>,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) ledger: ledger::Start,
+    pub(crate) context: Arc<CudaContext>,
+}
+
+impl Cuda {
+    /// Makes the context of GPU `ordinal`, on it alone, and loads all kernels.
+    pub(crate) fn new(ordinal: usize) -> Result<(Self, Description)> {
+        let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
+        let after_context = ledger::used(&context)?;
+        let streams = Arc::new(Streams::new(&context)?);
+        let events = EventPool::new(&context, false);
+        let description = describe(&context)?;
+        let modules = modules::Modules::load(&context, &architecture(description.compute_capability))?;
+        let blas = blas::Blas::new()?;
+        let staging = staging::Staging::new(&context, &events)?;
+        let fetches = staging::Fetches::new(&context, &events);
+        let ledger = ledger::Start { after_context, after_modules: ledger::used(&context)? };
+        let cuda = Cuda {
+            profile: RefCell::default(),
+            staging: RefCell::new(staging),
+            fetches,
+            modules: RefCell::new(modules),
+            blas,
+            events,
+            streams,
+            ledger,
+            context,
+        };
+        Ok((cuda, description))
+    }
+}
+
+fn describe(context: &CudaContext) -> Result<Description> {
+    use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+    let attribute = |which| context.attribute(which).named("cuDeviceGetAttribute");
+    let number = |value: i32| u32::try_from(value).unwrap_or(0);
+    let (major, minor) = context.compute_capability().named("cuDeviceGetAttribute")?;
+    let model = context.name().named("cuDeviceGetName")?;
+    let driver = availability::driver_version();
+    let (nvrtc_major, nvrtc_minor) = compile::compiler_version();
+    Ok(Description {
+        kind: Kind::Cuda,
+        name: format!("cuda:{}", context.ordinal()),
+        model,
+        total_bytes: context.mem_get_info().named("cuMemGetInfo")?.1 as u64,
+        compute_capability: (number(major), number(minor)),
+        multiprocessors: number(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?),
+        libraries: format!(
+            "driver {}.{}, NVRTC {nvrtc_major}.{nvrtc_minor}, cuBLASLt {}",
+            driver / 1000,
+            driver % 1000 / 10,
+            blas::version()
+        ),
+    })
+}
+
+/// Compiles what is not in the cache for GPU `ordinal`; `progress` hears how many of how many kernel families are
+/// done. Later devices of this process find the result. Errors: no such GPU, a compiler's log.
+pub fn prepare_kernels(
+    ordinal: usize,
+    progress: &dyn Fn(usize, usize),
+) -> std::result::Result<(), CudaError> {
+    let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
+    let (major, minor) = context.compute_capability().named("cuDeviceGetAttribute")?;
+    let capability = (u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0));
+    modules::images(&architecture(capability), progress).map(drop)
+}

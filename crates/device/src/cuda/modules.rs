@@ -1,0 +1,148 @@
+//! Loaded kernels of one device.
+#![allow(unsafe_code)] // modules and functions are the driver's handles
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{CudaContext, result, sys};
+
+use super::compile::{Cache, Key, compile};
+use super::error::{CudaError, Named, Result};
+use crate::kernels::{ALL, Family, Function};
+
+type Image = (&'static Family, usize, Vec<u8>);
+
+/// Machine code of all families for each architecture met by this process: its ranks share it.
+static COMPILED: Mutex<Vec<(String, Arc<Vec<Image>>)>> = Mutex::new(Vec::new());
+
+/// All families' machine code for `architecture`, from the cache or compiled now, a few at a time.
+/// `progress` hears how many of how many are done. Errors: the first that cannot be compiled.
+pub(crate) fn images(architecture: &str, progress: &dyn Fn(usize, usize)) -> Result<Arc<Vec<Image>>> {
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, images)) = compiled.iter().find(|(name, _)| name == architecture) {
+        return Ok(Arc::clone(images));
+    }
+    let cache = Cache::of_user();
+    let variants = |family: &&'static Family| {
+        let family = *family;
+        (0..family.variants.len()).map(move |variant| (family, variant))
+    };
+    let wanted: Vec<_> = ALL.iter().flat_map(variants).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(wanted.len().max(1));
+    let mut made: Vec<Option<Result<Image>>> = Vec::new();
+    made.resize_with(wanted.len(), || None);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next, wanted, cache) = (sender.clone(), &next, &wanted, &cache);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let Some((family, variant)) = wanted.get(index).copied() else { return };
+                    let make = || compile(family, variant, architecture);
+                    let cubin = cache.get_or_make(&Key::of(family, variant, architecture), make);
+                    let _ = sender.send((index, cubin.map(|cubin| (family, variant, cubin))));
+                }
+            });
+        }
+        drop(sender);
+        for (done, (index, image)) in receiver.iter().enumerate() {
+            made[index] = Some(image);
+            progress(done + 1, wanted.len());
+        }
+    });
+    let images = Arc::new(made.into_iter().flatten().collect::<Result<Vec<_>>>()?);
+    compiled.push((architecture.to_owned(), Arc::clone(&images)));
+    Ok(images)
+}
+
+/// A kernel that can be launched.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) handle: sys::CUfunction,
+    /// Bytes of each parameter.
+    pub(crate) parameters: Vec<usize>,
+    /// Dynamic shared memory that it may have now.
+    pub(crate) shared_bytes: u32,
+}
+
+/// The modules of one context.
+#[derive(Debug)]
+pub(crate) struct Modules {
+    context: Arc<CudaContext>,
+    modules: Vec<(&'static Family, usize, sys::CUmodule)>,
+    kernels: HashMap<(*const Family, usize, &'static str), Kernel>,
+}
+
+impl Modules {
+    /// Loads everything: nothing is loaded once training has begun.
+    pub(crate) fn load(context: &Arc<CudaContext>, architecture: &str) -> Result<Self> {
+        let images = images(architecture, &|_, _| ())?;
+        let mut loaded =
+            Modules { context: Arc::clone(context), modules: Vec::new(), kernels: HashMap::new() };
+        for (family, variant, cubin) in images.iter() {
+            // SAFETY: the image is whole machine code: compiled here, or read back with its digest intact.
+            let module =
+                unsafe { result::module::load_data(cubin.as_ptr().cast()) }.named("cuModuleLoadData")?;
+            loaded.modules.push((family, *variant, module));
+        }
+        Ok(loaded)
+    }
+
+    /// The kernel, with at least `shared_bytes` of dynamic shared memory allowed.
+    pub(crate) fn kernel(&mut self, function: Function, shared_bytes: u32) -> Result<&Kernel> {
+        let key = (std::ptr::from_ref(function.family), function.variant, function.name);
+        if !self.kernels.contains_key(&key) {
+            let kernel = self.find(function)?;
+            self.kernels.insert(key, kernel);
+        }
+        let kernel = self.kernels.get_mut(&key).ok_or_else(|| missing(function))?;
+        if shared_bytes > kernel.shared_bytes {
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the handle belongs to a loaded module.
+            unsafe {
+                result::function::set_function_attribute(kernel.handle, attribute, shared_bytes as i32)
+            }
+            .named("cuFuncSetAttribute")?;
+            kernel.shared_bytes = shared_bytes;
+        }
+        Ok(kernel)
+    }
+
+    fn find(&self, function: Function) -> Result<Kernel> {
+        let same = |(family, variant, _): &&(&'static Family, usize, sys::CUmodule)| {
+            std::ptr::eq(*family, function.family) && *variant == function.variant
+        };
+        let (_, _, module) = self.modules.iter().find(same).ok_or_else(|| missing(function))?;
+        let name = CString::new(function.name).map_err(|_| missing(function))?;
+        // SAFETY: the module is loaded and stays so as long as `self`.
+        let handle = unsafe { result::module::get_function(*module, name) }.map_err(|_| missing(function))?;
+        let mut parameters = Vec::new();
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the handle is alive, and both pointers are to live values; past the last parameter it refuses.
+        while unsafe { sys::cuFuncGetParamInfo(handle, parameters.len(), &raw mut offset, &raw mut size) }
+            .result()
+            .is_ok()
+        {
+            parameters.push(size);
+        }
+        Ok(Kernel { handle, parameters, shared_bytes: 0 })
+    }
+}
+
+impl Drop for Modules {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        for (_, _, module) in self.modules.drain(..) {
+            // SAFETY: loaded once, unloaded once; no kernel is launched after the device is gone.
+            let _ = unsafe { result::module::unload(module) };
+        }
+    }
+}
+
+fn missing(function: Function) -> CudaError {
+    let text = format!("kernels/{}.cu has no kernel {}", function.family.name, function.name);
+    CudaError { call: "cuModuleGetFunction", code: 0, text }
+}

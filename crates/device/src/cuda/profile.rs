@@ -1,0 +1,114 @@
+//! What the device did and for how long, when somebody asks: the step benchmark's source.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use cudarc::driver::sys;
+
+use super::Cuda;
+use super::error::Result;
+use super::streams::{EventPool, Point};
+use crate::device::Device;
+
+/// The least that a call must do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes to or from device memory.
+    pub bytes: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+}
+
+/// One call, timed on the device.
+#[derive(Clone, Debug)]
+pub struct TimedCall {
+    /// The kernel's family, or `product`, `copy`.
+    pub family: &'static str,
+    /// The kernel, or what was called.
+    pub name: &'static str,
+    /// Milliseconds between the events before and after it.
+    pub milliseconds: f32,
+    /// The least that it had to do.
+    pub work: Work,
+}
+
+/// Calls since the profile was begun.
+#[derive(Debug)]
+pub(crate) struct Profile {
+    pool: Rc<EventPool>,
+    calls: RefCell<Vec<Call>>,
+}
+
+#[derive(Debug)]
+struct Call {
+    begin: Point,
+    end: Point,
+    family: &'static str,
+    name: &'static str,
+    work: Work,
+}
+
+/// A call that is being timed, if a profile is taken.
+pub(crate) struct Timed {
+    running: Option<Running>,
+    stream: sys::CUstream,
+}
+
+struct Running {
+    profile: Rc<Profile>,
+    begin: Result<Point>,
+    family: &'static str,
+    name: &'static str,
+    work: Work,
+}
+
+impl Timed {
+    /// Marks the end of the call.
+    pub(crate) fn finish(self) -> Result<()> {
+        let Some(Running { profile, begin, family, name, work }) = self.running else { return Ok(()) };
+        let end = profile.pool.record(self.stream)?;
+        profile.calls.borrow_mut().push(Call { begin: begin?, end, family, name, work });
+        Ok(())
+    }
+}
+
+impl Cuda {
+    /// Marks the begin of a call, if a profile is taken.
+    pub(crate) fn timed(
+        &self,
+        stream: sys::CUstream,
+        family: &'static str,
+        name: &'static str,
+        work: Work,
+    ) -> Timed {
+        let profile = self.profile.borrow().clone();
+        let running = profile.map(|profile| {
+            let begin = profile.pool.record(stream);
+            Running { profile, begin, family, name, work }
+        });
+        Timed { running, stream }
+    }
+}
+
+impl Device {
+    /// Times every call from now on, on a GPU; elsewhere nothing happens.
+    pub fn begin_profile(&self) {
+        if let Some(cuda) = self.gpu() {
+            let pool = EventPool::new(&cuda.context, true);
+            *cuda.profile.borrow_mut() = Some(Rc::new(Profile { pool, calls: RefCell::default() }));
+        }
+    }
+
+    /// Ends the profile and gives its calls in order. Waits for the device.
+    pub fn end_profile(&self) -> crate::Result<Vec<TimedCall>> {
+        let Some(cuda) = self.gpu() else { return Ok(Vec::new()) };
+        let Some(profile) = cuda.profile.borrow_mut().take() else { return Ok(Vec::new()) };
+        self.synchronize()?;
+        let timed = |call: &Call| -> Result<TimedCall> {
+            let Call { begin, end, family, name, work } = call;
+            Ok(TimedCall { family, name, milliseconds: begin.until(end)?, work: *work })
+        };
+        let calls = profile.calls.borrow();
+        calls.iter().map(timed).collect::<Result<_>>().map_err(|error| self.cuda_error(error))
+    }
+}

@@ -1,0 +1,141 @@
+//! The driver's queues behind the logical streams, and points in them.
+#![allow(unsafe_code)] // streams and events are the driver's handles
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, result, sys};
+
+use super::error::{Named, Result};
+use crate::stream::StreamKind;
+
+/// One driver stream for each logical one.
+pub(crate) struct Streams {
+    context: Arc<CudaContext>,
+    handles: [sys::CUstream; StreamKind::ALL.len()],
+}
+
+// SAFETY: the driver's stream handles may be used from any thread whose context is current, which callers see to.
+unsafe impl Send for Streams {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Streams {}
+
+impl Streams {
+    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let mut handles = [std::ptr::null_mut(); StreamKind::ALL.len()];
+        for handle in &mut handles {
+            // Without the implicit waits of the legacy default stream.
+            *handle =
+                result::stream::create(result::stream::StreamKind::NonBlocking).named("cuStreamCreate")?;
+        }
+        Ok(Streams { context: Arc::clone(context), handles })
+    }
+
+    pub(crate) fn handle(&self, kind: StreamKind) -> sys::CUstream {
+        self.handles[kind as usize]
+    }
+
+    /// The stream of an allocator's handle; one that no logical stream has is the compute stream.
+    pub(crate) fn of(&self, stream: memory::Stream) -> sys::CUstream {
+        let kind = StreamKind::ALL.into_iter().find(|kind| kind.handle() == stream);
+        self.handle(kind.unwrap_or(StreamKind::Compute))
+    }
+
+    pub(crate) fn synchronize(&self, kind: StreamKind) -> Result<()> {
+        // SAFETY: the handle was made in `new` and lives as long as `self`.
+        unsafe { result::stream::synchronize(self.handle(kind)) }.named("cuStreamSynchronize")
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        for handle in self.handles.into_iter().filter(|handle| !handle.is_null()) {
+            // SAFETY: made in `new` and destroyed once. The driver lets enqueued work finish first.
+            let _ = unsafe { result::stream::destroy(handle) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Streams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Streams")
+    }
+}
+
+/// Driver events that wait to be used again.
+#[derive(Debug)]
+pub(crate) struct EventPool {
+    context: Arc<CudaContext>,
+    flags: sys::CUevent_flags,
+    idle: RefCell<Vec<sys::CUevent>>,
+}
+
+impl EventPool {
+    /// Events that say when, if `timed`, else only that.
+    pub(crate) fn new(context: &Arc<CudaContext>, timed: bool) -> Rc<Self> {
+        let flags = match timed {
+            true => sys::CUevent_flags_enum::CU_EVENT_DEFAULT,
+            false => sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING,
+        };
+        Rc::new(EventPool { context: Arc::clone(context), flags, idle: RefCell::default() })
+    }
+
+    /// Marks the end of the work that `stream` has been given so far.
+    pub(crate) fn record(self: &Rc<Self>, stream: sys::CUstream) -> Result<Point> {
+        let idle = self.idle.borrow_mut().pop();
+        let event = match idle {
+            Some(event) => event,
+            None => result::event::create(self.flags).named("cuEventCreate")?,
+        };
+        let point = Point { pool: Rc::clone(self), event };
+        // SAFETY: event and stream are of this context and alive.
+        unsafe { result::event::record(event, stream) }.named("cuEventRecord")?;
+        Ok(point)
+    }
+}
+
+impl Drop for EventPool {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        for event in self.idle.get_mut().drain(..) {
+            // SAFETY: no point holds it, and it is destroyed once.
+            let _ = unsafe { result::event::destroy(event) };
+        }
+    }
+}
+
+/// A point in a stream's work; its event goes back to the pool when dropped.
+#[derive(Debug)]
+pub(crate) struct Point {
+    pool: Rc<EventPool>,
+    event: sys::CUevent,
+}
+
+impl Point {
+    /// Waits on the host.
+    pub(crate) fn wait(&self) -> Result<()> {
+        // SAFETY: the event is alive as long as `self`.
+        unsafe { result::event::synchronize(self.event) }.named("cuEventSynchronize")
+    }
+
+    /// Makes `stream` wait.
+    pub(crate) fn hold(&self, stream: sys::CUstream) -> Result<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event are of one context and alive; the driver remembers the point, not the event.
+        unsafe { result::stream::wait_event(stream, self.event, flags) }.named("cuStreamWaitEvent")
+    }
+
+    /// Milliseconds from this point to a later one, both over and from a pool of timed events.
+    pub(crate) fn until(&self, later: &Point) -> Result<f32> {
+        // SAFETY: both events are alive.
+        unsafe { result::event::elapsed(self.event, later.event) }.named("cuEventElapsedTime")
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        self.pool.idle.borrow_mut().push(self.event);
+    }
+}

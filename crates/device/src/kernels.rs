@@ -1,0 +1,41 @@
+//! The kernel families, embedded: the one list of what is compiled at start.
+
+/// `kernels/<name>.cu`: kernels of one subject.
+#[derive(Debug)]
+pub struct Family {
+    /// The file's name without its ending.
+    pub name: &'static str,
+    /// The file's text.
+    pub source: &'static str,
+    /// The sets of definitions that it is compiled with; most families have one empty set.
+    pub variants: &'static [&'static [(&'static str, u32)]],
+}
+
+/// `kernels/common.cuh`, which every family may include.
+pub(crate) const COMMON: &str = include_str!("../../../kernels/common.cuh");
+
+/// A kernel: which family, compiled how, and its name there.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// The family.
+    pub family: &'static Family,
+    /// Index into the family's variants.
+    pub variant: usize,
+    /// The kernel's name.
+    pub name: &'static str,
+}
+
+impl Function {
+    /// A kernel of a family's first variant.
+    pub const fn new(family: &'static Family, name: &'static str) -> Self {
+        Function { family, variant: 0, name }
+    }
+
+    /// The same kernel in another variant.
+    pub const fn variant(self, index: usize) -> Self {
+        Function { variant: index, ..self }
+    }
+}
+
+/// Every family.
+pub const ALL: &[&Family] = &[];

@@ -1,0 +1,88 @@
+//! A matrix product with its epilogue, as operators ask a GPU for it.
+
+use crate::buffer::Region;
+use crate::cuda::Work;
+use crate::dtype::DType;
+
+/// One operand, row-major and dense.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a> {
+    /// Its elements.
+    pub region: Region<'a>,
+    /// Their type: f32 or bf16.
+    pub dtype: DType,
+    /// Whether the transpose of the operand is what is stored.
+    pub transposed: bool,
+}
+
+impl<'a> Operand<'a> {
+    /// Stored as it is used.
+    pub fn new(region: Region<'a>, dtype: DType) -> Self {
+        Operand { region, dtype, transposed: false }
+    }
+
+    /// Stored as its transpose.
+    pub fn transposed(self) -> Self {
+        Operand { transposed: true, ..self }
+    }
+}
+
+/// What is done to a product before it is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Epilogue<'a> {
+    /// Nothing.
+    None,
+    /// Row `bias` is added to every row: n elements of the output's type.
+    Bias(Region<'a>),
+    /// The same; the sum goes to `pre` and its GELU to the output.
+    GeluBias {
+        /// n elements of the output's type.
+        bias: Region<'a>,
+        /// `[m, n]` of the output's type.
+        pre: Region<'a>,
+    },
+    /// The product is multiplied by GELU's derivative at `pre`, `[m, n]` of the output's type.
+    GeluGradient {
+        /// What GELU was applied to.
+        pre: Region<'a>,
+    },
+    /// The sum of op(a)'s columns is written besides: m elements of the output's type.
+    BiasGradient(Region<'a>),
+}
+
+/// out\[m, n\] (+)= op(a)\[m, k\] · op(b)\[k, n\], added up in f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Matmul<'a> {
+    /// Rows of the output.
+    pub m: usize,
+    /// Columns of the output.
+    pub n: usize,
+    /// Terms of each sum.
+    pub k: usize,
+    /// The left operand.
+    pub a: Operand<'a>,
+    /// The right operand.
+    pub b: Operand<'a>,
+    /// Where the product goes; never transposed.
+    pub out: Operand<'a>,
+    /// Whether what is there is added to.
+    pub accumulate: bool,
+    /// What is done before writing.
+    pub epilogue: Epilogue<'a>,
+}
+
+impl Matmul<'_> {
+    /// What it must do at least: every operand moved once, and two operations a term.
+    pub(crate) fn work(&self) -> Work {
+        let (m, n, k) = (self.m as u64, self.n as u64, self.k as u64);
+        let bytes = |elements: u64, operand: &Operand<'_>| elements * operand.dtype.bytes() as u64;
+        let out = bytes(m * n, &self.out);
+        let more = match self.epilogue {
+            Epilogue::None | Epilogue::Bias(_) | Epilogue::BiasGradient(_) => 0,
+            Epilogue::GeluBias { .. } | Epilogue::GeluGradient { .. } => out,
+        };
+        let read = if self.accumulate { out } else { 0 };
+        let bytes = bytes(m * k, &self.a) + bytes(k * n, &self.b) + out + more + read;
+        Work { bytes, flops: 2 * m * n * k }
+    }
+}

@@ -1,0 +1,241 @@
+//! Segments of a GPU's memory: whole allocations, or pages mapped into a reserved range.
+#![allow(unsafe_code)] // memory and ranges are the driver's addresses
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
+
+use crate::cuda::Streams;
+
+/// A GPU's memory as a driver. Synchronous calls only: the driver's own pool would hide bytes below ours.
+#[derive(Debug)]
+pub(crate) struct CudaMemory {
+    context: Arc<CudaContext>,
+    streams: Arc<Streams>,
+    next_order: u64,
+    /// What is given back when the device goes: allocations, mapped pages with their bytes, ranges with theirs.
+    allocations: HashSet<u64>,
+    pages: BTreeMap<u64, u64>,
+    ranges: HashMap<u64, u64>,
+    events: HashMap<u64, Recorded>,
+    next_event: u64,
+}
+
+#[derive(Debug)]
+struct Recorded(sys::CUevent);
+
+// SAFETY: an event's handle may be used from any thread whose context is current.
+unsafe impl Send for Recorded {}
+
+impl CudaMemory {
+    pub(crate) fn new(context: &Arc<CudaContext>, streams: &Arc<Streams>) -> Self {
+        CudaMemory {
+            context: Arc::clone(context),
+            streams: Arc::clone(streams),
+            next_order: 0,
+            allocations: HashSet::new(),
+            pages: BTreeMap::new(),
+            ranges: HashMap::new(),
+            events: HashMap::new(),
+            next_event: 0,
+        }
+    }
+
+    fn place(&mut self, address: u64, bytes: u64) -> Placement {
+        let order = self.next_order;
+        self.next_order += bytes;
+        Placement { address, order }
+    }
+
+    /// Buffers may be freed, and so segments given back, by any thread.
+    fn bind(&self) -> Result<(), RawError> {
+        self.context.bind_to_thread().map_err(refused)
+    }
+
+    fn location(&self) -> sys::CUmemLocation {
+        sys::CUmemLocation {
+            type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: self.context.ordinal() as i32,
+        }
+    }
+
+    /// Puts one page of memory at `address`.
+    fn map_page(&self, address: u64, page: u64) -> Result<(), RawError> {
+        let properties = sys::CUmemAllocationProp {
+            type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: sys::CUmemAllocationHandleType_enum(0),
+            location: self.location(),
+            win32HandleMetaData: std::ptr::null_mut(),
+            allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+                compressionType: 0,
+                gpuDirectRDMACapable: 0,
+                usage: 0,
+                reserved: [0; 4],
+            },
+        };
+        let mut handle = 0;
+        // SAFETY: both pointers are to live values; the handle is released below, whatever happens.
+        unsafe { sys::cuMemCreate(&raw mut handle, page as usize, &raw const properties, 0) }
+            .result()
+            .map_err(refused)?;
+        // SAFETY: the page lies in a range that `reserve` took, and nothing is mapped there.
+        let mapped = unsafe { sys::cuMemMap(address, page as usize, 0, handle, 0) }.result().map_err(refused);
+        // SAFETY: the handle is released once; the mapping keeps the memory.
+        let released = unsafe { sys::cuMemRelease(handle) }.result().map_err(refused);
+        mapped.and(released)
+    }
+
+    fn unmap_range(&self, address: u64, bytes: u64) -> Result<(), RawError> {
+        // SAFETY: the range holds whole pages that `map_page` mapped, idle as the allocator promises.
+        unsafe { sys::cuMemUnmap(address, bytes as usize) }.result().map_err(refused)
+    }
+}
+
+impl RawMemory for CudaMemory {
+    fn allocate(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
+        self.bind()?;
+        // SAFETY: the memory is not read before it is written: that is the tensors' promise.
+        let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(refused)?;
+        self.allocations.insert(address);
+        Ok(self.place(address, bytes))
+    }
+
+    fn free(&mut self, address: u64, _bytes: u64) -> Result<(), RawError> {
+        self.bind()?;
+        // SAFETY: the allocator gives back what `allocate` gave it, once; the driver waits for work that uses it.
+        unsafe { result::free_sync(address) }.map_err(refused)?;
+        self.allocations.remove(&address);
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
+        self.bind()?;
+        let mut address = 0;
+        // SAFETY: the pointer is to a live value; a range alone is no memory.
+        unsafe { sys::cuMemAddressReserve(&raw mut address, bytes as usize, 0, 0, 0) }
+            .result()
+            .map_err(refused)?;
+        self.ranges.insert(address, bytes);
+        Ok(self.place(address, bytes))
+    }
+
+    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+        self.bind()?;
+        // SAFETY: the allocator gives back what `reserve` gave it, once, with nothing mapped.
+        unsafe { sys::cuMemAddressFree(address, bytes as usize) }.result().map_err(refused)?;
+        self.ranges.remove(&address);
+        Ok(())
+    }
+
+    fn map(&mut self, address: u64, bytes: u64, page: u64, _stream: Stream) -> Result<(), RawError> {
+        self.bind()?;
+        for offset in (0..bytes).step_by(page as usize) {
+            if let Err(error) = self.map_page(address + offset, page) {
+                if offset > 0 {
+                    self.unmap_range(address, offset)?;
+                }
+                return Err(error);
+            }
+        }
+        let access = sys::CUmemAccessDesc {
+            location: self.location(),
+            flags: sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the range was mapped just now, and the description is alive.
+        let allowed = unsafe { sys::cuMemSetAccess(address, bytes as usize, &raw const access, 1) };
+        if let Err(error) = allowed.result() {
+            self.unmap_range(address, bytes)?;
+            return Err(refused(error));
+        }
+        self.pages.extend((address..address + bytes).step_by(page as usize).map(|address| (address, page)));
+        Ok(())
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
+        self.bind()?;
+        // The trait's promise is about the range's own stream; waiting for all is as rare and as safe.
+        result::ctx::synchronize().map_err(refused)?;
+        self.unmap_range(address, bytes)?;
+        self.pages.retain(|page, _| !(address..address + bytes).contains(page));
+        Ok(())
+    }
+
+    fn capacity(&self) -> Capacity {
+        let known = self.context.mem_get_info().unwrap_or((0, 0));
+        Capacity { free: known.0 as u64, total: known.1 as u64 }
+    }
+
+    fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError> {
+        self.bind()?;
+        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING;
+        let event = result::event::create(flags).map_err(refused)?;
+        // SAFETY: event and stream are of this context and alive.
+        unsafe { result::event::record(event, self.streams.of(stream)) }.map_err(refused)?;
+        let id = self.next_event;
+        self.next_event += 1;
+        self.events.insert(id, Recorded(event));
+        Ok(EventId(id))
+    }
+
+    fn event_done(&mut self, event: EventId) -> Result<bool, RawError> {
+        self.bind()?;
+        let Some(Recorded(handle)) = self.events.get(&event.0) else { return Ok(true) };
+        // SAFETY: the event is alive until it is removed below.
+        match unsafe { result::event::query(*handle) } {
+            Ok(()) => self.forget(event).map(|()| true),
+            Err(DriverError(sys::cudaError_enum::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    fn event_wait(&mut self, event: EventId) -> Result<(), RawError> {
+        self.bind()?;
+        if let Some(Recorded(handle)) = self.events.get(&event.0) {
+            // SAFETY: the event is alive until it is removed below.
+            unsafe { result::event::synchronize(*handle) }.map_err(refused)?;
+        }
+        self.forget(event)
+    }
+}
+
+impl CudaMemory {
+    fn forget(&mut self, event: EventId) -> Result<(), RawError> {
+        match self.events.remove(&event.0) {
+            // SAFETY: it was made in `record_event`, and nobody has it any more.
+            Some(Recorded(handle)) => unsafe { result::event::destroy(handle) }.map_err(refused),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        // Nothing can be done about a driver that refuses here: its context is on its way out.
+        let _ = self.bind();
+        for (address, bytes) in std::mem::take(&mut self.pages) {
+            let _ = self.unmap_range(address, bytes);
+        }
+        for (address, bytes) in self.ranges.drain() {
+            // SAFETY: taken in `reserve`, unmapped above, freed once.
+            let _ = unsafe { sys::cuMemAddressFree(address, bytes as usize) };
+        }
+        for address in self.allocations.drain() {
+            // SAFETY: taken in `allocate`, freed once; no buffer is left that could use it.
+            let _ = unsafe { result::free_sync(address) };
+        }
+        for (_, Recorded(event)) in self.events.drain() {
+            // SAFETY: made in `record_event`, and nobody has it any more.
+            let _ = unsafe { result::event::destroy(event) };
+        }
+    }
+}
+
+fn refused(error: DriverError) -> RawError {
+    if error.0 == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
+        return RawError::OutOfMemory;
+    }
+    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
+    RawError::Driver { code: error.0 as i64, text: text.unwrap_or_else(|_| "unknown error".to_owned()) }
+}

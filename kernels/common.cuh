@@ -1,0 +1,50 @@
+// What every kernel family shares. No header of CUDA's is needed: the run-time compiler gets this text and the
+// family's, and nothing else. All of it works from sm_80 on.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define KERNEL extern "C" __global__ void
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+// bfloat16 in memory; arithmetic is in f32.
+struct bf16 { u16 bits; };
+
+__device__ __forceinline__ float to_f32(float x) { return x; }
+__device__ __forceinline__ float to_f32(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
+
+// To nearest, ties to even; NaN stays NaN.
+__device__ __forceinline__ u32 pack_bf16(float low, float high) {
+    u32 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+template <typename T> __device__ __forceinline__ T from_f32(float x);
+template <> __device__ __forceinline__ float from_f32<float>(float x) { return x; }
+template <> __device__ __forceinline__ bf16 from_f32<bf16>(float x) { return bf16{u16(pack_bf16(x, 0.0f) & 0xffffu)}; }
+
+// N elements that are loaded and stored as one access; N * sizeof(T) is at most 16 bytes.
+template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
+
+template <int N, typename T> __device__ __forceinline__ Vector<T, N> load(const T *from) {
+    return *reinterpret_cast<const Vector<T, N> *>(from);
+}
+template <int N, typename T> __device__ __forceinline__ void store(T *to, const Vector<T, N> &values) {
+    *reinterpret_cast<Vector<T, N> *>(to) = values;
+}
+
+// Sums and maxima over a warp in a fixed butterfly: every lane has the same result.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
+    return x;
+}
