@@ -1,6 +1,7 @@
 //! A device handle: backend, caching allocator, streams, and the context of the requests.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use memory::{Allocator, Category, Label, RawMemory, Settings, Statistics, Tag};
 
 use crate::buffer::Buffer;
 use crate::context::{Context, ModuleScope, Request};
-use crate::cuda::{Cuda, CudaError};
+use crate::cuda::{Cuda, CudaError, Named, WaitGuard};
 use crate::error::{DeviceError, Result};
 use crate::raw::cuda::CudaMemory;
 use crate::raw::host::{HostMemory, physical_memory, processor_model};
@@ -265,8 +266,33 @@ impl Device {
     /// Waits on the host until all work enqueued so far is done. Errors: what failed in that work.
     pub fn synchronize(&self) -> Result<()> {
         let Some(cuda) = self.gpu() else { return Ok(()) };
-        let all = StreamKind::ALL.into_iter().try_for_each(|stream| cuda.streams.synchronize(stream));
-        all.map_err(|error| self.cuda_error(error))
+        let wait = |stream| cuda.events.record(cuda.streams.handle(stream))?.wait();
+        StreamKind::ALL.into_iter().try_for_each(wait).map_err(|error| self.cuda_error(error))
+    }
+
+    /// Waits on the host for `event`. Errors: what failed in the work before it.
+    pub fn wait_on_host(&self, event: &Event) -> Result<()> {
+        event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
+    }
+
+    /// From now on every wait of the host on this device asks `guard`, with how long it has waited, whether it still makes
+    /// sense, and fails with the reason if it does not: work that waits for another rank may never end. Elsewhere than on a
+    /// GPU the host never waits.
+    pub fn set_guard(&self, guard: Option<WaitGuard>) {
+        if let Some(cuda) = self.gpu() {
+            cuda.events.set_guard(guard);
+        }
+    }
+
+    /// The driver's handle of a stream, for a library that enqueues on it; `None` elsewhere than on a GPU.
+    pub fn stream_handle(&self, stream: StreamKind) -> Option<*mut c_void> {
+        self.gpu().map(|cuda| cuda.streams.handle(stream).cast())
+    }
+
+    /// Makes this device the one that libraries called from this thread use; nothing elsewhere than on a GPU.
+    pub fn make_current(&self) -> Result<()> {
+        let bind = |cuda: &Cuda| cuda.context.bind_to_thread().named("cuCtxSetCurrent");
+        self.gpu().map_or(Ok(()), bind).map_err(|error| self.cuda_error(error))
     }
 
     pub(crate) fn gpu(&self) -> Option<&Cuda> {
@@ -305,8 +331,9 @@ impl Drop for State {
         // Work under way still uses memory that is about to go.
         if let Some(cuda) = &self.cuda {
             let _ = cuda.context.bind_to_thread();
+            // A guard gives up on work that will never end.
             for stream in StreamKind::ALL {
-                let _ = cuda.streams.synchronize(stream);
+                let _ = cuda.events.record(cuda.streams.handle(stream)).and_then(|point| point.wait());
             }
         }
     }

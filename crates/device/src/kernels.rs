@@ -37,5 +37,35 @@ impl Function {
     }
 }
 
+macro_rules! family {
+    ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
+        $($(#[$doc])* pub static $constant: Family = Family {
+            name: $name,
+            source: include_str!(concat!("../../../kernels/", $name, ".cu")),
+            variants: &[&[]],
+        };)*
+    };
+}
+
+family! {
+    /// Fill, scale, add, cast, activations, the gradient of a mean square.
+    ELEMENTWISE = "elementwise";
+    /// Layer normalisation of rows.
+    LAYER_NORM = "layer_norm";
+    /// Sums over the rows of a matrix.
+    COLUMNS = "columns";
+    /// Softmax cross-entropy with its gradient.
+    CROSS_ENTROPY = "cross_entropy";
+    /// Token and position embedding.
+    EMBEDDING = "embedding";
+    /// The mean of squared differences.
+    MSE = "mse";
+    /// AdamW and SGD over all parameters.
+    OPTIMIZER = "optimizer";
+    /// The norm of all gradients.
+    NORM = "norm";
+}
+
 /// Every family.
-pub const ALL: &[&Family] = &[];
+pub static ALL: &[&Family] =
+    &[&ELEMENTWISE, &LAYER_NORM, &COLUMNS, &CROSS_ENTROPY, &EMBEDDING, &MSE, &OPTIMIZER, &NORM];

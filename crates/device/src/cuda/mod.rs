@@ -1,6 +1,7 @@
 //! NVIDIA GPUs: one context, three streams, loaded kernels, cuBLASLt, and host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without any of them.
+#![allow(unsafe_code)] // asking the driver what a device is
 
 mod availability;
 mod blas;
@@ -18,7 +19,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, result};
 
 pub use availability::{Found, Unavailable, availability};
 pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there};
@@ -27,10 +28,12 @@ pub use launch::Launch;
 pub use ledger::Ledger;
 pub use profile::{TimedCall, Work};
 pub(crate) use staging::{FETCH_BYTES, Fetch};
+pub use streams::WaitGuard;
 pub(crate) use streams::{Point, Streams};
 
 use crate::device::{Description, Kind};
-use error::{Named, Result};
+pub(crate) use error::Named;
+use error::Result;
 use streams::EventPool;
 
 /// What a GPU device has besides its allocator.
@@ -54,7 +57,7 @@ impl Cuda {
         let after_context = ledger::used(&context)?;
         let streams = Arc::new(Streams::new(&context)?);
         let events = EventPool::new(&context, false);
-        let description = describe(&context)?;
+        let description = describe(ordinal)?;
         let modules = modules::Modules::load(&context, &architecture(description.compute_capability))?;
         let blas = blas::Blas::new()?;
         let staging = staging::Staging::new(&context, &events)?;
@@ -75,21 +78,31 @@ impl Cuda {
     }
 }
 
-fn describe(context: &CudaContext) -> Result<Description> {
+/// What GPU `ordinal` is, without making a context on it. Errors: no such GPU.
+pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
-    let attribute = |which| context.attribute(which).named("cuDeviceGetAttribute");
-    let number = |value: i32| u32::try_from(value).unwrap_or(0);
-    let (major, minor) = context.compute_capability().named("cuDeviceGetAttribute")?;
-    let model = context.name().named("cuDeviceGetName")?;
+    result::init().named("cuInit")?;
+    let device = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).named("cuDeviceGet")?;
+    let number = |which| {
+        // SAFETY: the device was given out above.
+        let value = unsafe { result::device::get_attribute(device, which) }.named("cuDeviceGetAttribute")?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    };
+    let model = result::device::get_name(device).named("cuDeviceGetName")?;
+    // SAFETY: the device was given out above.
+    let total_bytes = unsafe { result::device::total_mem(device) }.named("cuDeviceTotalMem")? as u64;
     let driver = availability::driver_version();
     let (nvrtc_major, nvrtc_minor) = compile::compiler_version();
     Ok(Description {
         kind: Kind::Cuda,
-        name: format!("cuda:{}", context.ordinal()),
+        name: format!("cuda:{ordinal}"),
         model,
-        total_bytes: context.mem_get_info().named("cuMemGetInfo")?.1 as u64,
-        compute_capability: (number(major), number(minor)),
-        multiprocessors: number(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?),
+        total_bytes,
+        compute_capability: (
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         libraries: format!(
             "driver {}.{}, NVRTC {nvrtc_major}.{nvrtc_minor}, cuBLASLt {}",
             driver / 1000,
@@ -105,8 +118,5 @@ pub fn prepare_kernels(
     ordinal: usize,
     progress: &dyn Fn(usize, usize),
 ) -> std::result::Result<(), CudaError> {
-    let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
-    let (major, minor) = context.compute_capability().named("cuDeviceGetAttribute")?;
-    let capability = (u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0));
-    modules::images(&architecture(capability), progress).map(drop)
+    modules::images(&architecture(describe(ordinal)?.compute_capability), progress).map(drop)
 }

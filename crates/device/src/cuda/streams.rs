@@ -4,10 +4,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{self, CudaContext, result, sys};
 
-use super::error::{Named, Result};
+use super::error::{CudaError, Named, Result};
 use crate::stream::StreamKind;
 
 /// One driver stream for each logical one.
@@ -41,11 +42,6 @@ impl Streams {
         let kind = StreamKind::ALL.into_iter().find(|kind| kind.handle() == stream);
         self.handle(kind.unwrap_or(StreamKind::Compute))
     }
-
-    pub(crate) fn synchronize(&self, kind: StreamKind) -> Result<()> {
-        // SAFETY: the handle was made in `new` and lives as long as `self`.
-        unsafe { result::stream::synchronize(self.handle(kind)) }.named("cuStreamSynchronize")
-    }
 }
 
 impl Drop for Streams {
@@ -64,11 +60,19 @@ impl std::fmt::Debug for Streams {
     }
 }
 
+/// Told how long a wait has lasted, says why it should end, if it should.
+pub type WaitGuard = Rc<dyn Fn(Duration) -> Option<String>>;
+
+/// A guarded wait asks the driver again and again this long,
+const SPIN: Duration = Duration::from_micros(50);
+/// and after that so often, and the guard besides.
+const PAUSE: Duration = Duration::from_micros(50);
+
 /// Driver events that wait to be used again.
-#[derive(Debug)]
 pub(crate) struct EventPool {
     context: Arc<CudaContext>,
     flags: sys::CUevent_flags,
+    guard: RefCell<Option<WaitGuard>>,
     idle: RefCell<Vec<sys::CUevent>>,
 }
 
@@ -79,7 +83,17 @@ impl EventPool {
             true => sys::CUevent_flags_enum::CU_EVENT_DEFAULT,
             false => sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING,
         };
-        Rc::new(EventPool { context: Arc::clone(context), flags, idle: RefCell::default() })
+        Rc::new(EventPool {
+            context: Arc::clone(context),
+            flags,
+            guard: RefCell::default(),
+            idle: RefCell::default(),
+        })
+    }
+
+    /// From now on waits ask `guard`.
+    pub(crate) fn set_guard(&self, guard: Option<WaitGuard>) {
+        *self.guard.borrow_mut() = guard;
     }
 
     /// Marks the end of the work that `stream` has been given so far.
@@ -93,6 +107,12 @@ impl EventPool {
         // SAFETY: event and stream are of this context and alive.
         unsafe { result::event::record(event, stream) }.named("cuEventRecord")?;
         Ok(point)
+    }
+}
+
+impl std::fmt::Debug for EventPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventPool")
     }
 }
 
@@ -114,10 +134,37 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Waits on the host.
-    pub(crate) fn wait(&self) -> Result<()> {
+    /// Whether the work before it is over. Errors: what failed in that work.
+    pub(crate) fn is_over(&self) -> Result<bool> {
         // SAFETY: the event is alive as long as `self`.
-        unsafe { result::event::synchronize(self.event) }.named("cuEventSynchronize")
+        match unsafe { result::event::query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(driver::DriverError(sys::cudaError_enum::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(error).named("cuEventQuery"),
+        }
+    }
+
+    /// Waits on the host. With a guard it looks now and then whether waiting still makes sense: work that waits for another
+    /// rank may never end. Errors: what failed in that work, what the guard says.
+    pub(crate) fn wait(&self) -> Result<()> {
+        let guard = self.pool.guard.borrow().clone();
+        let Some(guard) = guard else {
+            // SAFETY: the event is alive as long as `self`.
+            return unsafe { result::event::synchronize(self.event) }.named("cuEventSynchronize");
+        };
+        let began = Instant::now();
+        while !self.is_over()? {
+            match began.elapsed() {
+                waited if waited < SPIN => std::hint::spin_loop(),
+                waited => {
+                    if let Some(text) = guard(waited) {
+                        return Err(CudaError { call: "waiting for the device", code: 0, text });
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Makes `stream` wait.
