@@ -3,8 +3,9 @@
 
 mod common;
 
+use common::devices::gpu;
 use common::runs::{GPT, MLP, config, train_in};
-use memory::Statistics;
+use memory::{Category, Statistics};
 use telemetry::{RankStatistics, Statistic};
 use trainer::{DeviceChoice, Placement, Setup, TrainReport, plan};
 
@@ -57,6 +58,48 @@ fn the_plan_is_the_run() {
             let plan = plan(&setup, ran.rank).unwrap();
             assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
             assert!(plan.statistics.allocated() > 0);
+        }
+    }
+}
+
+/// The same on a GPU, where there is one: its plan, made on an imitation of it, is the run; and the host differs from both
+/// by workspaces alone.
+#[test]
+fn the_plan_of_a_gpu_is_its_run() {
+    if !gpu() {
+        return;
+    }
+    let table: &[(&str, &[&str])] = &[
+        (MLP, &[]),
+        (MLP, &["model.activation=gelu", "train.micro_batches=4"]),
+        (MLP, &["precision.compute=bf16", "optim.kind=adamw"]),
+        (GPT, &[]),
+        (GPT, &["model.width=256", "model.context=128", "train.micro_batch=4", "train.steps=3"]),
+        (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "train.steps=3"]),
+        (
+            GPT,
+            &[
+                "model.width=256",
+                "model.heads=4",
+                "precision.compute=bf16",
+                "memory.allocator=backend:native",
+            ],
+        ),
+        (GPT, &["model.width=256", "memory.allocator=roundup_power2_divisions:4", "checkpoint.every=2"]),
+        (GPT, &["optim.kind=sgd", "train.steps=1", "memory.allocator=max_split_size_mb:20"]),
+    ];
+    for (text, overrides) in table {
+        let setup = Setup::new(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
+        let report = run(text, overrides, DeviceChoice::Cuda);
+        let (ran, plan) = (&report.ranks[0], plan(&setup, 0).unwrap());
+        assert_eq!(figures_of(ran), planned(&plan.statistics), "{overrides:?}");
+        if overrides.contains(&"precision.compute=bf16") {
+            continue;
+        }
+        let host = run(text, &[overrides, &["parallel.data=1"][..]].concat(), DeviceChoice::Cpu);
+        for category in Category::ALL.into_iter().filter(|category| *category != Category::Workspace) {
+            let statistic = Statistic::LiveBytes(category);
+            assert_eq!(host.ranks[0].get(statistic), ran.get(statistic), "{statistic:?} of {overrides:?}");
         }
     }
 }

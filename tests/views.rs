@@ -47,7 +47,7 @@ for e in reversed(trace):
         assert e['addr'] not in live
         live.add(e['addr'])
 assert {'parameter', 'gradient', 'optimizer_state', 'activation', 'unknown'} <= categories, categories
-assert any('h.1' in m and 'mlp_fc' in m for m in modules), modules
+assert any('h.1' in m and 'mlp' in m for m in modules), modules
 assert len(steps) >= 6, steps
 print(allocated)
 "#;
@@ -63,7 +63,7 @@ fn a_run_writes_views_that_agree_with_its_statistics() {
         let table = std::fs::read_to_string(path("txt")).unwrap();
         assert!(table.contains("| Allocated memory") && table.contains("reserved over allocated"));
         let page = std::fs::read_to_string(path("html")).unwrap();
-        assert!(page.contains("<svg") && page.contains("h.*.mlp_fc") && !page.contains("http"));
+        assert!(page.contains("<svg") && page.contains("h.*.mlp") && !page.contains("http"));
         let pickle = path("pickle");
         let Some(output) = python(&["-c", CHECK, pickle.to_str().unwrap()]) else {
             println!("no python3: the snapshot was not read");

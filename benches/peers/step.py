@@ -1,68 +1,166 @@
-"""The training step of benches/step.rs in PyTorch, eager, on the CPU.
+"""The same training step in Plimsoll and in PyTorch, one after the other on one machine, and the ratios.
 
-python3 step.py LAYERS HEADS WIDTH CONTEXT VOCABULARY MICRO_BATCH MICRO_BATCHES STEPS WARM_UP
-prints PyTorch's version and the median step in seconds.
+    python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch 64]
+        [--device cuda|cpu] [--variants eager,compile] [--steps 20] [--warm-up 5]
+
+A GPT-2 on random tokens, one micro-batch a step, AdamW (fused), clipping at 1.0. On a GPU both compute in bf16 with f32
+master weights (PyTorch: autocast); on the CPU both in f32. Plimsoll is measured before and after PyTorch: the machine may
+have changed in between, and the slower of its two runs is the one that is compared.
 """
 
+import argparse
+import json
 import statistics
+import subprocess
 import sys
 import time
 
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-layers, heads, width, context, vocabulary, micro_batch, micro_batches, steps, warm_up = map(int, sys.argv[1:])
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn_qkv, self.attn_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        batch, time_, _ = x.shape
-        q, k, v = (
-            part.view(batch, time_, heads, width // heads).transpose(1, 2)
-            for part in self.attn_qkv(self.ln_1(x)).split(width, dim=2)
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attn_proj(mixed.transpose(1, 2).reshape(batch, time_, width))
-        return x + self.mlp_proj(F.gelu(self.mlp_fc(self.ln_2(x)), approximate="tanh"))
+MODELS = {  # layers, heads, width, context, vocabulary, micro-batch: as in `plimsoll bench step`
+    "small": (4, 4, 128, 128, 256, 32),
+    "gpt2-124m": (12, 12, 768, 1024, 50304, 64),
+    "gpt2-355m": (24, 16, 1024, 1024, 50304, 32),
+    "gpt2-1558m": (48, 25, 1600, 1024, 50304, 16),
+}
 
 
-class Gpt(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block() for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width)
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plimsoll", help="the program; without it PyTorch is measured alone")
+    parser.add_argument("--model", choices=MODELS, default="gpt2-124m")
+    parser.add_argument("--micro-batch", type=int)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--variants", default="eager,compile")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warm-up", type=int, default=5)
+    given = parser.parse_args()
+    given.micro_batch = given.micro_batch or MODELS[given.model][-1]
+    return given
 
-    def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        logits = self.ln_f(x) @ self.wte.weight.t()
-        return F.cross_entropy(logits.view(-1, vocabulary), targets.reshape(-1))
+
+def plimsoll(given):
+    """Seconds of the median step, and the whole answer."""
+    command = [given.plimsoll, "bench", "step", "--json", "--model", given.model, "--device", given.device]
+    command += ["--micro-batch", str(given.micro_batch), "--steps", str(given.steps), "--warm-up", str(given.warm_up)]
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return answer["seconds"], answer
 
 
-torch.manual_seed(1)
-model = Gpt()
-for parameter in model.parameters():
-    if parameter.dim() == 2:
-        nn.init.normal_(parameter, std=0.02)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-times = []
-for step in range(warm_up + steps):
-    tokens = torch.randint(vocabulary, (micro_batches, micro_batch, context + 1))
-    began = time.perf_counter()
-    optimizer.zero_grad(set_to_none=True)
-    for part in tokens:
-        (model(part[:, :-1], part[:, 1:]) / micro_batches).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    if step >= warm_up:
+def model(torch, layers, heads, width, context, vocabulary):
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.attn_qkv, self.attn_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            batch, time_, _ = x.shape
+            q, k, v = (
+                part.view(batch, time_, heads, width // heads).transpose(1, 2)
+                for part in self.attn_qkv(self.ln_1(x)).split(width, dim=2)
+            )
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.attn_proj(mixed.transpose(1, 2).reshape(batch, time_, width))
+            return x + self.mlp_proj(F.gelu(self.mlp_fc(self.ln_2(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.ln_f = nn.LayerNorm(width)
+
+        def forward(self, tokens, targets):
+            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+            for block in self.blocks:
+                x = block(x)
+            logits = F.linear(self.ln_f(x), self.wte.weight)
+            return F.cross_entropy(logits.view(-1, vocabulary), targets.reshape(-1))
+
+    torch.manual_seed(1)
+    gpt = Gpt()
+    for parameter in gpt.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=0.02)
+    return gpt
+
+
+def pytorch(given, variant):
+    """Seconds of the median step, and the peaks of its allocator."""
+    import torch
+
+    layers, heads, width, context, vocabulary, _ = MODELS[given.model]
+    on_gpu = given.device == "cuda"
+    gpt = model(torch, layers, heads, width, context, vocabulary).to(given.device)
+    run = torch.compile(gpt) if variant == "compile" else gpt
+    optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    wait = torch.cuda.synchronize if on_gpu else (lambda: None)
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(given.warm_up + given.steps):
+        tokens = torch.randint(vocabulary, (given.micro_batch, context + 1), device=given.device)
+        wait()
+        began = time.perf_counter()
+        with torch.autocast(given.device, torch.bfloat16, enabled=on_gpu):
+            loss = run(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        wait()
         times.append(time.perf_counter() - began)
-print(torch.__version__, statistics.median(times))
+    peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (0, 0)
+    return statistics.median(times[given.warm_up :]), peaks
+
+
+def main():
+    given = arguments()
+    tokens = given.micro_batch * MODELS[given.model][3]
+
+    def line(name, seconds, allocated, reserved, ours=None):
+        text = f"{name:<28} {1e3 * seconds:9.2f} ms {tokens / seconds:11,.0f} tokens/s"
+        if allocated:
+            text += f"   peak {allocated / 1e9:6.2f} GB allocated, {reserved / 1e9:6.2f} GB reserved"
+        print(text + (f"   Plimsoll is {seconds / ours:.3f} times as fast" if ours else ""), flush=True)
+
+    ours = []
+
+    def own(when):
+        seconds, answer = plimsoll(given)
+        ours.append(seconds)
+        line(f"Plimsoll, {when}", seconds, answer["peak_allocated_bytes"], answer["peak_reserved_bytes"])
+        return answer
+
+    if given.plimsoll:
+        answer = own("before")
+        print(f"on {answer['device']}: {given.model}, micro-batch {given.micro_batch}", flush=True)
+    theirs = []
+    for variant in filter(None, given.variants.split(",")):
+        # Each in a process of its own: its memory is then its own too.
+        command = [sys.executable, "-c", CHILD.format(path=__file__)]
+        found = subprocess.run(
+            command, input=json.dumps([vars(given), variant]), check=True, capture_output=True, text=True
+        ).stdout.splitlines()[-1]
+        theirs.append((variant, *json.loads(found)))
+    if given.plimsoll:
+        own("after")
+    for variant, version, seconds, (allocated, reserved) in theirs:
+        line(f"PyTorch {version}, {variant}", seconds, allocated, reserved, max(ours, default=None))
+
+
+CHILD = """
+import argparse, importlib.util, json, sys
+specification = importlib.util.spec_from_file_location("step", "{path}")
+step = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(step)
+given, variant = json.load(sys.stdin)
+import torch
+print(json.dumps([torch.__version__, *step.pytorch(argparse.Namespace(**given), variant)]))
+"""
+
+if __name__ == "__main__":
+    main()

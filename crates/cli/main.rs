@@ -2,6 +2,7 @@
 
 mod bench_allocator;
 mod bench_collective;
+mod bench_step;
 mod replay;
 mod sample;
 mod train;
@@ -42,6 +43,8 @@ enum Bench {
     Allocator(bench_allocator::BenchAllocatorArgs),
     /// Time and bandwidth of every collective by message size, between threads or, under mpirun, processes
     Collective(bench_collective::BenchCollectiveArgs),
+    /// Time of a training step, and on a GPU where in it the time goes
+    Step(bench_step::BenchStepArgs),
 }
 
 fn main() -> ExitCode {
@@ -55,5 +58,6 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
         Command::Bench(Bench::Collective(arguments)) => bench_collective::run(&arguments),
+        Command::Bench(Bench::Step(arguments)) => bench_step::run(&arguments),
     }
 }

@@ -23,7 +23,8 @@ pub(crate) struct Arguments {
     /// Ranks, as threads of this process; must be parallel.data × parallel.pipeline, which is also the default.
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
-    /// What to compute on: cpu, meta (nothing: memory is counted and no number computed), or auto, which is cpu here.
+    /// What to compute on: cpu, cuda (an NVIDIA GPU), meta (nothing: memory is counted and no number computed), or auto: the
+    /// GPU where there is one.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
     /// Where the run's files go [default: runs/<configuration>-<time>].

@@ -50,7 +50,8 @@ pub(crate) fn workplace() -> tempfile::TempDir {
 /// A command in `directory` without what a launcher or a user may have set here.
 fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(directory).stdin(Stdio::null());
+    // What is tested here is tested on the CPU, also where there is a GPU.
+    command.current_dir(directory).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "");
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
         command.env_remove(variable);
     }

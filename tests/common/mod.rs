@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
+pub(crate) mod devices;
 pub(crate) mod jobs;
 pub(crate) mod runs;
 

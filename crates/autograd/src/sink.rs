@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use device::{Category, Request};
+use device::{Category, DType, Request};
 use tensor::Tensor;
 use tensor::ops::GradientTarget;
 
@@ -14,7 +14,7 @@ pub type Target = GradientTarget;
 
 /// Gives gradients their place and hears when they are there.
 pub trait GradientSink {
-    /// Where the gradient of this use goes: a tensor of the weight's shape.
+    /// Where the gradient of this use goes: an f32 tensor of the weight's shape.
     fn target(&mut self, weight: &Weight) -> Result<Target>;
 
     /// The gradient of this use is complete for this backward pass: the hook.
@@ -70,7 +70,7 @@ impl GradientSink for Gradients {
         }
         let like = weight.tensor();
         let request = Request::new(Category::Gradient, "gradient");
-        let tensor = Tensor::empty(like.device(), like.shape(), like.dtype(), request)?;
+        let tensor = Tensor::empty(like.device(), like.shape(), DType::F32, request)?;
         self.tensors.insert(weight.use_id(), tensor.clone());
         Ok(Target { tensor, accumulate: false })
     }

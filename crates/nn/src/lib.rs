@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use autograd::{Gradients, Tape, Var};
-//! use device::{Category, Device, DeviceOptions};
+//! use device::{Category, DType, Device, DeviceOptions};
 //! use nn::layers::{Activation, Linear};
 //! use nn::{Init, Parameters};
 //! use tensor::Tensor;
@@ -28,7 +28,7 @@
 //! }
 //!
 //! let device = Device::cpu(0, &DeviceOptions::default())?;
-//! let mut parameters = Parameters::new(&device, 1);
+//! let mut parameters = Parameters::new(&device, 1, DType::F32);
 //! let model = TwoLayers::new(&mut parameters)?;
 //! let x = Tensor::from_host(&device, &[0.5f32; 6], [2, 3], Category::Input)?;
 //! let y = Tensor::from_host(&device, &[1.0f32; 2], [2, 1], Category::Input)?;

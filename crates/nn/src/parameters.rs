@@ -20,6 +20,8 @@ pub struct Parameter {
     pub tensor: Tensor,
     /// Whether weight decay applies: to matrices, not to biases and normalisation.
     pub decay: bool,
+    /// How it starts.
+    pub init: Init,
 }
 
 /// One use of a parameter by one operator.
@@ -36,14 +38,15 @@ pub struct Use {
 pub struct Parameters {
     device: Device,
     seed: u64,
+    dtype: DType,
     list: Vec<Parameter>,
     uses: Vec<Use>,
 }
 
 impl Parameters {
-    /// None yet; initial values will come from `seed`.
-    pub fn new(device: &Device, seed: u64) -> Self {
-        Parameters { device: device.clone(), seed, list: Vec::new(), uses: Vec::new() }
+    /// None yet; initial values will come from `seed`, rounded to `dtype`: f32 or bf16.
+    pub fn new(device: &Device, seed: u64, dtype: DType) -> Self {
+        Parameters { device: device.clone(), seed, dtype, list: Vec::new(), uses: Vec::new() }
     }
 
     /// Makes a parameter and its first use. Errors: out of memory, or a name that exists.
@@ -60,11 +63,11 @@ impl Parameters {
         let shape = shape.into();
         let request = Request::new(Category::Parameter, "parameter");
         let scope = self.device.module(name);
-        let tensor = Tensor::empty(&self.device, shape, DType::F32, request)?;
+        let tensor = Tensor::empty(&self.device, shape, self.dtype, request)?;
         drop(scope);
         init.fill(&tensor, self.seed, name)?;
         let decay = shape.dims().len() >= 2;
-        self.list.push(Parameter { name: name.to_owned(), tensor, decay });
+        self.list.push(Parameter { name: name.to_owned(), tensor, decay, init });
         Ok(ParameterId(self.list.len() - 1))
     }
 
@@ -79,6 +82,18 @@ impl Parameters {
         let id = UseId(self.uses.len() as u32);
         self.uses.push(Use { id, parameter });
         Weight::new(self.list[parameter.0].tensor.clone(), id)
+    }
+
+    /// Gives `target`, of a parameter's shape and f32 or bf16, the parameter's initial values: those of an f32 master
+    /// are not rounded to the parameter's type.
+    pub fn fill_initial(&self, parameter: ParameterId, target: &Tensor) -> Result<()> {
+        let Parameter { name, init, .. } = &self.list[parameter.0];
+        Ok(init.fill(target, self.seed, name)?)
+    }
+
+    /// The type of their values.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// The parameters in the order of their making.

@@ -1,7 +1,7 @@
 //! AdamW and SGD over a list of parameters.
 
 use device::{Category, DType, Device, Request};
-use tensor::ops::{adamw, sgd};
+use tensor::ops::{Table, adamw, sgd};
 use tensor::{Result, Tensor};
 
 use crate::norm::GradientNorm;
@@ -11,7 +11,7 @@ use crate::norm::GradientNorm;
 pub struct Slot {
     /// Its name.
     pub name: String,
-    /// Its values, updated in place.
+    /// Its values, f32 or bf16, updated in place.
     pub weight: Tensor,
     /// Whether weight decay applies to it.
     pub decay: bool,
@@ -39,7 +39,8 @@ pub enum Kind {
 /// The optimizer's tensors for one parameter.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The weight in f32, which is what is updated; that of an f32 parameter is the parameter itself, in one storage.
+    /// The weight in f32, which is what is updated. That of an f32 parameter is the parameter itself, in one storage; that of
+    /// a bf16 parameter is a tensor of its own, 0 until the caller fills it, whose rounding every update writes to the weight.
     pub master: Tensor,
     /// AdamW's first moment, SGD's velocity.
     pub first: Option<Tensor>,
@@ -54,11 +55,13 @@ pub struct Optimizer {
     weight_decay: f32,
     slots: Vec<Slot>,
     states: Vec<State>,
+    /// Where all of that is.
+    table: Table,
     steps: u32,
 }
 
 impl Optimizer {
-    /// State of zeros for every slot. Errors: out of memory.
+    /// State of zeros for every slot, masters included where they are not the weights. Errors: out of memory.
     pub fn new(device: &Device, slots: &[Slot], kind: Kind, weight_decay: f32) -> Result<Self> {
         let zeros = |slot: &Slot, operator: &'static str| {
             let _scope = device.module(&slot.name);
@@ -70,15 +73,20 @@ impl Optimizer {
             )
         };
         let state = |slot: &Slot| -> Result<State> {
+            let master = match slot.weight.dtype() {
+                DType::F32 => slot.weight.clone(),
+                _ => zeros(slot, "optimizer.master")?,
+            };
             let (first, second) = match kind {
                 Kind::AdamW { .. } => (Some(zeros(slot, "adamw.first")?), Some(zeros(slot, "adamw.second")?)),
                 Kind::Sgd { momentum: 0.0 } => (None, None),
                 Kind::Sgd { .. } => (Some(zeros(slot, "sgd.velocity")?), None),
             };
-            Ok(State { master: slot.weight.clone(), first, second })
+            Ok(State { master, first, second })
         };
         let states = slots.iter().map(state).collect::<Result<Vec<_>>>()?;
-        Ok(Optimizer { kind, weight_decay, slots: slots.to_vec(), states, steps: 0 })
+        let table = Table::of_parameters(device, slots.len())?;
+        Ok(Optimizer { kind, weight_decay, slots: slots.to_vec(), states, table, steps: 0 })
     }
 
     /// One update from `gradients`, one per slot in order, each multiplied by the norm's clipping factor if given.
@@ -94,13 +102,13 @@ impl Optimizer {
             Kind::AdamW { beta1, beta2, epsilon } => {
                 let weight_decay = self.weight_decay;
                 let hyper = adamw::Hyper { learning_rate, beta1, beta2, epsilon, weight_decay, step };
-                adamw::step(&self.adamw_items(gradients), &hyper, factor)?;
+                adamw::step(&self.table, &self.adamw_items(gradients), &hyper, factor)?;
             }
             Kind::Sgd { momentum } => {
                 let first_step = step == 1;
                 let hyper =
                     sgd::Hyper { learning_rate, momentum, weight_decay: self.weight_decay, first_step };
-                sgd::step(&self.sgd_items(gradients), &hyper, factor)?;
+                sgd::step(&self.table, &self.sgd_items(gradients), &hyper, factor)?;
             }
         }
         self.steps = step;
@@ -111,18 +119,21 @@ impl Optimizer {
         let slots = self.slots.iter().zip(&self.states).zip(gradients);
         let item = |((slot, state), gradient): ((&'a Slot, &'a State), &'a Tensor)| {
             let (first, second) = (state.first.as_ref()?, state.second.as_ref()?);
-            Some(adamw::Item { weight: &state.master, gradient, first, second, decay: slot.decay })
+            let (weight, compute) = (&state.master, compute(slot));
+            Some(adamw::Item { weight, gradient, first, second, compute, decay: slot.decay })
         };
         slots.filter_map(item).collect()
     }
 
     fn sgd_items<'a>(&'a self, gradients: &'a [Tensor]) -> Vec<sgd::Item<'a>> {
-        let item = |(state, gradient): (&'a State, &'a Tensor)| sgd::Item {
+        let slots = self.slots.iter().zip(&self.states).zip(gradients);
+        let item = |((slot, state), gradient): ((&'a Slot, &'a State), &'a Tensor)| sgd::Item {
             weight: &state.master,
             gradient,
             momentum: state.first.as_ref(),
+            compute: compute(slot),
         };
-        self.states.iter().zip(gradients).map(item).collect()
+        slots.map(item).collect()
     }
 
     /// What it updates.
@@ -144,4 +155,9 @@ impl Optimizer {
     pub fn resume_at(&mut self, steps: u32) {
         self.steps = steps;
     }
+}
+
+/// The weight where it is not its own master.
+fn compute(slot: &Slot) -> Option<&Tensor> {
+    (slot.weight.dtype() != DType::F32).then_some(&slot.weight)
 }

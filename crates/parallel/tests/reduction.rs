@@ -3,7 +3,7 @@
 
 use autograd::{GradientSink, Weight};
 use collective::{Communicator, threads};
-use device::{Category, Device, DeviceOptions, StreamKind};
+use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use nn::{Init, Parameters};
 use parallel::data::{GradientReduction, Lanes, ReductionOptions, tree_all_reduce};
 use parallel::{ParallelError, Result};
@@ -36,7 +36,7 @@ const SHAPES: [usize; 4] = [5, 300, 128, 1000];
 
 /// Four parameters, the first of which is used twice.
 fn parameters(device: &Device) -> (Parameters, Vec<Weight>) {
-    let mut parameters = Parameters::new(device, 1);
+    let mut parameters = Parameters::new(device, 1, DType::F32);
     let mut uses: Vec<_> = (0..SHAPES.len())
         .map(|i| parameters.create(&format!("p{i}"), [SHAPES[i]], Init::Constant(0.0)).unwrap())
         .collect();

@@ -7,7 +7,7 @@
 //! ```
 //! use collective::{Communicator, Traffic};
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
-//! use telemetry::{RankStatistics, Sources, gather, table::memory_table};
+//! use telemetry::{DriverAccount, RankStatistics, Sources, gather, table::memory_table};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
 //! allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter))?;
@@ -16,6 +16,7 @@
 //!     live: allocator.category_bytes(),
 //!     at_peak: allocator.peak_category_bytes(),
 //!     traffic: Traffic::default(),
+//!     driver: DriverAccount::default(),
 //! };
 //! let mut communicator = Communicator::solo();
 //! let own = RankStatistics::take(communicator.rank(), "box", "cpu", &sources);
@@ -39,5 +40,5 @@ pub mod units;
 
 pub use error::{Result, TelemetryError};
 pub use progress::Progress;
-pub use rank_statistics::{RankStatistics, Sources, gather, host_name};
+pub use rank_statistics::{DriverAccount, RankStatistics, Sources, gather, host_name};
 pub use statistic::{Statistic, Unit};

@@ -25,6 +25,26 @@ pub struct Sources<'a> {
     pub at_peak: CategoryBytes,
     /// What the data planes have moved.
     pub traffic: Traffic,
+    /// What the device's driver says.
+    pub driver: DriverAccount,
+}
+
+/// Bytes that are used on a device, as its driver says, and what accounts for them beside the allocator. All 0 where
+/// there is no driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverAccount {
+    /// See [`Statistic::ContextBytes`].
+    pub context: u64,
+    /// See [`Statistic::ModuleBytes`].
+    pub modules: u64,
+    /// See [`Statistic::WarmUpBytes`].
+    pub warm_up: u64,
+    /// See [`Statistic::DriverUsedBytes`].
+    pub used: u64,
+    /// See [`Statistic::UnaccountedBytes`].
+    pub unaccounted: u64,
+    /// See [`Statistic::UnaccountedGrowthBytes`].
+    pub unaccounted_growth: u64,
 }
 
 /// The values of one rank at one moment.
@@ -130,6 +150,12 @@ fn value(statistic: Statistic, sources: &Sources<'_>) -> u64 {
         Statistic::BytesSent => return sources.traffic.total().bytes_sent,
         Statistic::BytesReceived => return sources.traffic.total().bytes_received,
         Statistic::CollectiveCalls => return sources.traffic.total().calls,
+        Statistic::ContextBytes => return sources.driver.context,
+        Statistic::ModuleBytes => return sources.driver.modules,
+        Statistic::WarmUpBytes => return sources.driver.warm_up,
+        Statistic::DriverUsedBytes => return sources.driver.used,
+        Statistic::UnaccountedBytes => return sources.driver.unaccounted,
+        Statistic::UnaccountedGrowthBytes => return sources.driver.unaccounted_growth,
         Statistic::LiveBytes(category) => return sources.live.get(category),
         Statistic::PeakBytes(category) => return sources.at_peak.get(category),
     };

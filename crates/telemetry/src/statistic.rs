@@ -95,6 +95,19 @@ statistics! {
     BytesReceived "bytes_received" Bytes,
     /// Calls of the data plane.
     CollectiveCalls "collective_calls" Count,
+    /// Used on the device, as its driver says, when the context was made: the context, and what other processes had.
+    /// 0 where there is no driver.
+    ContextBytes "context_bytes" Bytes,
+    /// What loaded kernels and library handles then took.
+    ModuleBytes "module_bytes" Bytes,
+    /// What the first step made drivers and libraries take besides.
+    WarmUpBytes "warm_up_bytes" Bytes,
+    /// Used on the device at the end, as its driver says.
+    DriverUsedBytes "driver_used_bytes" Bytes,
+    /// That, less context, modules, warm-up and reserved: what nothing accounts for. 0 where it would be negative.
+    UnaccountedBytes "unaccounted_bytes" Bytes,
+    /// How much more that is than after the second step.
+    UnaccountedGrowthBytes "unaccounted_growth_bytes" Bytes,
 }
 
 impl Statistic {

@@ -45,6 +45,34 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
     text
 }
 
+/// What accounts for the bytes that the drivers say are used.
+const ACCOUNT: [Statistic; 6] = [
+    Statistic::ContextBytes,
+    Statistic::ModuleBytes,
+    Statistic::WarmUpBytes,
+    Statistic::ReservedBytes,
+    Statistic::UnaccountedBytes,
+    Statistic::DriverUsedBytes,
+];
+
+/// A line by rank with the bytes that the driver of its device says are used, and what accounts for them; empty where no
+/// device has a driver.
+pub fn device_table(ranks: &[RankStatistics]) -> String {
+    if ranks.iter().all(|rank| rank.get(Statistic::DriverUsedBytes) == 0) {
+        return String::new();
+    }
+    let titles = ["context", "modules", "warm-up", "reserved", "unaccounted", "used, says the driver"];
+    let mut header = vec!["rank".to_owned()];
+    header.extend(titles.map(str::to_owned));
+    let row = |rank: &RankStatistics| {
+        let mut row = vec![rank.rank.to_string()];
+        row.extend(ACCOUNT.map(|statistic| exact(statistic, rank.get(statistic))));
+        row
+    };
+    let rows: Vec<_> = std::iter::once(header).chain(ranks.iter().map(row)).collect();
+    format!("device by rank\n{}", aligned(&rows, 1, &[1]))
+}
+
 /// A line for every statistic that is not zero everywhere: its value for one rank, or its maximum and minimum
 /// with the ranks that have them.
 pub fn full_table(ranks: &[RankStatistics]) -> String {

@@ -8,8 +8,8 @@ use collective::{Communicator, Operation, Traffic};
 use memory::drivers::Counting;
 use memory::{Allocator, Category, Settings, Stream, Tag};
 use proptest::prelude::*;
-use telemetry::table::{full_table, memory_table};
-use telemetry::{RankStatistics, Sources, Statistic, TelemetryError, Unit, gather};
+use telemetry::table::{device_table, full_table, memory_table};
+use telemetry::{DriverAccount, RankStatistics, Sources, Statistic, TelemetryError, Unit, gather};
 
 /// An allocator that holds `mebibytes` of parameters and had an activation of as many.
 fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
@@ -25,6 +25,14 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
         traffic,
+        driver: DriverAccount {
+            context: 500,
+            modules: 30,
+            warm_up: 7,
+            used: 1000,
+            unaccounted: 5,
+            unaccounted_growth: 1,
+        },
     };
     RankStatistics::take(rank, host, "cpu", &sources)
 }
@@ -38,6 +46,7 @@ fn exhausted(rank: usize) -> RankStatistics {
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
         traffic: Traffic::default(),
+        driver: DriverAccount::default(),
     };
     RankStatistics::take(rank, "a", "cpu", &sources)
 }
@@ -56,6 +65,12 @@ fn values_are_the_allocators_and_the_wires() {
         (Statistic::InactiveSplitBytes, 0),
         (Statistic::InactiveSplitBlocks, 0),
         (Statistic::Segments, 2),
+        (Statistic::ContextBytes, 500),
+        (Statistic::ModuleBytes, 30),
+        (Statistic::WarmUpBytes, 7),
+        (Statistic::DriverUsedBytes, 1000),
+        (Statistic::UnaccountedBytes, 5),
+        (Statistic::UnaccountedGrowthBytes, 1),
         (Statistic::AllocatedBlocks, 1),
         (Statistic::Allocations, 2),
         (Statistic::Retries, 0),
@@ -219,9 +234,26 @@ driver_allocations                   2 on all             2 on all
 bytes_sent                       100 B on all         100 B on all
 bytes_received                   200 B on all         200 B on all
 collective_calls                     2 on all             2 on all
+context_bytes                    500 B on all         500 B on all
+module_bytes                      30 B on all          30 B on all
+warm_up_bytes                      7 B on all           7 B on all
+driver_used_bytes               1000 B on all        1000 B on all
+unaccounted_bytes                  5 B on all           5 B on all
+unaccounted_growth_bytes           1 B on all           1 B on all
 live_parameter_bytes      48.00 MiB on rank 0  32.00 MiB on rank 1
 at_peak_parameter_bytes   48.00 MiB on rank 0  32.00 MiB on rank 1
 at_peak_activation_bytes  48.00 MiB on rank 0  32.00 MiB on rank 1
 ";
     assert_eq!(full_table(&[statistics(0, "a", 48), statistics(1, "a", 32)]), expected);
+}
+
+#[test]
+fn devices_with_a_driver_have_an_account() {
+    assert_eq!(device_table(&[exhausted(0)]), "");
+    let table = device_table(&[statistics(0, "a", 32), exhausted(1)]);
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[1].ends_with("used, says the driver"), "{table}");
+    let words = lines[3].split_whitespace().map(|word| word.replace(",", ""));
+    let first: Vec<_> = words.filter(|word| word.parse::<u64>().is_ok()).collect();
+    assert_eq!(first, ["0", "500", "30", "7", "67108864", "5", "1000"], "{table}");
 }

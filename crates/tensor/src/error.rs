@@ -44,6 +44,24 @@ pub enum TensorError {
         /// One past the largest.
         limit: usize,
     },
+    /// Another number of tensors than was prepared for.
+    #[error("{operator}: {found} tensors, expected {expected}")]
+    Count {
+        /// The operator.
+        operator: &'static str,
+        /// Those given.
+        found: usize,
+        /// Those prepared for.
+        expected: usize,
+    },
+    /// An array that a kernel cannot count.
+    #[error("{operator}: {size} is more than a kernel can count")]
+    TooLarge {
+        /// The operator.
+        operator: &'static str,
+        /// Rows, columns or blocks.
+        size: usize,
+    },
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),

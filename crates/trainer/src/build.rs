@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, TextOptions, TextSource};
-use device::Device;
+use device::{DType, Device};
 use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
 use nn::{Model, Stage};
 use optim::{Kind, Schedule};
@@ -80,14 +80,22 @@ pub(crate) fn dataset(config: &RunConfig) -> Result<Dataset> {
     }
 }
 
-/// Builds the whole model on `device`.
-pub(crate) fn model(config: &RunConfig, device: &Device) -> Result<Box<dyn Model>> {
+/// The type that activations and weights in use have.
+pub(crate) fn compute_dtype(config: &RunConfig) -> DType {
+    match config.precision.compute {
+        config::Compute::F32 => DType::F32,
+        config::Compute::Bf16 => DType::Bf16,
+    }
+}
+
+/// Builds the whole model on `device`, computing in `dtype`.
+pub(crate) fn model(config: &RunConfig, device: &Device, dtype: DType) -> Result<Box<dyn Model>> {
     let seed = config.train.seed;
     Ok(match &config.model {
         config::Model::Gpt(gpt) => {
             let config::Gpt { layers, heads, width, context, vocabulary } = *gpt;
             let sizes = GptSizes { layers, heads, width, context, vocabulary };
-            Box::new(Gpt::new(device, sizes, &Stage::whole(layers), seed)?)
+            Box::new(Gpt::new(device, sizes, &Stage::whole(layers), seed, dtype)?)
         }
         config::Model::Mlp(mlp) => {
             let activation = match mlp.activation {
@@ -97,7 +105,7 @@ pub(crate) fn model(config: &RunConfig, device: &Device) -> Result<Box<dyn Model
             };
             let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation };
             let layers = sizes.sizes.len().saturating_sub(1);
-            Box::new(Mlp::new(device, &sizes, &Stage::whole(layers), seed)?)
+            Box::new(Mlp::new(device, &sizes, &Stage::whole(layers), seed, dtype)?)
         }
     })
 }

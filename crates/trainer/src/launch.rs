@@ -7,60 +7,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use collective::{Communicator, threads};
-use device::Description;
 use telemetry::RankStatistics;
 use telemetry::log::Log;
 use telemetry::run_files::Summary;
-use telemetry::table::memory_table;
+use telemetry::table::{device_table, memory_table};
 use telemetry::units::{bytes, grouped};
 
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure::{self, Lost};
 use crate::interrupt::Interrupt;
+use crate::placement::{DeviceChoice, Placed};
 use crate::plan::{Plan, plan_all};
 use crate::resume::{self, Found};
 use crate::run::{Outcome, run_rank};
 use crate::run_directory::RunDirectory;
 use crate::startup::Startup;
-use crate::worker::{Placement, Setup};
-
-/// What to compute on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The best that is there.
-    #[default]
-    Auto,
-    /// The host.
-    Cpu,
-    /// Nothing: memory is counted and no number computed.
-    Meta,
-}
-
-impl DeviceChoice {
-    /// From the command line. Errors: a name that is none, or a device that this build does not have.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "auto" => Ok(DeviceChoice::Auto),
-            "cpu" => Ok(DeviceChoice::Cpu),
-            "meta" => Ok(DeviceChoice::Meta),
-            "cuda" => Err(TrainError::Refused(
-                "--device cuda: training on GPUs is not built yet; --device cpu trains on the host"
-                    .to_owned(),
-            )),
-            other => {
-                Err(TrainError::Refused(format!("--device {other}: auto, cpu and meta are the devices")))
-            }
-        }
-    }
-
-    fn placement(self) -> Placement {
-        match self {
-            DeviceChoice::Auto | DeviceChoice::Cpu => Placement::Cpu,
-            DeviceChoice::Meta => Placement::Meta(Description::host()),
-        }
-    }
-}
+use crate::worker::Setup;
 
 /// How to run, apart from what the configuration says.
 #[derive(Clone, Debug, Default)]
@@ -141,11 +104,12 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
 }
 
 /// What a process can check by itself, and the data opened.
-fn prepare(startup: &Startup, config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
+fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
     startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
     let look = || Found::look(&config, options.run_dir.as_deref(), startup.rank() == 0);
     let found = options.resume.then(look).transpose()?;
-    let mut setup = Setup::new(config, options.device.placement())?;
+    let mut setup = Setup { reason, ..Setup::new(config, placement)? };
     if let Some(found) = &found {
         found.apply(&mut setup)?;
     }
@@ -208,11 +172,7 @@ fn launch(
 /// Says what is about to happen, and what it will take.
 fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
     let config = &setup.config;
-    let device = match &setup.placement {
-        Placement::Cpu => "the CPU (this build has no GPU support)",
-        Placement::Meta(_) => "nothing: memory is counted and no number computed",
-    };
-    tracing::info!(ranks = config.world_size(), "computing on {device}");
+    tracing::info!(ranks = config.world_size(), "computing on {}", setup.reason);
     for warning in setup.device.settings.warnings() {
         tracing::warn!("memory.allocator: {warning}");
     }
@@ -263,6 +223,7 @@ fn report(
 impl fmt::Display for TrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", memory_table(&self.ranks))?;
+        write!(f, "{}", device_table(&self.ranks))?;
         match self.unplanned.as_slice() {
             [] => writeln!(f, "Every rank used what was planned, to the byte.")?,
             ranks => writeln!(f, "Not as planned: ranks {ranks:?}.")?,

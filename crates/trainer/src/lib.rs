@@ -11,6 +11,8 @@
 //! # Ok::<(), trainer::TrainError>(())
 //! ```
 
+mod account;
+mod bench;
 mod build;
 pub mod checkpoint;
 pub mod config;
@@ -19,6 +21,7 @@ mod failure;
 mod hash;
 mod interrupt;
 mod launch;
+mod placement;
 mod plan;
 mod resume;
 mod run;
@@ -31,10 +34,12 @@ mod step;
 mod views;
 mod worker;
 
+pub use bench::{BenchOptions, FamilyTime, Rates, StepMeasure, bench_step};
 pub use error::{Result, TrainError};
 pub use interrupt::Interrupt;
-pub use launch::{DeviceChoice, RunOptions, TrainReport, train, train_as};
+pub use launch::{RunOptions, TrainReport, train, train_as};
+pub use placement::{DeviceChoice, Gpus, Placement};
 pub use plan::{Plan, plan};
 pub use sample::{SampleOptions, sample};
 pub use startup::Startup;
-pub use worker::{Placement, Setup, Worker};
+pub use worker::{DEFAULT_ALLOCATOR, Setup, Worker};

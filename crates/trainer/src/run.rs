@@ -1,7 +1,8 @@
 //! What one rank does from start to end.
 
+use std::time::{Duration, Instant};
+
 use collective::Communicator;
-use device::Description;
 use telemetry::log::rank_span;
 use telemetry::run_files::{MetricsWriter, StepMetrics};
 use telemetry::{Progress, RankStatistics, Sources, host_name};
@@ -12,16 +13,20 @@ use crate::error::{Result, TrainError};
 use crate::failure;
 use crate::hash::weights_sha256;
 use crate::launch::RunOptions;
+use crate::placement::Placement;
 use crate::resume;
 use crate::run_directory::RunDirectory;
 use crate::sample::sample_of_run;
 use crate::session::{self, Course, Observer, StepReport};
 use crate::status::{State, Status};
 use crate::views;
-use crate::worker::{Placement, Setup, Worker};
+use crate::worker::{Setup, Worker};
 
 /// Tokens of the sample at the end of a run.
 const SAMPLE_TOKENS: usize = 320;
+
+/// Kernels that come from the cache take less.
+const QUIET_PREPARATION: Duration = Duration::from_millis(500);
 
 /// What a rank brings back; all ranks have the same course, and rank 0 the statistics of all and the sample.
 #[derive(Debug)]
@@ -47,6 +52,7 @@ pub(crate) fn run_rank(
     tracing::info!("rank {rank} of {world_size} on {host}, process {process}, computing on {model}");
     let status = Status::create(&directory.logs(), rank);
     status.observe(&mut communicator);
+    prepare_kernels(setup)?;
     let device = setup.device(rank)?;
     let outcome = Worker::on(device.clone(), setup, communicator).and_then(|mut worker| {
         worker.status = status.clone();
@@ -60,6 +66,18 @@ pub(crate) fn run_rank(
             source: Box::new(error),
         },
     })
+}
+
+/// Compiles the kernels that are not in the cache, and says how far that is where it takes a while.
+pub(crate) fn prepare_kernels(setup: &Setup) -> Result<()> {
+    let Placement::Cuda(gpus) = &setup.placement else { return Ok(()) };
+    let (began, first) = (Instant::now(), gpus.ordinals.first().copied().unwrap_or(0));
+    let progress = |done: usize, all: usize| {
+        if began.elapsed() > QUIET_PREPARATION {
+            tracing::info!("compiling kernels for this GPU, once: {done} of {all} files done");
+        }
+    };
+    device::cuda::prepare_kernels(first, &progress).map_err(|error| TrainError::Refused(error.to_string()))
 }
 
 fn train_rank(mut worker: Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {
@@ -80,29 +98,30 @@ fn train_rank(mut worker: Worker, options: &RunOptions, directory: &RunDirectory
     if setup.config.memory.history > 0 && !worker.device().is_meta() {
         views::write(&worker, directory.path())?;
     }
-    let own = statistics(&worker);
+    let own = statistics(&worker)?;
     let ranks = telemetry::gather(&mut *worker.communicator.control, &own)?.unwrap_or_default();
     let weights_sha256 = agreed_hash(&mut worker)?;
-    let parameters = worker.model().parameters();
     let text = setup.dataset.text.as_deref().filter(|_| rank == 0 && !worker.device().is_meta());
-    let sample = sample_of_run(&setup.config, text, parameters, SAMPLE_TOKENS)?;
+    let sample = sample_of_run(&setup.config, text, &worker.optimizer, SAMPLE_TOKENS)?;
     let unsaved = saver.and_then(|mut saver| saver.finish().err());
     Ok(Outcome { course, ranks, weights_sha256, sample, unsaved })
 }
 
 /// The rank's counters now.
-fn statistics(worker: &Worker) -> RankStatistics {
+fn statistics(worker: &Worker) -> Result<RankStatistics> {
     let traffic = worker.communicator.data.traffic();
-    worker.device().with_allocator(|allocator| {
+    let driver = worker.account.close(worker.device())?;
+    Ok(worker.device().with_allocator(|allocator| {
         let sources = Sources {
             statistics: allocator.statistics(),
             live: allocator.category_bytes(),
             at_peak: allocator.peak_category_bytes(),
             traffic,
+            driver,
         };
         let device = &worker.device().description().name;
         RankStatistics::take(worker.grid().rank(), &host_name(), device, &sources)
-    })
+    }))
 }
 
 /// The hash of the weights, which all ranks must have alike. Errors: the first rank that has others.
@@ -115,29 +134,6 @@ fn agreed_hash(worker: &mut Worker) -> Result<String> {
             rank,
             reason: "its weights are not those of rank 0 after training".to_owned(),
         }),
-    }
-}
-
-impl Placement {
-    /// What the ranks run on, or imitate.
-    pub(crate) fn description(&self) -> Description {
-        match self {
-            Placement::Cpu => Description::host(),
-            Placement::Meta(description) => description.clone(),
-        }
-    }
-
-    /// Whether numbers are computed nowhere.
-    pub(crate) fn is_meta(&self) -> bool {
-        matches!(self, Placement::Meta(_))
-    }
-
-    /// As in `summary.json`.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Placement::Cpu => "cpu",
-            Placement::Meta(_) => "meta",
-        }
     }
 }
 

@@ -113,7 +113,9 @@ impl RunDirectory {
         let timed = (course.steps - course.first).saturating_sub(1) * build::tokens_per_step(config);
         let mut more = serde_json::Map::new();
         more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-        more.insert("device_model".to_owned(), setup.placement.description().model.into());
+        let description = setup.placement.description();
+        more.insert("device_model".to_owned(), description.model.into());
+        more.insert("libraries".to_owned(), description.libraries.into());
         more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
         more.insert("interrupted".to_owned(), course.interrupted.into());
         if setup.resumed.is_some() {

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use autograd::Tape;
 use data::{MicroBatch, Source, TextSource, Tokenizer};
-use device::{Category, Device, DeviceOptions};
-use nn::{Input, Model, Parameters};
+use device::{Category, DType, Device, DeviceOptions};
+use nn::{Input, Model};
+use optim::Optimizer;
 use tensor::Tensor;
 
 use crate::build;
@@ -98,13 +99,13 @@ fn prompt_tokens(prompt: &str, tokenizer: Tokenizer, vocabulary: usize) -> Resul
 pub(crate) fn sample_of_run(
     config: &RunConfig,
     text: Option<&TextSource>,
-    trained: &Parameters,
+    trained: &Optimizer,
     count: usize,
 ) -> Result<Option<(String, String)>> {
     let (Some(text), config::Model::Gpt(gpt)) = (text, &config.model) else { return Ok(None) };
     let mut sampler = Sampler::new(config, gpt.context, text.tokenizer())?;
-    for (copy, original) in sampler.model.parameters().list().iter().zip(trained.list()) {
-        copy.tensor.set(&original.tensor.to_vec::<f32>()?)?;
+    for (copy, state) in sampler.model.parameters().list().iter().zip(trained.states()) {
+        copy.tensor.set(&state.master.to_vec::<f32>()?)?;
     }
     let mut batch = MicroBatch::default();
     text.validation(0, &mut batch)?;
@@ -137,7 +138,8 @@ impl Sampler {
     /// With initial weights, nothing to continue, and the usual way to draw.
     fn new(config: &RunConfig, context: usize, tokenizer: Tokenizer) -> Result<Self> {
         let device = Device::cpu(0, &DeviceOptions::default())?;
-        let model = build::model(config, &device)?;
+        // On the host in f32, whatever the run computed in.
+        let model = build::model(config, &device, DType::F32)?;
         let (tokens, key) = (Vec::new(), key(config.train.seed));
         Ok(Sampler { device, model, context, tokenizer, tokens, temperature: TEMPERATURE, key })
     }

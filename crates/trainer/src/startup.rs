@@ -6,6 +6,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use device::Kind;
+
 use crate::error::{Result, TrainError};
 use crate::interrupt::Interrupt;
 use crate::run_directory::RunDirectory;
@@ -153,6 +155,7 @@ impl Startup {
 #[derive(Debug, PartialEq)]
 struct Facts {
     version: String,
+    device: String,
     corpus: String,
     fingerprint: String,
     /// The whole of it, to say what differs.
@@ -163,6 +166,7 @@ impl Facts {
     fn of(setup: &Setup) -> Self {
         Facts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            device: device_facts(setup),
             corpus: setup.dataset.corpus_sha256().unwrap_or("none").to_owned(),
             fingerprint: setup.config.fingerprint(),
             configuration: setup.config.to_toml(),
@@ -170,13 +174,13 @@ impl Facts {
     }
 
     fn encode(&self) -> String {
-        [&*self.version, &self.corpus, &self.fingerprint, &self.configuration].join("\n")
+        [&*self.version, &self.device, &self.corpus, &self.fingerprint, &self.configuration].join("\n")
     }
 
     fn decode(text: &str) -> Self {
-        let mut parts = text.splitn(4, '\n').map(str::to_owned);
+        let mut parts = text.splitn(5, '\n').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
-        Facts { version: next(), corpus: next(), fingerprint: next(), configuration: next() }
+        Facts { version: next(), device: next(), corpus: next(), fingerprint: next(), configuration: next() }
     }
 
     /// What another rank has otherwise, if anything.
@@ -189,6 +193,7 @@ impl Facts {
                 let line = self.different_line(other);
                 (self.fingerprint != other.fingerprint).then(|| format!("configuration{line}"))
             })
+            .or_else(|| is("kind of device", &self.device, &other.device))
             .or_else(|| is("corpus", &self.corpus, &other.corpus))
     }
 
@@ -202,6 +207,15 @@ impl Facts {
         let (mine, theirs) = (lines(self), lines(other));
         let found = mine.iter().zip(&theirs).find(|(mine, theirs)| mine != theirs);
         found.map_or_else(String::new, |(mine, theirs)| format!(", `{theirs}` and not `{mine}`,"))
+    }
+}
+
+/// What bits are promised for: the device's model and the libraries that compute on it. Hosts without GPUs may differ.
+fn device_facts(setup: &Setup) -> String {
+    let description = setup.placement.description();
+    match description.kind {
+        Kind::Cuda => format!("{} ({})", description.model, description.libraries),
+        Kind::Cpu => "CPU".to_owned(),
     }
 }
 
@@ -223,6 +237,7 @@ mod tests {
     fn the_first_difference_is_said() {
         let facts = |version: &str, corpus: &str, configuration: &str| Facts {
             version: version.to_owned(),
+            device: "CPU".to_owned(),
             corpus: corpus.to_owned(),
             fingerprint: configuration.replace("base = 'b'", "base = 'a'").replace('\n', " "),
             configuration: configuration.to_owned(),

@@ -31,7 +31,8 @@ impl Worker {
                 source: Box::new(source),
             })?;
         }
-        self.update(step)
+        self.update(step)?;
+        self.account.after_step(&self.device)
     }
 
     /// Forward and backward of training micro-batch `number`, counted over all steps and ranks.
@@ -58,13 +59,18 @@ impl Worker {
         let scalars = &self.scalars[(step % 2) as usize];
         scalars.view(0, [1])?.copy_from(&self.reduction.loss()?)?;
         scalars.view(1, [1])?.copy_from(&self.norm.result().view(0, [1])?)?;
+        self.reading[(step % 2) as usize] = Some(self.device.begin_copy_to_host(scalars.region())?);
         Ok(())
     }
 
-    /// Loss and norm of step `step`, which was the last or the one before.
+    /// Loss and norm of step `step`, which was the last or the one before. Waits for that step alone.
     pub fn scalars(&self, step: u64) -> Result<StepScalars> {
-        let values = self.scalars[(step % 2) as usize].to_vec::<f32>()?;
-        Ok(StepScalars { loss: values[0], gradient_norm: values[1] })
+        let values = match &self.reading[(step % 2) as usize] {
+            Some(coming) => coming.wait()?,
+            None => Vec::new(),
+        };
+        let value = |index: usize| values.get(index).copied().unwrap_or(f32::NAN);
+        Ok(StepScalars { loss: value(0), gradient_norm: value(1) })
     }
 
     /// Mean loss over the validation micro-batches, which the data-parallel ranks share out; the same on every

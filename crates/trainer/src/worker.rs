@@ -4,27 +4,21 @@ use std::sync::Arc;
 
 use collective::Communicator;
 use data::{HostArray, HostData, MicroBatch};
-use device::{Category, DType, Description, Device, DeviceOptions, Request};
-use nn::Model;
+use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
+use half::bf16;
+use nn::{Model, ParameterId};
 use optim::{GradientNorm, Optimizer, Schedule, Slot};
 use parallel::RankGrid;
 use parallel::data::{GradientReduction, Lanes, ReductionOptions};
 use tensor::Tensor;
 
+use crate::account::Account;
 use crate::build::{self, Dataset};
-use crate::config::RunConfig;
+use crate::config::{Compute, RunConfig};
 use crate::error::{Result, TrainError};
+use crate::placement::Placement;
 use crate::resume::ResumePoint;
 use crate::status::Status;
-
-/// What a worker's device is.
-#[derive(Clone, Debug)]
-pub enum Placement {
-    /// The host.
-    Cpu,
-    /// Nothing, counting as the described device would.
-    Meta(Description),
-}
 
 /// What all ranks of a run have in common.
 #[derive(Clone)]
@@ -33,6 +27,8 @@ pub struct Setup {
     pub config: Arc<RunConfig>,
     /// Where ranks compute.
     pub placement: Placement,
+    /// How that came about.
+    pub(crate) reason: String,
     /// The allocator's settings and limit.
     pub device: DeviceOptions,
     pub(crate) dataset: Dataset,
@@ -44,12 +40,24 @@ impl Setup {
     /// Opens the data of a configuration. Where that says nothing of the allocator, the environment may
     /// ([`memory::ENVIRONMENT`]). Errors: data or allocator settings that are wrong, by name.
     pub fn new(mut config: RunConfig, placement: Placement) -> Result<Self> {
+        if config.precision.compute == Compute::Bf16 && placement.description().kind != Kind::Cuda {
+            let place = config.places.of("precision.compute");
+            let text = "precision.compute = \"bf16\" needs a GPU: use \"f32\" on the CPU";
+            return Err(TrainError::Refused(format!("{place}: {text}")));
+        }
         let dataset = build::dataset(&config)?;
         let settings = allocator_settings(&config, |name| std::env::var(name).ok())?;
         settings.text().clone_into(&mut config.memory.allocator);
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
         let device = DeviceOptions { settings, limit_bytes };
-        Ok(Setup { config: Arc::new(config), placement, device, dataset, resumed: None })
+        Ok(Setup {
+            config: Arc::new(config),
+            placement,
+            reason: String::new(),
+            device,
+            dataset,
+            resumed: None,
+        })
     }
 
     /// The first step that is run, counted from 0.
@@ -59,10 +67,7 @@ impl Setup {
 
     /// The device of a rank. Errors: settings that the allocator refuses.
     pub(crate) fn device(&self, rank: usize) -> Result<Device> {
-        Ok(match &self.placement {
-            Placement::Cpu => Device::cpu(rank, &self.device)?,
-            Placement::Meta(description) => Device::meta(rank, description.clone(), &self.device)?,
-        })
+        self.placement.device(rank, &self.device)
     }
 
     /// The same run on Meta, imitating what it would run on.
@@ -70,6 +75,10 @@ impl Setup {
         Setup { placement: Placement::Meta(self.placement.description()), ..self.clone() }
     }
 }
+
+/// The allocator's settings where nobody says otherwise: the least that is reserved beyond what is allocated, on every
+/// device alike (see `benches/NOTES.md`).
+pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
 
 fn allocator_settings(
     config: &RunConfig,
@@ -80,7 +89,10 @@ fn allocator_settings(
         return memory::Settings::parse(text)
             .map_err(|error| TrainError::Refused(format!("memory.allocator: {error}")));
     }
-    let name = memory::ENVIRONMENT.into_iter().find(|name| variable(name).is_some()).unwrap_or_default();
+    let Some(name) = memory::ENVIRONMENT.into_iter().find(|name| variable(name).is_some()) else {
+        return memory::Settings::parse(DEFAULT_ALLOCATOR)
+            .map_err(|error| TrainError::Refused(format!("{DEFAULT_ALLOCATOR}: {error}")));
+    };
     memory::Settings::from_environment(variable)
         .map_err(|error| TrainError::Refused(format!("{name}: {error}")))
 }
@@ -108,6 +120,10 @@ pub struct Worker {
     pub(crate) batch: MicroBatch,
     /// Of the last two steps, by parity: the loss, then the gradient norm.
     pub(crate) scalars: [Tensor; 2],
+    /// The same on their way to the host.
+    pub(crate) reading: [Option<HostCopy<f32>>; 2],
+    /// What the driver says is used.
+    pub(crate) account: Account,
     /// Says to others where this rank is.
     pub(crate) status: Status,
 }
@@ -135,7 +151,7 @@ impl Worker {
         device.with_allocator(|allocator| {
             allocator.record_history(usize::try_from(events).unwrap_or(usize::MAX))
         });
-        let model = build::model(config, &device)?;
+        let model = build::model(config, &device, build::compute_dtype(config))?;
         let lanes = Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?;
         let bucket_bytes = usize::try_from(parallel.bucket_bytes).unwrap_or(usize::MAX);
         let options = ReductionOptions { lanes, data: parallel.data, bucket_bytes };
@@ -145,6 +161,11 @@ impl Worker {
         let slots: Vec<_> = model.parameters().list().iter().map(slot).collect();
         let (kind, weight_decay) = build::optimizer_kind(config);
         let optimizer = Optimizer::new(&device, &slots, kind, weight_decay)?;
+        for (index, (slot, state)) in slots.iter().zip(optimizer.states()).enumerate() {
+            if !state.master.shares_storage(&slot.weight) {
+                model.parameters().fill_initial(ParameterId(index), &state.master)?;
+            }
+        }
         let norm = GradientNorm::new(&device, &slots, config.optim.clip_norm as f32)?;
         let request = Request::new(Category::Other, "step_scalars");
         let scalars = [
@@ -163,6 +184,8 @@ impl Worker {
             schedule: build::schedule(config),
             batch: MicroBatch::default(),
             scalars,
+            reading: [None, None],
+            account: Account::default(),
             status: Status::none(),
         })
     }
@@ -196,6 +219,10 @@ impl Worker {
         let shape = [array.shape.first().copied().unwrap_or(0), array.shape.get(1).copied().unwrap_or(1)];
         Ok(match &array.data {
             HostData::U32(values) => Tensor::from_host(&self.device, values, shape, Category::Input)?,
+            HostData::F32(values) if self.model.parameters().dtype() == DType::Bf16 => {
+                let rounded: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+                Tensor::from_host(&self.device, &rounded, shape, Category::Input)?
+            }
             HostData::F32(values) => Tensor::from_host(&self.device, values, shape, Category::Input)?,
         })
     }

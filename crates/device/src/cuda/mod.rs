@@ -26,6 +26,7 @@ pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there};
 pub use error::CudaError;
 pub use launch::Launch;
 pub use ledger::Ledger;
+pub use modules::Progress;
 pub use profile::{TimedCall, Work};
 pub(crate) use staging::{FETCH_BYTES, Fetch};
 pub use streams::WaitGuard;
@@ -114,9 +115,6 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
 
 /// Compiles what is not in the cache for GPU `ordinal`; `progress` hears how many of how many kernel families are
 /// done. Later devices of this process find the result. Errors: no such GPU, a compiler's log.
-pub fn prepare_kernels(
-    ordinal: usize,
-    progress: &dyn Fn(usize, usize),
-) -> std::result::Result<(), CudaError> {
+pub fn prepare_kernels(ordinal: usize, progress: &Progress) -> std::result::Result<(), CudaError> {
     modules::images(&architecture(describe(ordinal)?.compute_capability), progress).map(drop)
 }

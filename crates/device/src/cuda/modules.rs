@@ -3,13 +3,18 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, result, sys};
+use rayon::prelude::*;
 
 use super::compile::{Cache, Key, compile};
 use super::error::{CudaError, Named, Result};
 use crate::kernels::{ALL, Family, Function};
+
+/// Hears how many of how many kernel families are done.
+pub type Progress = dyn Fn(usize, usize) + Sync;
 
 type Image = (&'static Family, usize, Vec<u8>);
 
@@ -18,7 +23,7 @@ static COMPILED: Mutex<Vec<(String, Arc<Vec<Image>>)>> = Mutex::new(Vec::new());
 
 /// All families' machine code for `architecture`, from the cache or compiled now, a few at a time.
 /// `progress` hears how many of how many are done. Errors: the first that cannot be compiled.
-pub(crate) fn images(architecture: &str, progress: &dyn Fn(usize, usize)) -> Result<Arc<Vec<Image>>> {
+pub(crate) fn images(architecture: &str, progress: &Progress) -> Result<Arc<Vec<Image>>> {
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, images)) = compiled.iter().find(|(name, _)| name == architecture) {
         return Ok(Arc::clone(images));
@@ -29,31 +34,14 @@ pub(crate) fn images(architecture: &str, progress: &dyn Fn(usize, usize)) -> Res
         (0..family.variants.len()).map(move |variant| (family, variant))
     };
     let wanted: Vec<_> = ALL.iter().flat_map(variants).collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(wanted.len().max(1));
-    let mut made: Vec<Option<Result<Image>>> = Vec::new();
-    made.resize_with(wanted.len(), || None);
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            let (sender, next, wanted, cache) = (sender.clone(), &next, &wanted, &cache);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let Some((family, variant)) = wanted.get(index).copied() else { return };
-                    let make = || compile(family, variant, architecture);
-                    let cubin = cache.get_or_make(&Key::of(family, variant, architecture), make);
-                    let _ = sender.send((index, cubin.map(|cubin| (family, variant, cubin))));
-                }
-            });
-        }
-        drop(sender);
-        for (done, (index, image)) in receiver.iter().enumerate() {
-            made[index] = Some(image);
-            progress(done + 1, wanted.len());
-        }
-    });
-    let images = Arc::new(made.into_iter().flatten().collect::<Result<Vec<_>>>()?);
+    let done = AtomicUsize::new(0);
+    let image = |(family, variant): &(&'static Family, usize)| {
+        let make = || compile(family, *variant, architecture);
+        let cubin = cache.get_or_make(&Key::of(family, *variant, architecture), make)?;
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, wanted.len());
+        Ok((*family, *variant, cubin))
+    };
+    let images = Arc::new(wanted.par_iter().map(image).collect::<Result<Vec<_>>>()?);
     compiled.push((architecture.to_owned(), Arc::clone(&images)));
     Ok(images)
 }

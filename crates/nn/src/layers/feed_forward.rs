@@ -1,9 +1,9 @@
 //! The two-layer perceptron of a transformer block.
 
-use autograd::{Tape, Var};
-use tensor::ops::Activation;
+use autograd::ops::FeedForwardWeights;
+use autograd::{Tape, Var, ops};
 
-use super::Linear;
+use super::within;
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -11,12 +11,11 @@ use crate::parameters::Parameters;
 /// width → 4 · width with GELU → width.
 #[derive(Debug)]
 pub struct FeedForward {
-    expand: Linear,
-    projection: Linear,
+    weights: FeedForwardWeights,
 }
 
 impl FeedForward {
-    /// Registers `{prefix}.mlp_fc` and `{prefix}.mlp_proj`.
+    /// Registers weight and bias of `{prefix}.mlp_fc` and `{prefix}.mlp_proj`; biases start at zero.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -24,16 +23,20 @@ impl FeedForward {
         init: Init,
         projection: Init,
     ) -> Result<Self> {
+        let hidden = 4 * width;
+        let zero = Init::Constant(0.0);
         let name = |part: &str| format!("{prefix}.{part}");
-        let expand = Linear::new(parameters, &name("mlp_fc"), width, 4 * width, init, Activation::Gelu)?;
-        let projection =
-            Linear::new(parameters, &name("mlp_proj"), 4 * width, width, projection, Activation::None)?;
-        Ok(FeedForward { expand, projection })
+        let weights = FeedForwardWeights {
+            expand: parameters.create(&name("mlp_fc.weight"), [hidden, width], init)?,
+            expand_bias: parameters.create(&name("mlp_fc.bias"), [hidden], zero)?,
+            project: parameters.create(&name("mlp_proj.weight"), [width, hidden], projection)?,
+            project_bias: parameters.create(&name("mlp_proj.bias"), [width], zero)?,
+        };
+        Ok(FeedForward { weights })
     }
 
     /// [.., width] to the same shape.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let hidden = self.expand.forward(tape, x)?;
-        self.projection.forward(tape, hidden)
+        within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights)?))
     }
 }

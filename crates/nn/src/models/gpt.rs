@@ -1,7 +1,7 @@
 //! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the tokens'.
 
 use autograd::{Tape, Var, ops};
-use device::Device;
+use device::{DType, Device};
 use tensor::Tensor;
 
 use crate::error::{NnError, Result};
@@ -41,9 +41,9 @@ struct Head {
 }
 
 impl Gpt {
-    /// Builds the layers of `stage` with initial values from `seed`, as GPT-2 starts: deviation 0.02, and
+    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, as GPT-2 starts: deviation 0.02, and
     /// 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no model, out of memory.
-    pub fn new(device: &Device, sizes: GptSizes, stage: &Stage, seed: u64) -> Result<Self> {
+    pub fn new(device: &Device, sizes: GptSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
         let GptSizes { layers, heads, width, context, vocabulary } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
             return Err(NnError::Sizes(format!("a width of {width} does not divide into {heads} heads")));
@@ -51,7 +51,7 @@ impl Gpt {
         if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
         }
-        let mut parameters = Parameters::new(device, seed);
+        let mut parameters = Parameters::new(device, seed, dtype);
         let init = Init::Normal(0.02);
         let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
         let embedding = match stage.is_first() {

@@ -1,7 +1,7 @@
 //! A multilayer perceptron for regression.
 
 use autograd::{Tape, Var, ops};
-use device::Device;
+use device::{DType, Device};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
@@ -28,13 +28,13 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Builds the layers of `stage` with initial values from `seed`, uniform in ± 1/√inputs.
-    pub fn new(device: &Device, sizes: &MlpSizes, stage: &Stage, seed: u64) -> Result<Self> {
+    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, uniform in ± 1/√inputs.
+    pub fn new(device: &Device, sizes: &MlpSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
         let count = sizes.sizes.len().saturating_sub(1);
         if count == 0 || stage.of != count || stage.layers.is_empty() || stage.layers.end > count {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {count} layers", stage.layers)));
         }
-        let mut parameters = Parameters::new(device, seed);
+        let mut parameters = Parameters::new(device, seed, dtype);
         let layer = |index: usize| {
             let (inputs, outputs) = (sizes.sizes[index], sizes.sizes[index + 1]);
             let activation = if index + 1 == count { Activation::None } else { sizes.activation };

@@ -5,8 +5,9 @@
 //! relative accuracy where tanh u is near −1.
 
 use device::parallel::{CHUNK, for_pieces, simd};
-use device::{Category, DType, Request};
+use device::{Backend, Category, Request};
 
+use super::elementwise::Each;
 use super::math::exp;
 use super::{check, rows};
 use crate::{Result, Tensor};
@@ -23,46 +24,78 @@ pub enum Activation {
     Gelu,
 }
 
-/// `activation(x)` for f32 `x` of any shape; `None` gives `x` itself. Errors: another type, out of memory.
+/// `activation(x)` for f32 or bf16 `x` of any shape; `None` gives `x` itself. Errors: another type, out of memory.
 pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    check::f32s("activation.forward", &[("x", x)])?;
+    const OPERATOR: &str = "activation.forward";
+    let dtype = check::computed(OPERATOR, &[("x", x)])?;
     if activation == Activation::None {
         return Ok(x.clone());
     }
-    let request = Request::new(Category::Activation, "activation.forward");
-    let output = Tensor::empty(x.device(), x.shape(), DType::F32, request)?;
-    if !x.device().is_meta() {
-        apply(&x.read()?, &mut output.write::<f32>()?, activation);
-    }
+    let request = Request::new(Category::Activation, OPERATOR);
+    let output = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    apply(x, &output, activation)?;
     Ok(output)
 }
 
 /// The gradient of what the activation was applied to: `dy · activation'`. `saved` is the output for ReLU and
-/// the input for GELU, of `dy`'s shape. Written over `dy` when nothing else looks at its storage, else into a
+/// the input for GELU, of `dy`'s shape and type. Written over `dy` when nothing else looks at its storage, else into a
 /// new tensor; `None` gives `dy` itself. Errors: shapes or types that do not agree, out of memory.
 pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.backward";
-    check::f32s(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
+    let dtype = check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
     check::shape(OPERATOR, "saved", saved, dy.shape())?;
     if activation == Activation::None {
         return Ok(dy);
     }
     if dy.is_unique() {
-        if !dy.device().is_meta() {
-            apply_gradient(None, &saved.read()?, &mut dy.write::<f32>()?, activation);
-        }
+        apply_gradient(None, saved, &dy, activation)?;
         return Ok(dy);
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(dy.device(), dy.shape(), DType::F32, request)?;
-    if !dy.device().is_meta() {
-        apply_gradient(Some(&dy.read()?), &saved.read()?, &mut dx.write::<f32>()?, activation);
-    }
+    let dx = Tensor::empty(dy.device(), dy.shape(), dtype, request)?;
+    apply_gradient(Some(&dy), saved, &dx, activation)?;
     Ok(dx)
 }
 
-/// out = activation(x).
-pub(crate) fn apply(x: &[f32], out: &mut [f32], activation: Activation) {
+/// out = activation(x), in memory that is allocated.
+pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => apply_on_host(&x.read()?, &mut out.write::<f32>()?, activation),
+        Backend::Cuda => {
+            let names = match activation {
+                Activation::None => return Ok(out.copy_from(x)?),
+                Activation::Relu => ["relu_f32", "relu_bf16"],
+                Activation::Gelu => ["gelu_f32", "gelu_bf16"],
+            };
+            Each { names, read: &[x], write: out, updates: false, number: None }.launch()?;
+        }
+    }
+    Ok(())
+}
+
+/// out = (dy, or out where there is none) · activation'.
+fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
+    match out.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let dy = dy.map(Tensor::read::<f32>).transpose()?;
+            gradient_on_host(dy.as_deref(), &saved.read()?, &mut out.write::<f32>()?, activation);
+        }
+        Backend::Cuda => {
+            let names = match activation {
+                Activation::None => return Ok(()),
+                Activation::Relu => ["relu_gradient_f32", "relu_gradient_bf16"],
+                Activation::Gelu => ["gelu_gradient_f32", "gelu_gradient_bf16"],
+            };
+            let read = [dy.unwrap_or(out), saved];
+            Each { names, read: &read, write: out, updates: false, number: None }.launch()?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_on_host(x: &[f32], out: &mut [f32], activation: Activation) {
     for_pieces(out, CHUNK, |index, out| {
         let x = rows::piece(x, index, CHUNK);
         match activation {
@@ -73,8 +106,7 @@ pub(crate) fn apply(x: &[f32], out: &mut [f32], activation: Activation) {
     });
 }
 
-/// out = (dy, or out where there is none) · activation'.
-fn apply_gradient(dy: Option<&[f32]>, saved: &[f32], out: &mut [f32], activation: Activation) {
+fn gradient_on_host(dy: Option<&[f32]>, saved: &[f32], out: &mut [f32], activation: Activation) {
     for_pieces(out, CHUNK, |index, out| {
         if let Some(dy) = dy {
             out.copy_from_slice(rows::piece(dy, index, CHUNK));

@@ -1,13 +1,15 @@
 //! AdamW (Loshchilov and Hutter, *Decoupled Weight Decay Regularization*, 2019) with the formula of PyTorch's
 //! `torch.optim.AdamW`, all parameters in one call.
 
+use device::kernels::OPTIMIZER;
 use device::parallel::{CHUNK, for_tasks, simd};
-use device::{ReadGuard, WriteGuard};
+use device::{Backend, Function, ReadGuard, WriteGuard};
 
-use super::check;
+use super::optimizer::{self, Parameter};
+use super::{Table, cast, check, gpu};
 use crate::{Result, Tensor};
 
-/// One parameter with its state; all tensors f32 and of as many elements.
+/// One parameter with its state; all tensors of as many elements, and f32 but for `compute`.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// The weight, updated.
@@ -18,6 +20,8 @@ pub struct Item<'a> {
     pub first: &'a Tensor,
     /// The running mean of squared gradients, updated.
     pub second: &'a Tensor,
+    /// The bf16 copy of the weight that is computed with, written along.
+    pub compute: Option<&'a Tensor>,
     /// Whether weight decay applies to it.
     pub decay: bool,
 }
@@ -39,12 +43,14 @@ pub struct Hyper {
     pub step: u32,
 }
 
-/// One step for all items. `factor`: the two numbers of [`super::norm::finish`]; every gradient is multiplied
-/// by the second as it is read. Errors: shapes or types that do not agree, tensors that overlap.
-pub fn step(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
+/// One step for all items, of which `table` was made for that many. `factor`: the two numbers of
+/// [`super::norm::finish`]; every gradient is multiplied by the second as it is read.
+/// Errors: shapes, types or counts that do not agree, tensors that overlap.
+pub fn step(table: &Table, items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
     const OPERATOR: &str = "adamw.step";
+    table.check(OPERATOR, items.len())?;
     for item in items {
-        let Item { weight, gradient, first, second, .. } = *item;
+        let Item { weight, gradient, first, second, compute, .. } = *item;
         check::f32s(
             OPERATOR,
             &[("weight", weight), ("gradient", gradient), ("first", first), ("second", second)],
@@ -52,11 +58,46 @@ pub fn step(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Resul
         check::elements(OPERATOR, "gradient", gradient, weight.elements())?;
         check::elements(OPERATOR, "first", first, weight.elements())?;
         check::elements(OPERATOR, "second", second, weight.elements())?;
+        optimizer::check_compute(OPERATOR, compute, weight.elements())?;
     }
     check::factor(OPERATOR, factor)?;
-    if items.iter().any(|item| item.weight.device().is_meta()) {
-        return Ok(());
+    match items.first().map(|item| item.weight.device().backend()) {
+        None | Some(Backend::Meta) => Ok(()),
+        Some(Backend::Cpu) => on_host(items, hyper, factor),
+        Some(Backend::Cuda) => on_gpu(OPERATOR, table, items, hyper, factor),
     }
+}
+
+/// One launch of `kernels/optimizer.cu`.
+fn on_gpu(
+    operator: &'static str,
+    table: &Table,
+    items: &[Item<'_>],
+    hyper: &Hyper,
+    factor: Option<&Tensor>,
+) -> Result<()> {
+    let [Item { weight, .. }, ..] = items else { return Ok(()) };
+    let parameters: Vec<Parameter<'_>> = items.iter().map(Parameter::from).collect();
+    let listed = optimizer::list(operator, table, &parameters)?;
+    let launch = weight.device().kernel(Function::new(&OPTIMIZER, "adamw_f32")).read(listed.table.region());
+    let launch = match factor {
+        Some(factor) => launch.read(factor.region()),
+        None => launch.null(),
+    };
+    let c = Coefficients::of(hyper, hyper.weight_decay, 1.0);
+    let launch = launch.u32(listed.count).f32(c.keep).f32(c.take1).f32(c.beta2).f32(c.take2);
+    let launch = launch.f32(c.root_correction).f32(c.epsilon).f32(c.step_size);
+    Ok(launch.cost(listed.bytes, 0).launch([listed.blocks, 1, 1], gpu::THREADS)?)
+}
+
+impl<'a> From<&Item<'a>> for Parameter<'a> {
+    fn from(item: &Item<'a>) -> Self {
+        let Item { weight, gradient, first, second, compute, decay } = *item;
+        Parameter { weight, gradient, first: Some(first), second: Some(second), compute, decay }
+    }
+}
+
+fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
     let factor = check::factor_value(factor)?;
     let decaying = Coefficients::of(hyper, hyper.weight_decay, factor);
     let plain = Coefficients::of(hyper, 0.0, factor);
@@ -79,7 +120,11 @@ pub fn step(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Resul
             || piece.update(),
         );
     });
-    Ok(())
+    drop(guards);
+    let copies = items.iter().filter_map(|item| Some((item.weight, item.compute?)));
+    copies.into_iter().try_for_each(|(weight, compute)| {
+        cast::into(&weight.reshape([weight.elements()])?, &compute.reshape([weight.elements()])?)
+    })
 }
 
 struct Guards<'a> {

@@ -17,9 +17,20 @@ pub(crate) fn dtype(
     Err(TensorError::DType { operator, operand, found: tensor.dtype(), expected })
 }
 
-/// Refuses each named tensor that is not f32, the type that is computed in.
+/// Refuses each named tensor that is not f32: statistics, states, gradients of weights.
 pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<()> {
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
+}
+
+/// The type that named operands are computed in: all of them f32, or all bf16. Refuses another type, and operands that do not
+/// agree with the first.
+pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<DType> {
+    let expected = match operands.first() {
+        Some((_, first)) if first.dtype() == DType::Bf16 => DType::Bf16,
+        _ => DType::F32,
+    };
+    operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, expected))?;
+    Ok(expected)
 }
 
 /// Refuses a tensor whose shape is not `expected`.

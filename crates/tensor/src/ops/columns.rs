@@ -1,5 +1,7 @@
 //! Sums over the rows of a matrix: gradients of biases and of a layer norm's parameters.
 
+pub(crate) mod cuda;
+
 use device::parallel::{for_pieces, simd};
 
 /// Columns of one task: a few cache lines of every row.

@@ -4,10 +4,11 @@
 //! y = (x − mean) · rstd · gamma + beta, with rstd = 1/√(variance + epsilon) and the biased variance.
 
 mod cpu;
+mod cuda;
 
-use device::{Category, DType, Request};
+use device::{Backend, Category, DType, Request};
 
-use super::{GradientTarget, check};
+use super::{GradientTarget, check, columns};
 use crate::{Result, Shape, Tensor};
 
 /// What the forward functions give.
@@ -21,21 +22,25 @@ pub struct Output {
     pub rstd: Tensor,
 }
 
-/// Normalises the rows of `x [.., width]`; `gamma` and `beta` are `[width]`, all f32.
+/// Normalises the rows of `x [.., width]`; `gamma` and `beta` are `[width]`, all f32 or all bf16.
 /// Errors: shapes or types that do not agree, rows of no element, out of memory.
 pub fn forward(x: &Tensor, gamma: &Tensor, beta: &Tensor, epsilon: f32) -> Result<Output> {
     const OPERATOR: &str = "layer_norm.forward";
     check_operands(OPERATOR, x, &[("gamma", gamma), ("beta", beta)])?;
     let made = allocate(OPERATOR, x)?;
-    if !x.device().is_meta() {
-        let parameters = cpu::Affine { gamma: &gamma.read()?, beta: &beta.read()?, epsilon };
-        cpu::forward(&x.read()?, parameters, outputs(&mut writes(&made)?));
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let parameters = cpu::Affine { gamma: &gamma.read()?, beta: &beta.read()?, epsilon };
+            cpu::forward(&x.read()?, parameters, outputs(&mut writes(&made)?));
+        }
+        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { gamma, beta, epsilon }, &made)?,
     }
     Ok(made)
 }
 
 /// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised,
-/// as it would be if two ranks shared the work. Both inputs are `[.., width]` f32.
+/// as it would be if two ranks shared the work. Both inputs are `[.., width]`, all operands f32 or all bf16.
 /// Errors: as [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
@@ -45,22 +50,24 @@ pub fn forward_residual(
     epsilon: f32,
 ) -> Result<(Tensor, Output)> {
     const OPERATOR: &str = "layer_norm.forward_residual";
-    check_operands(OPERATOR, residual, &[("gamma", gamma), ("beta", beta)])?;
-    check::f32s(OPERATOR, &[("branch", branch)])?;
+    let dtype = check_operands(OPERATOR, residual, &[("gamma", gamma), ("beta", beta)])?;
+    check::dtype(OPERATOR, "branch", branch, dtype)?;
     check::shape(OPERATOR, "branch", branch, residual.shape())?;
     let request = Request::new(Category::Activation, OPERATOR);
-    let sum = Tensor::empty(residual.device(), residual.shape(), DType::F32, request)?;
+    let sum = Tensor::empty(residual.device(), residual.shape(), dtype, request)?;
     let made = allocate(OPERATOR, residual)?;
-    if !residual.device().is_meta() {
-        let parameters = cpu::Affine { gamma: &gamma.read()?, beta: &beta.read()?, epsilon };
-        let (residual, branch) = (residual.read()?, branch.read()?);
-        cpu::forward_residual(
-            &residual,
-            &branch,
-            parameters,
-            &mut sum.write()?,
-            outputs(&mut writes(&made)?),
-        );
+    match residual.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let parameters = cpu::Affine { gamma: &gamma.read()?, beta: &beta.read()?, epsilon };
+            let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
+            let mut writes = writes(&made)?;
+            cpu::forward_residual(&residual, &branch, parameters, &mut sum, outputs(&mut writes));
+        }
+        Backend::Cuda => {
+            let affine = cuda::Affine { gamma, beta, epsilon };
+            cuda::forward(OPERATOR, residual, Some((branch, &sum)), affine, &made)?;
+        }
     }
     Ok((sum, made))
 }
@@ -77,25 +84,32 @@ pub fn backward_input(
     rstd: &Tensor,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "layer_norm.backward_input";
-    check_operands(OPERATOR, x, &[("gamma", gamma)])?;
+    let dtype = check_operands(OPERATOR, x, &[("gamma", gamma)])?;
     check_saved(OPERATOR, dy, x, mean, rstd)?;
     if let Some(dsum) = dsum {
-        check::f32s(OPERATOR, &[("dsum", dsum)])?;
+        check::dtype(OPERATOR, "dsum", dsum, dtype)?;
         check::shape(OPERATOR, "dsum", dsum, x.shape())?;
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(x.device(), x.shape(), DType::F32, request)?;
-    if !x.device().is_meta() {
-        let (x, mean, rstd) = (x.read()?, mean.read()?, rstd.read()?);
-        let dsum = dsum.map(Tensor::read::<f32>).transpose()?;
-        let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
-        cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &gamma.read()?, &mut dx.write()?);
+    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (x, mean, rstd) = (x.read()?, mean.read()?, rstd.read()?);
+            let dsum = dsum.map(Tensor::read::<f32>).transpose()?;
+            let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
+            cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &gamma.read()?, &mut dx.write()?);
+        }
+        Backend::Cuda => {
+            let saved = columns::cuda::Saved { x, mean, rstd };
+            cuda::backward_input(OPERATOR, dy, dsum, saved, gamma, &dx)?;
+        }
     }
     Ok(dx)
 }
 
-/// gamma `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and beta `[width]` (+)= Σ over rows of dy.
-/// Errors: as [`forward`].
+/// gamma `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and beta `[width]` (+)= Σ over rows of dy. The targets are
+/// f32 also where `dy` and `x` are bf16. Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -105,38 +119,61 @@ pub fn backward_weight(
     beta: &GradientTarget,
 ) -> Result<()> {
     const OPERATOR: &str = "layer_norm.backward_weight";
-    check_operands(OPERATOR, x, &[("gamma", &gamma.tensor), ("beta", &beta.tensor)])?;
+    check::not_empty(OPERATOR, "x", x)?;
     check_saved(OPERATOR, dy, x, mean, rstd)?;
-    if !x.device().is_meta() {
-        let (dy, x, mean, rstd) = (dy.read()?, x.read()?, mean.read()?, rstd.read()?);
-        let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
-        cpu::backward_gamma(&dy, saved, &mut gamma.tensor.write()?, gamma.accumulate);
-        cpu::backward_beta(&dy, &mut beta.tensor.write()?, beta.accumulate, mean.len());
+    let (rows, width) = (x.shape().rows(), x.shape().columns());
+    for (name, target) in [("gamma", gamma), ("beta", beta)] {
+        check::f32s(OPERATOR, &[(name, &target.tensor)])?;
+        check::shape(OPERATOR, name, &target.tensor, [width])?;
+    }
+    let bytes = device::workspace::layer_norm_backward_weight(rows, width);
+    let scratch = Tensor::workspace(x.device(), OPERATOR, bytes)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (dy, x, mean, rstd) = (dy.read()?, x.read()?, mean.read()?, rstd.read()?);
+            let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
+            cpu::backward_gamma(&dy, saved, &mut gamma.tensor.write()?, gamma.accumulate);
+            cpu::backward_beta(&dy, &mut beta.tensor.write()?, beta.accumulate, mean.len());
+        }
+        Backend::Cuda => {
+            let saved = columns::cuda::Saved { x, mean, rstd };
+            columns::cuda::layer_norm(OPERATOR, dy, saved, &scratch, [gamma, beta])?;
+        }
     }
     Ok(())
 }
 
-fn check_operands(operator: &'static str, x: &Tensor, parameters: &[(&'static str, &Tensor)]) -> Result<()> {
-    check::f32s(operator, &[("x", x)])?;
-    check::f32s(operator, parameters)?;
+/// The type of `x` and `parameters`.
+fn check_operands(
+    operator: &'static str,
+    x: &Tensor,
+    parameters: &[(&'static str, &Tensor)],
+) -> Result<DType> {
+    let dtype = check::computed(operator, &[("x", x)])?;
     check::not_empty(operator, "x", x)?;
     let width = x.shape().columns();
-    parameters.iter().try_for_each(|(name, tensor)| check::shape(operator, name, tensor, [width]))
+    for (name, tensor) in parameters {
+        check::dtype(operator, name, tensor, dtype)?;
+        check::shape(operator, name, tensor, [width])?;
+    }
+    Ok(dtype)
 }
 
 fn check_saved(operator: &'static str, dy: &Tensor, x: &Tensor, mean: &Tensor, rstd: &Tensor) -> Result<()> {
-    check::f32s(operator, &[("dy", dy), ("mean", mean), ("rstd", rstd)])?;
+    check::computed(operator, &[("x", x), ("dy", dy)])?;
+    check::f32s(operator, &[("mean", mean), ("rstd", rstd)])?;
     check::shape(operator, "dy", dy, x.shape())?;
     check::shape(operator, "mean", mean, [x.shape().rows()])?;
     check::shape(operator, "rstd", rstd, [x.shape().rows()])
 }
 
 fn allocate(operator: &'static str, x: &Tensor) -> Result<Output> {
-    let allocate = |shape: Shape| {
-        Tensor::empty(x.device(), shape, DType::F32, Request::new(Category::Activation, operator))
+    let allocate = |shape: Shape, dtype: DType| {
+        Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
     };
-    let rows = [x.shape().rows()];
-    Ok(Output { output: allocate(x.shape())?, mean: allocate(rows.into())?, rstd: allocate(rows.into())? })
+    let statistic = || allocate([x.shape().rows()].into(), DType::F32);
+    Ok(Output { output: allocate(x.shape(), x.dtype())?, mean: statistic()?, rstd: statistic()? })
 }
 
 type Write<'a> = device::WriteGuard<'a, f32>;

@@ -1,9 +1,11 @@
 //! y = activation(x · Wᵀ + b), with the input's and the weight's backward passes apart.
 
-use device::parallel::simd;
-use device::{Category, DType, MatrixRef, Request, gemm, gemm_then};
+mod cpu;
+pub(super) mod cuda;
 
-use super::activation::{self, Activation, relu};
+use device::{Backend, Category, DType, Epilogue, Request};
+
+use super::activation::{self, Activation};
 use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
 
@@ -16,33 +18,68 @@ pub struct Output {
     pub pre_activation: Option<Tensor>,
 }
 
-/// `x [.., in]`, `weight [out, in]`, `bias [out]` to `[.., out]`, all f32. ReLU is applied in the output's
+/// `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or all bf16, to `[.., out]`. ReLU is applied in the output's
 /// own memory; GELU allocates the pre-activation, then the output.
 /// Errors: shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";
-    check::f32s(OPERATOR, &[("x", x), ("weight", weight)])?;
-    let (outputs, inputs) = matrix(OPERATOR, weight)?;
-    check::shape(OPERATOR, "x", x, check::with_columns(x.shape(), inputs))?;
+    if activation == Activation::Gelu {
+        let (pre_activation, output) = with_gelu(OPERATOR, x, weight, bias)?;
+        return Ok(Output { output, pre_activation: Some(pre_activation) });
+    }
+    let output = without_gelu(OPERATOR, x, weight, bias, activation == Activation::Relu)?;
+    Ok(Output { output, pre_activation: None })
+}
+
+/// x · Wᵀ + b, clipped from below by 0 where `clip`.
+pub(super) fn without_gelu(
+    operator: &'static str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    clip: bool,
+) -> Result<Tensor> {
+    let output = allocate(operator, x, weight, bias)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::affine(x, weight, bias, clip, &output)?,
+        Backend::Cuda => cuda::affine(x, weight, bias, clip, &output)?,
+    }
+    Ok(output)
+}
+
+/// x · Wᵀ + b, and GELU of it.
+pub(super) fn with_gelu(
+    operator: &'static str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    let pre_activation = allocate(operator, x, weight, bias)?;
+    let request = Request::new(Category::Activation, operator);
+    let output = Tensor::empty(x.device(), pre_activation.shape(), pre_activation.dtype(), request)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            cpu::affine(x, weight, bias, false, &pre_activation)?;
+            activation::apply(&pre_activation, &output, Activation::Gelu)?;
+        }
+        Backend::Cuda => cuda::affine_gelu(x, weight, bias, &pre_activation, &output)?,
+    }
+    Ok((pre_activation, output))
+}
+
+/// Checks the operands of a forward pass and allocates its result.
+fn allocate(operator: &'static str, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let dtype = check::computed(operator, &[("x", x), ("weight", weight)])?;
+    let (outputs, inputs) = matrix(operator, weight)?;
+    check::shape(operator, "x", x, check::with_columns(x.shape(), inputs))?;
     if let Some(bias) = bias {
-        check::f32s(OPERATOR, &[("bias", bias)])?;
-        check::shape(OPERATOR, "bias", bias, [outputs])?;
+        check::dtype(operator, "bias", bias, dtype)?;
+        check::shape(operator, "bias", bias, [outputs])?;
     }
     let shape = check::with_columns(x.shape(), outputs);
-    let allocate =
-        || Tensor::empty(x.device(), shape, DType::F32, Request::new(Category::Activation, OPERATOR));
-    let product = allocate()?;
-    let gelu = if activation == Activation::Gelu { Some(allocate()?) } else { None };
-    if !x.device().is_meta() {
-        affine(x, weight, bias, activation == Activation::Relu, &product)?;
-        if let Some(output) = &gelu {
-            activation::apply(&product.read()?, &mut output.write::<f32>()?, activation);
-        }
-    }
-    Ok(match gelu {
-        Some(output) => Output { output, pre_activation: Some(product) },
-        None => Output { output: product, pre_activation: None },
-    })
+    Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
 }
 
 /// The gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
@@ -54,24 +91,36 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
 
 /// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree, out of memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    const OPERATOR: &str = "linear.backward_input";
-    check::f32s(OPERATOR, &[("dy", dy), ("weight", weight)])?;
-    let (outputs, inputs) = matrix(OPERATOR, weight)?;
-    check::shape(OPERATOR, "dy", dy, check::with_columns(dy.shape(), outputs))?;
-    let shape = check::with_columns(dy.shape(), inputs);
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(dy.device(), shape, DType::F32, request)?;
-    if !dy.device().is_meta() {
-        let (dy_values, weight) = (dy.read()?, weight.read()?);
-        let dy_matrix = MatrixRef::new(&dy_values, dy.shape().rows(), outputs, outputs);
-        let weight = MatrixRef::new(&weight, outputs, inputs, inputs);
-        gemm(dy_matrix, weight, &mut dx.write::<f32>()?, inputs, 1.0, false);
-    }
+    let dx = allocate_gradient("linear.backward_input", dy, weight)?;
+    product_backward_input(dy, weight, &dx, Epilogue::None)?;
     Ok(dx)
 }
 
-/// weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and `x [.., in]`.
-/// Errors: shapes or types that do not agree.
+/// Checks the operands of [`backward_input`] and allocates its result.
+pub(super) fn allocate_gradient(operator: &'static str, dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let dtype = check::computed(operator, &[("dy", dy), ("weight", weight)])?;
+    let (outputs, inputs) = matrix(operator, weight)?;
+    check::shape(operator, "dy", dy, check::with_columns(dy.shape(), outputs))?;
+    let shape = check::with_columns(dy.shape(), inputs);
+    Tensor::empty(dy.device(), shape, dtype, Request::new(Category::ActivationGradient, operator))
+}
+
+/// dx = dy · weight; on a GPU with an epilogue.
+pub(super) fn product_backward_input(
+    dy: &Tensor,
+    weight: &Tensor,
+    dx: &Tensor,
+    epilogue: Epilogue<'_>,
+) -> Result<()> {
+    match dy.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::backward_input(dy, weight, dx),
+        Backend::Cuda => cuda::backward_input(dy, weight, dx, epilogue),
+    }
+}
+
+/// weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and `x [.., in]`. The
+/// targets are f32 also where `dy` and `x` are bf16. Errors: shapes or types that do not agree, out of memory.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -79,27 +128,30 @@ pub fn backward_weight(
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
     const OPERATOR: &str = "linear.backward_weight";
-    check::f32s(OPERATOR, &[("dy", dy), ("x", x), ("weight", &weight.tensor)])?;
+    check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
+    check::f32s(OPERATOR, &[("weight", &weight.tensor)])?;
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
     check::shape(OPERATOR, "x", x, check::with_columns(dy.shape(), inputs))?;
     check::shape(OPERATOR, "weight", &weight.tensor, [outputs, inputs])?;
+    let mut scratch = None;
     if let Some(bias) = bias {
         check::f32s(OPERATOR, &[("bias", &bias.tensor)])?;
         check::shape(OPERATOR, "bias", &bias.tensor, [outputs])?;
+        // Also where the product's epilogue gives the bias: what is allocated does not depend on that.
+        let bytes = device::workspace::column_sums(rows, outputs);
+        scratch = Some(Tensor::workspace(dy.device(), OPERATOR, bytes)?);
     }
-    if dy.device().is_meta() {
-        return Ok(());
-    }
-    let (dy, x) = (dy.read()?, x.read()?);
-    let (dy, x): (&[f32], &[f32]) = (&dy, &x);
-    let dy_matrix = MatrixRef::new(dy, rows, outputs, outputs).transposed();
-    let x_matrix = MatrixRef::new(x, rows, inputs, inputs);
-    gemm(dy_matrix, x_matrix, &mut weight.tensor.write::<f32>()?, inputs, 1.0, weight.accumulate);
-    if let Some(bias) = bias {
-        columns::sum_rows(rows, &mut bias.tensor.write::<f32>()?, bias.accumulate, |row, columns, sum| {
-            let dy = &dy[row * outputs..][columns];
-            sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy);
-        });
+    match dy.device().backend() {
+        Backend::Meta => return Ok(()),
+        Backend::Cpu => cpu::backward_weight(dy, x, weight, bias)?,
+        Backend::Cuda => {
+            // The epilogue overwrites its target, and so serves the first gradient only.
+            let fused = bias.filter(|bias| !bias.accumulate && dy.dtype() == DType::Bf16);
+            cuda::backward_weight(dy, x, weight, fused)?;
+            if let (None, Some(bias), Some(scratch)) = (fused, bias, &scratch) {
+                columns::cuda::sum_rows(OPERATOR, dy, scratch, bias)?;
+            }
+        }
     }
     Ok(())
 }
@@ -110,27 +162,4 @@ fn matrix(operator: &'static str, weight: &Tensor) -> Result<(usize, usize)> {
         [outputs, inputs] => Ok((outputs, inputs)),
         _ => Err(check::wrong(operator, "weight", weight, "[out, in]".to_owned())),
     }
-}
-
-/// out = x · Wᵀ + b, clipped from below by 0 where `clip`, in one pass over the output.
-fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, clip: bool, out: &Tensor) -> Result<()> {
-    let (rows, inputs, outputs) = (out.shape().rows(), x.shape().columns(), out.shape().columns());
-    let (x, weight) = (x.read()?, weight.read()?);
-    let bias = bias.map(Tensor::read::<f32>).transpose()?;
-    let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
-    let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
-    let bias: &[f32] = bias.as_deref().unwrap_or(&[]);
-    gemm_then(x_matrix, weight, &mut out.write::<f32>()?, outputs, 1.0, false, |finished| {
-        simd(|| {
-            for row in finished.chunks_mut(outputs) {
-                match (bias.is_empty(), clip) {
-                    (false, true) => row.iter_mut().zip(bias).for_each(|(y, b)| *y = relu(*y + b)),
-                    (false, false) => row.iter_mut().zip(bias).for_each(|(y, b)| *y += b),
-                    (true, true) => row.iter_mut().for_each(|y| *y = relu(*y)),
-                    (true, false) => {}
-                }
-            }
-        });
-    });
-    Ok(())
 }

@@ -1,31 +1,40 @@
 //! Every operator: plain functions that check, allocate their outputs and compute.
 //!
 //! Forward outputs are allocated as [`Category::Activation`], backward outputs as
-//! [`Category::ActivationGradient`], and nothing else is: scratch is fixed-size tiles on the stack. A result
-//! depends on the operands alone, because loops are cut into pieces by shape and pieces are joined in order.
+//! [`Category::ActivationGradient`], and on a GPU scratch as [`Category::Workspace`] by the rules of
+//! [`device::workspace`]; nothing else is: on the host scratch is fixed-size tiles on the stack. A result depends on the
+//! operands alone, because loops are cut into pieces by shape and pieces are joined in order.
 //!
 //! [`Category::Activation`]: device::Category::Activation
 //! [`Category::ActivationGradient`]: device::Category::ActivationGradient
+//! [`Category::Workspace`]: device::Category::Workspace
 
 pub mod activation;
 pub mod adamw;
 pub mod add;
 pub mod attention;
+pub mod cast;
 mod check;
 mod columns;
 pub mod cross_entropy;
+mod elementwise;
 pub mod embedding;
+pub mod feed_forward;
 pub mod fill;
+mod gpu;
 pub mod layer_norm;
 pub mod linear;
 mod math;
 pub mod mse;
 pub mod norm;
+mod optimizer;
 pub mod random;
 mod rows;
 pub mod scale;
 pub mod sgd;
+mod table;
 mod target;
 
 pub use activation::Activation;
+pub use table::Table;
 pub use target::GradientTarget;

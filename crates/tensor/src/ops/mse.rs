@@ -1,33 +1,30 @@
 //! Mean squared error.
 
+use device::kernels::MSE;
 use device::parallel::{CHUNK, for_pieces, map, simd};
-use device::{Category, DType, Request};
+use device::{Backend, Category, DType, Function, Request, workspace};
 
+use super::elementwise::Each;
 use super::math::sum2_f64;
-use super::{check, rows};
+use super::{check, gpu, rows};
 use crate::{Result, Tensor};
 
-/// scale · mean of (prediction − target)², a scalar f32, for f32 operands of one shape.
+/// scale · mean of (prediction − target)², a scalar f32, for operands of one shape, both f32 or both bf16.
 /// Errors: shapes or types that do not agree, no element, out of memory.
 pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "mse.forward";
     check_operands(OPERATOR, prediction, target)?;
-    let request = Request::new(Category::Activation, OPERATOR);
-    let loss = Tensor::empty(prediction.device(), [], DType::F32, request)?;
-    if prediction.device().is_meta() {
-        return Ok(loss);
+    let (device, count) = (prediction.device(), prediction.elements());
+    let loss = Tensor::empty(device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
+    let scratch = Tensor::workspace(device, OPERATOR, workspace::mse(count))?;
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let total = total_on_host(&prediction.read()?, &target.read()?);
+            loss.set(&[(f64::from(scale) * total / count as f64) as f32])?;
+        }
+        Backend::Cuda => forward_on_gpu(OPERATOR, [prediction, target], &scratch, scale, &loss)?,
     }
-    let (a, b) = (prediction.read::<f32>()?, target.read::<f32>()?);
-    let (a, b): (&[f32], &[f32]) = (&a, &b);
-    let partial = map(a.len().div_ceil(CHUNK), |index| {
-        let (a, b) = (rows::piece(a, index, CHUNK), rows::piece(b, index, CHUNK));
-        simd(
-            #[inline(always)]
-            || sum2_f64(a, b, |a, b| (a - b) * (a - b)),
-        )
-    });
-    let total: f64 = partial.iter().sum();
-    loss.set(&[(f64::from(scale) * total / a.len() as f64) as f32])?;
     Ok(loss)
 }
 
@@ -35,16 +32,36 @@ pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tenso
 /// Errors: as [`forward`].
 pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "mse.backward";
-    check_operands(OPERATOR, prediction, target)?;
+    let dtype = check_operands(OPERATOR, prediction, target)?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let gradient = Tensor::empty(prediction.device(), prediction.shape(), DType::F32, request)?;
-    if prediction.device().is_meta() {
-        return Ok(gradient);
-    }
+    let gradient = Tensor::empty(prediction.device(), prediction.shape(), dtype, request)?;
     let factor = (2.0 * f64::from(scale) / prediction.elements() as f64) as f32;
-    let (a, b) = (prediction.read::<f32>()?, target.read::<f32>()?);
-    let (a, b): (&[f32], &[f32]) = (&a, &b);
-    for_pieces(&mut gradient.write::<f32>()?, CHUNK, |index, out| {
+    match prediction.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            differences_on_host(&prediction.read()?, &target.read()?, factor, &mut gradient.write()?);
+        }
+        Backend::Cuda => {
+            let (names, read) = (["mse_backward_f32", "mse_backward_bf16"], [prediction, target]);
+            Each { names, read: &read, write: &gradient, updates: false, number: Some(factor) }.launch()?;
+        }
+    }
+    Ok(gradient)
+}
+
+fn total_on_host(a: &[f32], b: &[f32]) -> f64 {
+    let partial = map(a.len().div_ceil(CHUNK), |index| {
+        let (a, b) = (rows::piece(a, index, CHUNK), rows::piece(b, index, CHUNK));
+        simd(
+            #[inline(always)]
+            || sum2_f64(a, b, |a, b| (a - b) * (a - b)),
+        )
+    });
+    partial.iter().sum()
+}
+
+fn differences_on_host(a: &[f32], b: &[f32], factor: f32, out: &mut [f32]) {
+    for_pieces(out, CHUNK, |index, out| {
         let (a, b) = (rows::piece(a, index, CHUNK), rows::piece(b, index, CHUNK));
         simd(|| {
             for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
@@ -52,11 +69,30 @@ pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tens
             }
         });
     });
-    Ok(gradient)
 }
 
-fn check_operands(operator: &'static str, prediction: &Tensor, target: &Tensor) -> Result<()> {
-    check::f32s(operator, &[("prediction", prediction), ("target", target)])?;
+/// Launches of `kernels/mse.cu`.
+fn forward_on_gpu(
+    operator: &'static str,
+    operands: [&Tensor; 2],
+    scratch: &Tensor,
+    scale: f32,
+    loss: &Tensor,
+) -> Result<()> {
+    let (device, count) = (loss.device(), operands[0].elements());
+    let chunks = gpu::word(operator, count.div_ceil(workspace::MSE_CHUNK))?;
+    let kernel = gpu::kernel(&MSE, ["chunks_f32", "chunks_bf16"], operands[0].dtype());
+    let launch = device.kernel(kernel).read(operands[0].region()).read(operands[1].region());
+    let launch = launch.write(scratch.region()).u64(count as u64);
+    launch.cost(gpu::bytes(&operands), 3 * count as u64).launch([chunks, 1, 1], gpu::THREADS)?;
+    let launch = device.kernel(Function::new(&MSE, "mean")).read(scratch.region()).write(loss.region());
+    let launch = launch.u32(chunks).u64(count as u64).f32(scale);
+    Ok(launch.cost(scratch.bytes() as u64, u64::from(chunks)).launch([1, 1, 1], gpu::THREADS)?)
+}
+
+fn check_operands(operator: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DType> {
+    let dtype = check::computed(operator, &[("prediction", prediction), ("target", target)])?;
     check::shape(operator, "target", target, prediction.shape())?;
-    check::not_empty(operator, "prediction", prediction)
+    check::not_empty(operator, "prediction", prediction)?;
+    Ok(dtype)
 }

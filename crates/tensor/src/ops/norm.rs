@@ -1,19 +1,24 @@
 //! The Euclidean norm of many tensors and the factor that clips it, in two steps.
 //!
-//! First [`chunk_sums`] gives Σx² of every [`CHUNK`] elements counted from a tensor's start; then [`finish`]
+//! [`measure`] does both for all of a rank's own tensors. First [`chunk_sums`] gives Σx² of every [`CHUNK`] elements counted from a tensor's start; then [`finish`]
 //! adds such sums in order. Whoever owns a tensor, or a part of one that begins on a chunk, has the same sums,
 //! so the norm does not depend on how tensors are spread over ranks.
 
+use device::kernels::NORM;
 use device::parallel::{for_pieces, simd};
+use device::{Backend, Function};
 
 use super::math::sum2_f64;
-use super::{check, rows};
+use super::table::{Table, halves};
+use super::{check, gpu, rows};
 use crate::{Result, Tensor};
 
 /// Elements of one partial sum; parts of a tensor may be cut at its multiples.
 pub const CHUNK: usize = 4096;
 /// Partial sums of one task.
 const SUMS_PER_TASK: usize = 16;
+/// Partial sums of one block: a warp for each.
+const SUMS_PER_BLOCK: u32 = gpu::THREADS / 32;
 
 /// How many partial sums `elements` elements have.
 pub const fn chunks(elements: usize) -> usize {
@@ -28,12 +33,24 @@ pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     if sums.elements() != chunks(x.elements()) {
         return Err(check::wrong(OPERATOR, "sums", sums, format!("{} elements", chunks(x.elements()))));
     }
-    if x.device().is_meta() {
-        return Ok(());
+    match x.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            sums_on_host(&x.read()?, &mut sums.write()?);
+            Ok(())
+        }
+        Backend::Cuda => {
+            let count = gpu::word(OPERATOR, sums.elements())?;
+            let launch = x.device().kernel(Function::new(&NORM, "chunk_sums_f32")).read(x.region());
+            let launch = launch.write(sums.region()).u64(x.elements() as u64).u32(count);
+            let launch = launch.cost(x.bytes() as u64, 2 * x.elements() as u64);
+            Ok(launch.launch([count.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
+        }
     }
-    let x = x.read::<f32>()?;
-    let x: &[f32] = &x;
-    for_pieces(&mut sums.write::<f32>()?, SUMS_PER_TASK, |index, sums| {
+}
+
+fn sums_on_host(x: &[f32], sums: &mut [f32]) {
+    for_pieces(sums, SUMS_PER_TASK, |index, sums| {
         simd(
             #[inline(always)]
             || {
@@ -44,21 +61,89 @@ pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
             },
         );
     });
-    Ok(())
 }
 
-/// out\[0\] = √(Σ sums), added in order in f64; out\[1\] = min(1, max_norm / (norm + 1e-6)), as PyTorch's
+/// out\[0\] = √(Σ sums), added in f64 in an order that their number decides; out\[1\] = min(1, max_norm / (norm + 1e-6)), as PyTorch's
 /// `clip_grad_norm_`, or 1 where `max_norm` is 0. `out` has two elements; a norm that is not a number gives a
 /// factor that is none. Errors: shapes or types that do not agree.
 pub fn finish(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
     check::f32s(OPERATOR, &[("sums", sums), ("out", out)])?;
     check::shape(OPERATOR, "out", out, [2])?;
-    if out.device().is_meta() {
-        return Ok(());
+    match out.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => finish_on_host(sums, max_norm, out),
+        Backend::Cuda => {
+            let count = gpu::word(OPERATOR, sums.elements())?;
+            let launch = out.device().kernel(Function::new(&NORM, "finish")).read(sums.region());
+            let launch = launch.write(out.region()).u32(count).f32(max_norm);
+            Ok(launch.cost(sums.bytes() as u64, u64::from(count)).launch([1, 1, 1], gpu::THREADS)?)
+        }
     }
+}
+
+fn finish_on_host(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
     let total: f64 = sums.read::<f32>()?.iter().map(|sum| f64::from(*sum)).sum();
     let norm = total.sqrt();
     let factor = if max_norm == 0.0 { 1.0 } else { f64::from(max_norm) / (norm + 1e-6) };
     out.set(&[norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 }])
+}
+
+/// [`chunk_sums`] of all `gradients` one after the other into `sums`, then [`finish`] into `out`; on a GPU in one launch.
+/// `table` was made for that many gradients. Errors: shapes, types or counts that do not agree.
+pub fn measure(
+    table: &Table,
+    gradients: &[Tensor],
+    sums: &Tensor,
+    max_norm: f32,
+    out: &Tensor,
+) -> Result<()> {
+    const OPERATOR: &str = "norm.measure";
+    table.check(OPERATOR, gradients.len())?;
+    check::f32s(OPERATOR, &[("sums", sums), ("out", out)])?;
+    check::shape(OPERATOR, "out", out, [2])?;
+    let mut firsts = Vec::with_capacity(gradients.len());
+    let mut total = 0;
+    for gradient in gradients {
+        check::f32s(OPERATOR, &[("gradient", gradient)])?;
+        firsts.push(total);
+        total += chunks(gradient.elements());
+    }
+    check::elements(OPERATOR, "sums", sums, total)?;
+    if out.device().backend() == Backend::Cuda {
+        return measure_on_gpu(OPERATOR, table, gradients, &firsts, sums, max_norm, out);
+    }
+    for (gradient, first) in gradients.iter().zip(firsts) {
+        chunk_sums(gradient, &sums.view(first, [chunks(gradient.elements())])?)?;
+    }
+    finish(sums, max_norm, out)
+}
+
+fn measure_on_gpu(
+    operator: &'static str,
+    table: &Table,
+    gradients: &[Tensor],
+    firsts: &[usize],
+    sums: &Tensor,
+    max_norm: f32,
+    out: &Tensor,
+) -> Result<()> {
+    let chunks = gpu::word(operator, sums.elements())?;
+    if chunks == 0 {
+        return finish(sums, max_norm, out);
+    }
+    let entry = |gradient: &Tensor| [halves(gpu::address(gradient)), halves(gradient.elements() as u64)];
+    let mut words: Vec<u32> = gradients.iter().flat_map(entry).flatten().collect();
+    for first in firsts {
+        words.push(gpu::word(operator, *first)?);
+    }
+    // After the last chunk, the counter of blocks that are done, which every launch leaves at 0.
+    words.extend([chunks, 0]);
+    let launch =
+        out.device().kernel(Function::new(&NORM, "measure_f32")).write(table.holding(words)?.region());
+    let launch = launch.write(sums.region()).write(out.region());
+    let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks).f32(max_norm);
+    let elements: u64 = gradients.iter().map(|gradient| gradient.elements() as u64).sum();
+    let launch = launch.cost(4 * elements, 2 * elements);
+    Ok(launch.launch([chunks.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
 }

@@ -10,17 +10,17 @@ use crate::{Result, Tensor};
 /// Elements of one task, a multiple of the four values of a Philox block.
 const TASK: usize = 1 << 12;
 
-/// Fills an f32 tensor with normal values: element i is `mean` + `deviation` · value i mod 4 of block i div 4 of
+/// Fills an f32 or bf16 tensor with normal values, rounded to its type: element i is `mean` + `deviation` · value i mod 4 of block i div 4 of
 /// the stream `name` under `seed`. Errors: another type.
 pub fn normal(target: &Tensor, seed: u64, name: &str, mean: f32, deviation: f32) -> Result<()> {
-    check::f32s("random.normal", &[("target", target)])?;
+    check::computed("random.normal", &[("target", target)])?;
     from_blocks(target, seed, name, |words| normals(words).map(|z| mean + deviation * z))
 }
 
-/// Fills an f32 tensor with uniform values in `low..=high` (the upper end by rounding only), from the same blocks as [`normal`].
+/// Fills an f32 or bf16 tensor with uniform values in `low..=high` (the upper end by rounding only), from the same blocks as [`normal`].
 /// Errors: another type.
 pub fn uniform(target: &Tensor, seed: u64, name: &str, low: f32, high: f32) -> Result<()> {
-    check::f32s("random.uniform", &[("target", target)])?;
+    check::computed("random.uniform", &[("target", target)])?;
     from_blocks(target, seed, name, |words| words.map(|word| low + (high - low) * philox::uniform(word)))
 }
 

@@ -1,28 +1,41 @@
 //! A tensor times a number.
 
+use device::Backend;
 use device::parallel::{CHUNK, for_pieces, simd};
 
 use super::check;
+use super::elementwise::Each;
 use crate::{Result, Tensor};
 
-/// tensor *= factor, for f32 of any shape. Errors: another type.
+/// tensor *= factor, for f32 or bf16 of any shape. Errors: another type.
 pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
-    check::f32s("scale.in_place", &[("tensor", tensor)])?;
-    if tensor.device().is_meta() {
-        return Ok(());
+    check::computed("scale.in_place", &[("tensor", tensor)])?;
+    match tensor.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => multiply(tensor, factor),
+        Backend::Cuda => {
+            let names = ["scale_f32", "scale_bf16"];
+            Each { names, read: &[], write: tensor, updates: true, number: Some(factor) }.launch()
+        }
     }
-    multiply(tensor, factor)
 }
 
 /// tensor *= factor, a factor that is on the device: an f32 tensor of one element. Errors: another type or count.
 pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
-    check::f32s("scale.by", &[("tensor", tensor), ("factor", factor)])?;
+    check::computed("scale.by", &[("tensor", tensor)])?;
+    check::f32s("scale.by", &[("factor", factor)])?;
     let factor = factor.reshape([1])?;
-    if tensor.device().is_meta() {
-        return Ok(());
+    match tensor.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let factor = factor.read::<f32>()?[0];
+            multiply(tensor, factor)
+        }
+        Backend::Cuda => {
+            let names = ["scale_by_f32", "scale_by_bf16"];
+            Each { names, read: &[&factor], write: tensor, updates: true, number: None }.launch()
+        }
     }
-    let factor = factor.read::<f32>()?[0];
-    multiply(tensor, factor)
 }
 
 fn multiply(tensor: &Tensor, factor: f32) -> Result<()> {

@@ -1,13 +1,15 @@
 //! Stochastic gradient descent with momentum, with the formula of PyTorch's `torch.optim.SGD` (no dampening,
 //! not Nesterov's), all parameters in one call.
 
+use device::kernels::OPTIMIZER;
 use device::parallel::{CHUNK, for_tasks, simd};
-use device::{ReadGuard, WriteGuard};
+use device::{Backend, Function, ReadGuard, WriteGuard};
 
-use super::check;
+use super::optimizer::{self, Parameter};
+use super::{Table, cast, check, gpu};
 use crate::{Result, Tensor};
 
-/// One parameter with its state; all tensors f32 and of as many elements.
+/// One parameter with its state; all tensors of as many elements, and f32 but for `compute`.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// The weight, updated.
@@ -16,6 +18,8 @@ pub struct Item<'a> {
     pub gradient: &'a Tensor,
     /// The momentum buffer, updated; without one there is no momentum.
     pub momentum: Option<&'a Tensor>,
+    /// The bf16 copy of the weight that is computed with, written along.
+    pub compute: Option<&'a Tensor>,
 }
 
 /// What all parameters share.
@@ -31,10 +35,12 @@ pub struct Hyper {
     pub first_step: bool,
 }
 
-/// One step for all items. `factor`: the two numbers of [`super::norm::finish`]; every gradient is multiplied
-/// by the second as it is read. Errors: shapes or types that do not agree, tensors that overlap.
-pub fn step(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
+/// One step for all items, of which `table` was made for that many. `factor`: the two numbers of
+/// [`super::norm::finish`]; every gradient is multiplied by the second as it is read.
+/// Errors: shapes, types or counts that do not agree, tensors that overlap.
+pub fn step(table: &Table, items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
     const OPERATOR: &str = "sgd.step";
+    table.check(OPERATOR, items.len())?;
     for item in items {
         check::f32s(OPERATOR, &[("weight", item.weight), ("gradient", item.gradient)])?;
         check::elements(OPERATOR, "gradient", item.gradient, item.weight.elements())?;
@@ -42,11 +48,45 @@ pub fn step(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Resul
             check::f32s(OPERATOR, &[("momentum", momentum)])?;
             check::elements(OPERATOR, "momentum", momentum, item.weight.elements())?;
         }
+        optimizer::check_compute(OPERATOR, item.compute, item.weight.elements())?;
     }
     check::factor(OPERATOR, factor)?;
-    if items.iter().any(|item| item.weight.device().is_meta()) {
-        return Ok(());
+    match items.first().map(|item| item.weight.device().backend()) {
+        None | Some(Backend::Meta) => Ok(()),
+        Some(Backend::Cpu) => on_host(items, hyper, factor),
+        Some(Backend::Cuda) => on_gpu(OPERATOR, table, items, hyper, factor),
     }
+}
+
+/// One launch of `kernels/optimizer.cu`.
+fn on_gpu(
+    operator: &'static str,
+    table: &Table,
+    items: &[Item<'_>],
+    hyper: &Hyper,
+    factor: Option<&Tensor>,
+) -> Result<()> {
+    let [Item { weight, .. }, ..] = items else { return Ok(()) };
+    let parameters: Vec<Parameter<'_>> = items.iter().map(Parameter::from).collect();
+    let listed = optimizer::list(operator, table, &parameters)?;
+    let launch = weight.device().kernel(Function::new(&OPTIMIZER, "sgd_f32")).read(listed.table.region());
+    let launch = match factor {
+        Some(factor) => launch.read(factor.region()),
+        None => launch.null(),
+    };
+    let launch = launch.u32(listed.count).f32(hyper.learning_rate).f32(hyper.momentum);
+    let launch = launch.f32(hyper.weight_decay).u32(u32::from(hyper.first_step));
+    Ok(launch.cost(listed.bytes, 0).launch([listed.blocks, 1, 1], gpu::THREADS)?)
+}
+
+impl<'a> From<&Item<'a>> for Parameter<'a> {
+    fn from(item: &Item<'a>) -> Self {
+        let Item { weight, gradient, momentum, compute } = *item;
+        Parameter { weight, gradient, first: momentum, second: None, compute, decay: true }
+    }
+}
+
+fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
     let factor = check::factor_value(factor)?;
     let mut guards = items.iter().map(Guards::of).collect::<Result<Vec<_>>>()?;
     let mut tasks = Vec::new();
@@ -64,7 +104,11 @@ pub fn step(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Resul
             || piece.update(hyper, factor),
         );
     });
-    Ok(())
+    drop(guards);
+    let copies = items.iter().filter_map(|item| Some((item.weight, item.compute?)));
+    copies.into_iter().try_for_each(|(weight, compute)| {
+        cast::into(&weight.reshape([weight.elements()])?, &compute.reshape([weight.elements()])?)
+    })
 }
 
 struct Guards<'a> {

@@ -1,54 +1,98 @@
 use tensor::ops::cross_entropy;
+use tensor::{DType, Tensor};
 
 use crate::reference;
-use crate::support::{bits, close, cpu, indices, is_gradient, operand, read, tensor};
+use crate::support::{Case, bits, close, devices, read, tensor};
 
-/// Rows, vocab.
-const SIZES: [[usize; 2]; 6] = [[1, 2], [1, 33], [7, 5], [70, 256], [3, 1000], [200, 130]];
+/// Rows, vocab: short rows, odd ones, rows that a GPU's block holds, and longer ones.
+const SIZES: [[usize; 2]; 10] = [
+    [1, 2],
+    [1, 33],
+    [7, 5],
+    [70, 256],
+    [3, 1000],
+    [200, 130],
+    [5, 8191],
+    [3, 50_257],
+    [2, 50_304],
+    [3, 60_001],
+];
+
+fn targets(case: &Case, rows: usize, vocab: usize) -> (Tensor, Vec<u32>) {
+    let ids = case.indices("targets", rows, vocab);
+    (tensor(&case.device, &ids, [rows]), ids)
+}
 
 #[test]
 fn loss_and_gradient() {
-    let device = cpu();
-    for [rows, vocab] in SIZES {
-        for scale in [1.0, 0.125] {
+    for case in devices() {
+        for ([rows, vocab], scale) in SIZES.into_iter().zip([1.0f32, 0.125].into_iter().cycle()) {
             let what = format!("{rows}x{vocab} scale {scale}");
-            let (logits, logits_wide) = operand(&device, "logits", [rows, vocab]);
-            let ids = indices("targets", rows, vocab);
-            let made = cross_entropy::forward(logits, &tensor(&device, &ids, [rows]), scale, true).unwrap();
+            let (logits, logits_wide) = case.operand("logits", [rows, vocab]);
+            let (target, ids) = targets(&case, rows, vocab);
+            let made = cross_entropy::forward(logits, &target, scale, true).unwrap();
             let value = |logits: &[f64]| f64::from(scale) * reference::cross_entropy(logits, &ids);
-            close(&what, &read(&made.loss), &[value(&logits_wide)]);
-            is_gradient(&what, &read(&made.gradient.unwrap()), &logits_wide, value);
+            // The loss is f32 whatever the scores are.
+            close(&format!("{what}, {}", case.name()), &read(&made.loss), &[value(&logits_wide)]);
+            let gradient = read(&made.gradient.unwrap());
+            let exact: Vec<f64> = gradient_of(&logits_wide, &ids, f64::from(scale));
+            case.close(&what, &gradient, &exact);
+            if vocab <= 1000 {
+                case.is_gradient(&what, &gradient, &logits_wide, value);
+            }
+        }
+    }
+}
+
+/// scale · (softmax − one-hot) / rows.
+fn gradient_of(logits: &[f64], targets: &[u32], scale: f64) -> Vec<f64> {
+    let vocab = logits.len() / targets.len();
+    let weight = scale / targets.len() as f64;
+    let row = |(row, target): (&[f64], &u32)| {
+        let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = row.iter().map(|x| (x - largest).exp()).sum();
+        let hot = |i: usize| f64::from(u8::from(i == *target as usize));
+        row.iter()
+            .enumerate()
+            .map(|(i, x)| weight * ((x - largest).exp() / total - hot(i)))
+            .collect::<Vec<_>>()
+    };
+    logits.chunks(vocab).zip(targets).flat_map(row).collect()
+}
+
+#[test]
+fn in_place_apart_and_without_gradient_give_the_same_bits() {
+    for case in devices() {
+        for vocab in [300, 50_304, 70_003] {
+            let (logits, before) = case.operand("logits", [3, 5, vocab]);
+            let ids = case.indices("targets", 15, vocab);
+            let targets = tensor(&case.device, &ids, [3, 5]);
+            let without = cross_entropy::forward(logits.clone(), &targets, 0.5, false).unwrap();
+            assert!(without.gradient.is_none());
+            let apart = cross_entropy::forward(logits.clone(), &targets, 0.5, true).unwrap();
+            assert_eq!(read(&logits), before, "scores that others look at stay");
+            let address = logits.region().buffer.address();
+            let in_place = cross_entropy::forward(logits, &targets, 0.5, true).unwrap();
+            let (apart_gradient, gradient) = (apart.gradient.unwrap(), in_place.gradient.unwrap());
+            assert_eq!(gradient.region().buffer.address(), address);
+            assert_ne!(apart_gradient.region().buffer.address(), address);
+            assert!(gradient.is_unique());
+            assert_eq!(bits(&gradient), bits(&apart_gradient));
+            assert_eq!(bits(&in_place.loss), bits(&apart.loss));
+            assert_eq!(bits(&in_place.loss), bits(&without.loss));
         }
     }
 }
 
 #[test]
-fn in_place_apart_and_without_gradient_give_the_same_bits() {
-    let device = cpu();
-    let (logits, before) = operand(&device, "logits", [3, 50, 300]);
-    let targets = tensor(&device, &indices("targets", 150, 300), [3, 50]);
-    let without = cross_entropy::forward(logits.clone(), &targets, 0.5, false).unwrap();
-    assert!(without.gradient.is_none());
-    let apart = cross_entropy::forward(logits.clone(), &targets, 0.5, true).unwrap();
-    assert_eq!(read(&logits), before, "scores that others look at stay");
-    let address = logits.region().buffer.address();
-    let in_place = cross_entropy::forward(logits, &targets, 0.5, true).unwrap();
-    let (apart_gradient, gradient) = (apart.gradient.unwrap(), in_place.gradient.unwrap());
-    assert_eq!(gradient.region().buffer.address(), address);
-    assert_ne!(apart_gradient.region().buffer.address(), address);
-    assert!(gradient.is_unique());
-    assert_eq!(bits(&gradient), bits(&apart_gradient));
-    assert_eq!(bits(&in_place.loss), bits(&apart.loss));
-    assert_eq!(bits(&in_place.loss), bits(&without.loss));
-}
-
-#[test]
 fn scores_of_any_size_give_finite_losses() {
-    let device = cpu();
-    let logits = tensor(&device, &[1e30f32, -1e30, 0.0, 3e4, 3e4 + 1.0, -3e4], [2, 3]);
-    let made = cross_entropy::forward(logits, &tensor(&device, &[0u32, 1], [2]), 1.0, true).unwrap();
-    let expected = (1.0 + (-1.0f64).exp()).ln() / 2.0;
-    close("loss", &read(&made.loss), &[expected]);
-    let p = 1.0 / (1.0 + 1f64.exp());
-    close("gradient", &read(&made.gradient.unwrap()), &[0.0, 0.0, 0.0, p / 2.0, -p / 2.0, 0.0]);
+    for case in devices().into_iter().filter(|case| case.dtype == DType::F32) {
+        let logits = case.tensor(&[1e30, -1e30, 0.0, 3e4, 3e4 + 1.0, -3e4], [2, 3]);
+        let targets = tensor(&case.device, &[0u32, 1], [2]);
+        let made = cross_entropy::forward(logits, &targets, 1.0, true).unwrap();
+        let expected = (1.0 + (-1.0f64).exp()).ln() / 2.0;
+        close("loss", &read(&made.loss), &[expected]);
+        let p = 1.0 / (1.0 + 1f64.exp());
+        close("gradient", &read(&made.gradient.unwrap()), &[0.0, 0.0, 0.0, p / 2.0, -p / 2.0, 0.0]);
+    }
 }

@@ -1,57 +1,105 @@
+use tensor::DType;
 use tensor::ops::embedding;
 
 use crate::reference;
-use crate::support::{added, cpu, dot, indices, is_gradient, operand, read, target, tensor};
+use crate::support::{Case, devices, dot, read, tensor, wide};
 
-/// Batch, time, vocab, context, width.
-const SIZES: [[usize; 5]; 5] =
-    [[1, 1, 1, 1, 1], [2, 3, 5, 4, 33], [4, 70, 50, 70, 16], [1, 9, 300, 20, 7], [8, 16, 3, 16, 200]];
+/// Batch, time, vocab, context, width: tokens that occur never, rarely, and more often than a warp has lanes.
+const SIZES: [[usize; 5]; 8] = [
+    [1, 1, 1, 1, 1],
+    [2, 3, 5, 4, 33],
+    [4, 70, 50, 70, 16],
+    [1, 9, 300, 20, 7],
+    [8, 16, 3, 16, 200],
+    [8, 128, 4, 130, 40],
+    [6, 300, 1500, 300, 72],
+    [3, 111, 10, 111, 65],
+];
 
 #[test]
 fn forward_adds_the_rows_of_both_tables() {
-    let device = cpu();
-    for [batch, time, vocab, context, width] in SIZES {
-        let ids = indices("tokens", batch * time, vocab);
-        let (table, table_wide) = operand(&device, "table", [vocab, width]);
-        let (positions, positions_wide) = operand(&device, "positions", [context, width]);
-        let output = embedding::forward(&tensor(&device, &ids, [batch, time]), &table, &positions).unwrap();
-        assert_eq!(output.shape(), [batch, time, width].into());
-        let expected = reference::embedding(&ids, &table_wide, &positions_wide, time, width);
-        let rounded: Vec<f64> = expected.iter().map(|v| f64::from(*v as f32)).collect();
-        assert_eq!(read(&output), rounded);
+    for case in devices() {
+        for [batch, time, vocab, context, width] in SIZES {
+            let ids = case.indices("tokens", batch * time, vocab);
+            let (table, table_wide) = case.operand("table", [vocab, width]);
+            let (positions, positions_wide) = case.operand("positions", [context, width]);
+            let tokens = tensor(&case.device, &ids, [batch, time]);
+            let output = embedding::forward(&tokens, &table, &positions).unwrap();
+            assert_eq!(output.shape(), [batch, time, width].into());
+            let expected = reference::embedding(&ids, &table_wide, &positions_wide, time, width);
+            let rounded: Vec<f64> = expected.iter().map(|v| f64::from(case.round(*v as f32))).collect();
+            assert_eq!(read(&output), rounded, "{}", case.name());
+        }
     }
 }
 
 #[test]
 fn gradients_are_those_of_finite_differences() {
-    let device = cpu();
-    for [batch, time, vocab, context, width] in SIZES {
-        for accumulate in [false, true] {
-            let ids = indices("tokens", batch * time, vocab);
-            let (_, table) = operand(&device, "table", [vocab, width]);
-            let (_, positions) = operand(&device, "positions", [context, width]);
-            let (dy, dy_wide) = operand(&device, "dy", [batch, time, width]);
-            let dtable = target(&device, "dtable", [vocab, width], accumulate);
-            let dpositions = target(&device, "dpositions", [context, width], accumulate);
-            let tokens = tensor(&device, &ids, [batch, time]);
+    for case in devices() {
+        for size in SIZES {
+            [false, true].map(|accumulate| gradients(&case, size, accumulate));
+        }
+    }
+}
+
+fn gradients(case: &Case, [batch, time, vocab, context, width]: [usize; 5], accumulate: bool) {
+    let ids = case.indices("tokens", batch * time, vocab);
+    let (_, table) = case.operand("table", [vocab, width]);
+    let (_, positions) = case.operand("positions", [context, width]);
+    let (dy, dy_wide) = case.operand("dy", [batch, time, width]);
+    let dtable = case.target("dtable", [vocab, width], accumulate);
+    let dpositions = case.target("dpositions", [context, width], accumulate);
+    let tokens = tensor(&case.device, &ids, [batch, time]);
+    embedding::backward_weight(&dy, &tokens, &dtable, &dpositions).unwrap();
+    let value = |table: &[f64], positions: &[f64]| {
+        dot(&dy_wide, &reference::embedding(&ids, table, positions, time, width))
+    };
+    let dtable = case.added(&dtable, "dtable");
+    case.is_gradient("table", &dtable, &table, |table| value(table, &positions));
+    let dpositions = case.added(&dpositions, "dpositions");
+    case.is_gradient("positions", &dpositions, &positions, |positions| value(&table, positions));
+}
+
+/// In another order the rounded sums would have other bits.
+#[test]
+fn every_row_adds_what_reaches_it_in_the_order_of_positions() {
+    for case in devices() {
+        for ([batch, time, vocab, context, width], accumulate) in
+            SIZES.into_iter().flat_map(|size| [(size, false), (size, true)])
+        {
+            let ids = case.indices("tokens", batch * time, vocab);
+            let (dy, dy_wide) = case.operand("dy", [batch, time, width]);
+            let dtable = case.target("dtable", [vocab, width], accumulate);
+            let dpositions = case.target("dpositions", [context, width], accumulate);
+            let [mut table, mut positions] = [&dtable, &dpositions].map(|target| {
+                let before = target.tensor.to_vec::<f32>().unwrap();
+                if accumulate { before } else { vec![0.0; before.len()] }
+            });
+            for (row, dy) in dy_wide.chunks(width).enumerate() {
+                let token = ids[row] as usize * width;
+                let position = row % time * width;
+                for (column, dy) in dy.iter().enumerate() {
+                    table[token + column] += *dy as f32;
+                    positions[position + column] += *dy as f32;
+                }
+            }
+            let tokens = tensor(&case.device, &ids, [batch, time]);
             embedding::backward_weight(&dy, &tokens, &dtable, &dpositions).unwrap();
-            let value = |table: &[f64], positions: &[f64]| {
-                dot(&dy_wide, &reference::embedding(&ids, table, positions, time, width))
-            };
-            is_gradient("table", &added(&dtable, "dtable"), &table, |table| value(table, &positions));
-            let dpositions = added(&dpositions, "dpositions");
-            is_gradient("positions", &dpositions, &positions, |positions| value(&table, positions));
+            let what = format!("{batch}x{time} of {vocab}, width {width}, {}", case.name());
+            assert_eq!(read(&dtable.tensor), wide(&table), "{what}");
+            assert_eq!(read(&dpositions.tensor), wide(&positions), "{what}");
         }
     }
 }
 
 #[test]
 fn a_row_adds_its_tokens_in_their_order() {
-    let device = cpu();
-    // In this order 1 is lost in 2^24 twice; in another it would not be.
-    let dy = tensor(&device, &[16_777_216.0f32, 1.0, 1.0, -16_777_216.0], [2, 2, 1]);
-    let tokens = tensor(&device, &[1u32, 1, 1, 1], [2, 2]);
-    let table = target(&device, "", [3, 1], false);
-    embedding::backward_weight(&dy, &tokens, &table, &target(&device, "", [2, 1], false)).unwrap();
-    assert_eq!(read(&table.tensor), [0.0, 0.0, 0.0]);
+    for case in devices().into_iter().filter(|case| case.dtype == DType::F32) {
+        // In this order 1 is lost in 2^24 twice; in another it would not be.
+        let dy = case.tensor(&[16_777_216.0, 1.0, 1.0, -16_777_216.0], [2, 2, 1]);
+        let tokens = tensor(&case.device, &[1u32, 1, 1, 1], [2, 2]);
+        let table = case.target("", [3, 1], false);
+        embedding::backward_weight(&dy, &tokens, &table, &case.target("", [2, 1], false)).unwrap();
+        assert_eq!(read(&table.tensor), [0.0, 0.0, 0.0]);
+    }
 }

@@ -1,37 +1,48 @@
 use proptest::prelude::*;
-use tensor::ops::{Activation, linear};
+use tensor::Tensor;
+use tensor::ops::{Activation, feed_forward, linear};
 
 use crate::reference;
-use crate::support::{added, bits, close, cpu, dot, is_gradient, operand, read, target};
+use crate::support::{Case, bits, devices, dot, read};
 
 const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
-/// Rows, inputs, outputs: odd ones, and more than one tile and chunk of each.
-const SIZES: [[usize; 3]; 7] =
-    [[1, 1, 1], [1, 33, 5], [7, 1, 33], [33, 7, 1], [70, 65, 130], [300, 16, 8], [5, 1100, 40]];
+/// Rows, inputs, outputs: odd ones, more than one tile and chunk of each, and whole vectors of them.
+const SIZES: [[usize; 3]; 8] = [
+    [1, 1, 1],
+    [1, 33, 5],
+    [7, 1, 33],
+    [33, 7, 1],
+    [70, 65, 130],
+    [300, 16, 8],
+    [5, 1100, 40],
+    [96, 64, 256],
+];
 
 fn with_activation(pre: &[f64], activation: Activation) -> Vec<f64> {
     pre.iter().map(|x| reference::activation(*x, activation)).collect()
 }
 
+fn every_layer() -> impl Iterator<Item = ([usize; 3], Activation, bool)> {
+    let biased = |(size, activation)| [false, true].map(|bias| (size, activation, bias));
+    SIZES.into_iter().flat_map(|size| ACTIVATIONS.map(|activation| (size, activation))).flat_map(biased)
+}
+
 #[test]
 fn forward_is_the_affine_map_and_its_activation() {
-    let device = cpu();
-    for [rows, inputs, outputs] in SIZES {
-        for activation in ACTIVATIONS {
-            for with_bias in [false, true] {
-                let what = format!("{rows}x{inputs}x{outputs} {activation:?} bias {with_bias}");
-                let (x, x_wide) = operand(&device, "x", [rows, inputs]);
-                let (weight, weight_wide) = operand(&device, "weight", [outputs, inputs]);
-                let (bias, bias_wide) = operand(&device, "bias", [outputs]);
-                let (bias, bias_wide) = (with_bias.then_some(&bias), with_bias.then_some(&bias_wide[..]));
-                let made = linear::forward(&x, &weight, bias, activation).unwrap();
-                let pre = reference::linear(&x_wide, &weight_wide, bias_wide, inputs);
-                close(&what, &read(&made.output), &with_activation(&pre, activation));
-                assert_eq!(made.output.shape(), [rows, outputs].into(), "{what}");
-                assert_eq!(made.pre_activation.is_some(), activation == Activation::Gelu, "{what}");
-                if let Some(saved) = made.pre_activation {
-                    close(&what, &read(&saved), &pre);
-                }
+    for case in devices() {
+        for ([rows, inputs, outputs], activation, with_bias) in every_layer() {
+            let what = format!("{rows}x{inputs}x{outputs} {activation:?} bias {with_bias}");
+            let (x, x_wide) = case.operand("x", [rows, inputs]);
+            let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
+            let (bias, bias_wide) = case.operand("bias", [outputs]);
+            let (bias, bias_wide) = (with_bias.then_some(&bias), with_bias.then_some(&bias_wide[..]));
+            let made = linear::forward(&x, &weight, bias, activation).unwrap();
+            let pre = reference::linear(&x_wide, &weight_wide, bias_wide, inputs);
+            case.close(&what, &read(&made.output), &with_activation(&pre, activation));
+            assert_eq!(made.output.shape(), [rows, outputs].into(), "{what}");
+            assert_eq!(made.pre_activation.is_some(), activation == Activation::Gelu, "{what}");
+            if let Some(saved) = made.pre_activation {
+                case.close(&what, &read(&saved), &pre);
             }
         }
     }
@@ -39,76 +50,148 @@ fn forward_is_the_affine_map_and_its_activation() {
 
 #[test]
 fn leading_dimensions_are_rows() {
-    let device = cpu();
-    let (x, _) = operand(&device, "x", [2, 3, 4]);
-    let (weight, _) = operand(&device, "weight", [5, 4]);
-    let three = linear::forward(&x, &weight, None, Activation::Gelu).unwrap().output;
-    let two = linear::forward(&x.reshape([6, 4]).unwrap(), &weight, None, Activation::Gelu).unwrap().output;
-    let one = linear::forward(&x.view(0, [4]).unwrap(), &weight, None, Activation::Gelu).unwrap().output;
-    assert_eq!(three.shape(), [2, 3, 5].into());
-    assert_eq!(one.shape(), [5].into());
-    assert_eq!(bits(&three), bits(&two));
+    for case in devices() {
+        let (x, _) = case.operand("x", [2, 3, 4]);
+        let (weight, _) = case.operand("weight", [5, 4]);
+        let output = |x: &Tensor| linear::forward(x, &weight, None, Activation::Gelu).unwrap().output;
+        let [three, two] = [output(&x), output(&x.reshape([6, 4]).unwrap())];
+        let one = output(&x.view(0, [4]).unwrap());
+        assert_eq!(three.shape(), [2, 3, 5].into());
+        assert_eq!(one.shape(), [5].into());
+        assert_eq!(bits(&three), bits(&two), "{}", case.name());
+    }
 }
 
 #[test]
 fn gradients_are_those_of_finite_differences() {
-    let device = cpu();
-    for [rows, inputs, outputs] in SIZES {
-        for (accumulate, activation) in ACTIVATIONS.into_iter().enumerate() {
-            let accumulate = accumulate == 1;
-            let what = |name: &str| format!("{name} {rows}x{inputs}x{outputs} {activation:?}");
-            let (x, x_wide) = operand(&device, "x", [rows, inputs]);
-            let (weight, weight_wide) = operand(&device, "weight", [outputs, inputs]);
-            let (bias, bias_wide) = operand(&device, "bias", [outputs]);
-            let (dy, dy_wide) = operand(&device, "dy", [rows, outputs]);
-            let made = linear::forward(&x, &weight, Some(&bias), activation).unwrap();
-            let saved = made.pre_activation.unwrap_or(made.output);
-            let dpre = linear::backward_activation(dy, &saved, activation).unwrap();
-            let dx = linear::backward_input(&dpre, &weight).unwrap();
-            let dweight = target(&device, "dw", [outputs, inputs], accumulate);
-            let dbias = target(&device, "db", [outputs], accumulate);
-            linear::backward_weight(&dpre, &x, &dweight, Some(&dbias)).unwrap();
+    for case in devices() {
+        for (size, (accumulate, activation)) in
+            SIZES.into_iter().flat_map(|size| ACTIVATIONS.into_iter().enumerate().map(move |a| (size, a)))
+        {
+            gradients(&case, size, activation, accumulate == 1);
+        }
+    }
+}
 
-            let here = reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs);
-            let value = |x: &[f64], w: &[f64], b: &[f64]| {
-                let pre = reference::linear(x, w, Some(b), inputs);
-                // A step over ReLU's corner would be no derivative: it stays on the side where it started.
-                let side = |(pre, here): (&f64, &f64)| match activation {
-                    Activation::Relu => pre * f64::from(u8::from(*here > 0.0)),
-                    other => reference::activation(*pre, other),
-                };
-                dot(&dy_wide, &pre.iter().zip(&here).map(side).collect::<Vec<_>>())
+fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activation, accumulate: bool) {
+    let what = |name: &str| format!("{name} {rows}x{inputs}x{outputs} {activation:?}");
+    let (x, x_wide) = case.operand("x", [rows, inputs]);
+    let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
+    let (bias, bias_wide) = case.operand("bias", [outputs]);
+    let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
+    let made = linear::forward(&x, &weight, Some(&bias), activation).unwrap();
+    let saved = made.pre_activation.unwrap_or(made.output);
+    let dpre = linear::backward_activation(dy, &saved, activation).unwrap();
+    let dx = linear::backward_input(&dpre, &weight).unwrap();
+    let dweight = case.target("dw", [outputs, inputs], accumulate);
+    let dbias = case.target("db", [outputs], accumulate);
+    linear::backward_weight(&dpre, &x, &dweight, Some(&dbias)).unwrap();
+
+    let here = reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs);
+    let value = |x: &[f64], w: &[f64], b: &[f64]| {
+        let pre = reference::linear(x, w, Some(b), inputs);
+        // A step over ReLU's corner would be no derivative: it stays on the side where it started.
+        let side = |(pre, here): (&f64, &f64)| match activation {
+            Activation::Relu => pre * f64::from(u8::from(*here > 0.0)),
+            other => reference::activation(*pre, other),
+        };
+        dot(&dy_wide, &pre.iter().zip(&here).map(side).collect::<Vec<_>>())
+    };
+    case.is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &weight_wide, &bias_wide));
+    let dweight = case.added(&dweight, "dw");
+    case.is_gradient(&what("dweight"), &dweight, &weight_wide, |w| value(&x_wide, w, &bias_wide));
+    let dbias = case.added(&dbias, "db");
+    case.is_gradient(&what("dbias"), &dbias, &bias_wide, |b| value(&x_wide, &weight_wide, b));
+}
+
+/// Rows, inputs, hidden, outputs: odd ones, and whole vectors.
+const PAIRS: [[usize; 4]; 4] = [[1, 1, 1, 1], [7, 5, 33, 6], [70, 24, 96, 24], [40, 64, 256, 64]];
+
+#[test]
+fn a_feed_forward_pair_is_its_layers_one_after_the_other() {
+    for case in devices() {
+        for [rows, inputs, hidden, outputs] in PAIRS {
+            let what = |name: &str| format!("{name} {rows}x{inputs}x{hidden}x{outputs}");
+            let (x, x_wide) = case.operand("x", [rows, inputs]);
+            let (w1, w1_wide) = case.operand("w1", [hidden, inputs]);
+            let (b1, b1_wide) = case.operand("b1", [hidden]);
+            let (w2, w2_wide) = case.operand("w2", [outputs, hidden]);
+            let (b2, b2_wide) = case.operand("b2", [outputs]);
+            let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
+            let made = feed_forward::forward(&x, &w1, &b1, &w2, &b2).unwrap();
+            let dpre = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation).unwrap();
+
+            let second = |pre: &[f64]| {
+                let activated = with_activation(pre, Activation::Gelu);
+                (reference::linear(&activated, &w2_wide, Some(&b2_wide), hidden), activated)
             };
-            is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &weight_wide, &bias_wide));
-            let dweight = added(&dweight, "dw");
-            is_gradient(&what("dweight"), &dweight, &weight_wide, |w| value(&x_wide, w, &bias_wide));
-            let dbias = added(&dbias, "db");
-            is_gradient(&what("dbias"), &dbias, &bias_wide, |b| value(&x_wide, &weight_wide, b));
+            let pre = reference::linear(&x_wide, &w1_wide, Some(&b1_wide), inputs);
+            let (output, activated) = second(&pre);
+            case.close(&what("pre_activation"), &read(&made.pre_activation), &pre);
+            case.close(&what("activated"), &read(&made.activated), &activated);
+            case.close(&what("output"), &read(&made.output), &output);
+            case.is_gradient(&what("dpre"), &read(&dpre), &pre, |pre| dot(&dy_wide, &second(pre).0));
+            if case.device.backend() == tensor::Backend::Cpu {
+                let first = linear::forward(&x, &w1, Some(&b1), Activation::Gelu).unwrap();
+                let apart = linear::forward(&first.output, &w2, Some(&b2), Activation::None).unwrap();
+                assert_eq!(bits(&made.output), bits(&apart.output));
+                let hidden = linear::backward_input(&dy, &w2).unwrap();
+                let apart = linear::backward_activation(hidden, &made.pre_activation, Activation::Gelu);
+                assert_eq!(bits(&dpre), bits(&apart.unwrap()));
+            }
         }
     }
 }
 
 #[test]
 fn a_weight_gradient_may_go_without_a_bias() {
-    let device = cpu();
-    let (x, _) = operand(&device, "x", [9, 4]);
-    let (dy, _) = operand(&device, "dy", [9, 6]);
-    let (alone, both) = (target(&device, "dw", [6, 4], false), target(&device, "dw", [6, 4], false));
-    linear::backward_weight(&dy, &x, &alone, None).unwrap();
-    linear::backward_weight(&dy, &x, &both, Some(&target(&device, "db", [6], false))).unwrap();
-    assert_eq!(bits(&alone.tensor), bits(&both.tensor));
+    for case in devices() {
+        let (x, _) = case.operand("x", [9, 4]);
+        let (dy, _) = case.operand("dy", [9, 6]);
+        let (alone, both) = (case.target("dw", [6, 4], false), case.target("dw", [6, 4], false));
+        linear::backward_weight(&dy, &x, &alone, None).unwrap();
+        linear::backward_weight(&dy, &x, &both, Some(&case.target("db", [6], false))).unwrap();
+        case.close("with and without a bias", &read(&alone.tensor), &read(&both.tensor));
+        if case.device.backend() == tensor::Backend::Cpu {
+            assert_eq!(bits(&alone.tensor), bits(&both.tensor));
+        }
+    }
+}
+
+/// Rows and columns: fewer than a run of rows, more than the most runs, odd widths, more than a tile of vectors.
+#[test]
+fn bias_gradients_of_every_size_add_up() {
+    for case in devices() {
+        for [rows, outputs] in [[1, 3], [31, 8], [33, 264], [70, 257], [9000, 40]] {
+            let (x, _) = case.operand("x", [rows, 1]);
+            let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
+            let mut expected = vec![0.0; outputs];
+            for row in dy_wide.chunks(outputs) {
+                expected.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
+            }
+            for accumulate in [false, true] {
+                let dweight = case.target("dw", [outputs, 1], accumulate);
+                let dbias = case.target("db", [outputs], accumulate);
+                linear::backward_weight(&dy, &x, &dweight, Some(&dbias)).unwrap();
+                case.close(&format!("{rows}x{outputs}"), &case.added(&dbias, "db"), &expected);
+            }
+        }
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn any_sizes(rows in 1usize..150, inputs in 1usize..150, outputs in 1usize..150) {
-        let device = cpu();
-        let (x, x_wide) = operand(&device, "x", [rows, inputs]);
-        let (weight, weight_wide) = operand(&device, "weight", [outputs, inputs]);
-        let (bias, bias_wide) = operand(&device, "bias", [outputs]);
-        let made = linear::forward(&x, &weight, Some(&bias), Activation::None).unwrap();
-        let expected = reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs);
-        close("linear", &read(&made.output), &expected);
+        // One device for all cases: to make one takes long where it is a GPU.
+        thread_local!(static DEVICES: Vec<Case> = devices());
+        DEVICES.with(|devices| for case in devices {
+            let (x, x_wide) = case.operand("x", [rows, inputs]);
+            let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
+            let (bias, bias_wide) = case.operand("bias", [outputs]);
+            let made = linear::forward(&x, &weight, Some(&bias), Activation::None).unwrap();
+            let expected = reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs);
+            case.close("linear", &read(&made.output), &expected);
+        });
     }
 }

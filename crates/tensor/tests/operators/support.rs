@@ -1,19 +1,66 @@
-//! Random operands, comparisons, and gradients by finite differences.
+//! Devices, random operands, comparisons, and gradients by finite differences.
 
-use device::{Category, Device, DeviceOptions, Request};
+use std::sync::OnceLock;
+
+use device::{Category, Description, Device, DeviceOptions, Request};
+use half::bf16;
 use tensor::ops::GradientTarget;
-use tensor::{Element, Tensor};
+use tensor::{DType, Element, Tensor};
 
-/// Where results are compared with f64 code: relative Euclidean norm of the difference.
+/// Where f32 results are compared with f64 code: relative Euclidean norm of the difference.
 pub(crate) const TOLERANCE: f64 = 1e-5;
+/// The same for bf16 results from operands that were rounded to bf16 beforehand.
+const ROUGH: f64 = 1e-2;
+/// Of the operands on the host; a GPU's have a fresh one.
+const SEED: u64 = 20;
+
+/// A device and a type to run an operator in.
+pub(crate) struct Case {
+    pub(crate) device: Device,
+    pub(crate) dtype: DType,
+    seed: u64,
+}
+
+/// The host in f32; where there is a GPU, it in f32 and in bf16 with fresh operands.
+pub(crate) fn devices() -> Vec<Case> {
+    let mut cases = vec![Case { device: cpu(), dtype: DType::F32, seed: SEED }];
+    if let Some(device) = gpu() {
+        let seed = fresh_seed();
+        cases.push(Case { device: device.clone(), dtype: DType::F32, seed });
+        cases.push(Case { device, dtype: DType::Bf16, seed });
+    }
+    cases
+}
+
+/// The first GPU, with free memory that holds NaN, where there is one; why there is none is said once.
+pub(crate) fn gpu() -> Option<Device> {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    let available = AVAILABLE.get_or_init(|| {
+        let found = device::cuda::availability();
+        if let Err(why) = &found {
+            eprintln!("skipped on a GPU: {why}");
+        }
+        found.is_ok()
+    });
+    available.then(|| poisoned(Device::cuda(0, 0, &DeviceOptions::default()).unwrap()))
+}
 
 /// A CPU device whose free memory holds NaN, so that an output that is not wholly written is found.
 pub(crate) fn cpu() -> Device {
-    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    poisoned(Device::cpu(0, &DeviceOptions::default()).unwrap())
+}
+
+/// A device that imitates `description`.
+pub(crate) fn meta(description: &Description) -> Device {
+    Device::meta(0, description.clone(), &DeviceOptions::default()).unwrap()
+}
+
+fn poisoned(device: Device) -> Device {
     let poison = |elements: usize| {
         let request = Request::new(Category::Other, "poison");
-        let tensor = Tensor::empty(&device, [elements], tensor::DType::F32, request).unwrap();
-        tensor.set(&vec![f32::NAN; elements]).unwrap();
+        let tensor = Tensor::empty(&device, [elements], DType::U32, request).unwrap();
+        // No number in f32 nor in either half in bf16.
+        tensor.set(&vec![u32::MAX; elements]).unwrap();
         tensor
     };
     // Two fill a segment of the small pool, one a segment of the large pool.
@@ -21,9 +68,114 @@ pub(crate) fn cpu() -> Device {
     device
 }
 
+/// From the clock, or PLIMSOLL_TEST_SEED to repeat a run.
+fn fresh_seed() -> u64 {
+    static FRESH: OnceLock<u64> = OnceLock::new();
+    *FRESH.get_or_init(|| {
+        let given = std::env::var("PLIMSOLL_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64);
+        let seed = given.unwrap_or_else(clock);
+        eprintln!("operands on the GPU from PLIMSOLL_TEST_SEED={seed}");
+        seed
+    })
+}
+
+impl Case {
+    /// What to call it in a message.
+    pub(crate) fn name(&self) -> String {
+        format!("{:?} {}", self.device.backend(), self.dtype)
+    }
+
+    /// The value of its type that is nearest.
+    pub(crate) fn round(&self, value: f32) -> f32 {
+        if self.dtype == DType::Bf16 { bf16::from_f32(value).to_f32() } else { value }
+    }
+
+    /// A tensor of its type. The values must be of that type.
+    pub(crate) fn tensor<const N: usize>(&self, values: &[f32], shape: [usize; N]) -> Tensor {
+        typed(&self.device, self.dtype, values, shape)
+    }
+
+    /// Standard normal values of its type.
+    pub(crate) fn normal(&self, name: &str, count: usize) -> Vec<f32> {
+        seeded(self.seed, name, count).into_iter().map(|value| self.round(value)).collect()
+    }
+
+    /// A tensor of [`Case::normal`] values and those values.
+    pub(crate) fn operand<const N: usize>(&self, name: &str, shape: [usize; N]) -> (Tensor, Vec<f64>) {
+        let values = self.normal(name, shape.iter().product());
+        (self.tensor(&values, shape), wide(&values))
+    }
+
+    /// Indices below `limit`.
+    pub(crate) fn indices(&self, name: &str, count: usize, limit: usize) -> Vec<u32> {
+        seeded_indices(self.seed, name, count, limit)
+    }
+
+    /// An f32 gradient target; NaN where it is to be overwritten.
+    pub(crate) fn target<const N: usize>(
+        &self,
+        name: &str,
+        shape: [usize; N],
+        accumulate: bool,
+    ) -> GradientTarget {
+        let count = shape.iter().product();
+        let values = if accumulate { seeded(self.seed, name, count) } else { vec![f32::NAN; count] };
+        GradientTarget { tensor: tensor(&self.device, &values, shape), accumulate }
+    }
+
+    /// What was added to a target of [`Case::target`]`(name, …)`.
+    pub(crate) fn added(&self, target: &GradientTarget, name: &str) -> Vec<f64> {
+        let found = read(&target.tensor);
+        let count = found.len();
+        let before = if target.accumulate { wide(&seeded(self.seed, name, count)) } else { vec![0.0; count] };
+        found.iter().zip(before).map(|(found, before)| found - before).collect()
+    }
+
+    fn tolerance(&self) -> f64 {
+        if self.dtype == DType::Bf16 { ROUGH } else { TOLERANCE }
+    }
+
+    /// Asserts that `found` is `expected` within its type's tolerance.
+    pub(crate) fn close(&self, what: &str, found: &[f64], expected: &[f64]) {
+        close_within(self.tolerance(), &format!("{what}, {}", self.name()), found, expected);
+    }
+
+    /// As [`is_gradient`] within its type's tolerance.
+    pub(crate) fn is_gradient(
+        &self,
+        what: &str,
+        gradient: &[f64],
+        point: &[f64],
+        function: impl Fn(&[f64]) -> f64,
+    ) {
+        let what = format!("{what}, {}", self.name());
+        is_gradient_within(self.tolerance(), &what, gradient, point, function);
+    }
+}
+
+/// A tensor of `dtype`, f32 or bf16, of values that are rounded to it.
+pub(crate) fn typed<const N: usize>(
+    device: &Device,
+    dtype: DType,
+    values: &[f32],
+    shape: [usize; N],
+) -> Tensor {
+    if dtype == DType::Bf16 {
+        let values: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+        tensor(device, &values, shape)
+    } else {
+        tensor(device, values, shape)
+    }
+}
+
 /// Standard normal values that are a function of `name` and their index.
 pub(crate) fn normal(name: &str, count: usize) -> Vec<f32> {
-    let key = philox::key_of_name(20, name);
+    seeded(SEED, name, count)
+}
+
+fn seeded(seed: u64, name: &str, count: usize) -> Vec<f32> {
+    let key = philox::key_of_name(seed, name);
     let blocks =
         (0..count.div_ceil(4) as u32).flat_map(|i| philox::normals(philox::philox4x32(key, [i, 0, 0, 0])));
     blocks.take(count).collect()
@@ -31,7 +183,11 @@ pub(crate) fn normal(name: &str, count: usize) -> Vec<f32> {
 
 /// Indices below `limit`.
 pub(crate) fn indices(name: &str, count: usize, limit: usize) -> Vec<u32> {
-    let key = philox::key_of_name(21, name);
+    seeded_indices(SEED, name, count, limit)
+}
+
+fn seeded_indices(seed: u64, name: &str, count: usize, limit: usize) -> Vec<u32> {
+    let key = philox::key_of_name(seed.wrapping_add(1), name);
     (0..count as u32).map(|i| philox::philox4x32(key, [i, 0, 0, 0])[0] % limit as u32).collect()
 }
 
@@ -39,7 +195,7 @@ pub(crate) fn tensor<T: Element, const N: usize>(device: &Device, values: &[T], 
     Tensor::from_host(device, values, shape, Category::Input).unwrap()
 }
 
-/// A tensor of [`normal`] values and those values.
+/// An f32 tensor of [`normal`] values and those values.
 pub(crate) fn operand<const N: usize>(device: &Device, name: &str, shape: [usize; N]) -> (Tensor, Vec<f64>) {
     let values = normal(name, shape.iter().product());
     (tensor(device, &values, shape), wide(&values))
@@ -49,45 +205,50 @@ pub(crate) fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
+/// The values of an f32 or bf16 tensor.
 pub(crate) fn read(tensor: &Tensor) -> Vec<f64> {
-    wide(&tensor.to_vec::<f32>().unwrap())
+    if tensor.dtype() == DType::Bf16 {
+        tensor.to_vec::<bf16>().unwrap().iter().map(|v| v.to_f64()).collect()
+    } else {
+        wide(&tensor.to_vec::<f32>().unwrap())
+    }
 }
 
+/// The bits of an f32 or bf16 tensor.
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
-    tensor.to_vec::<f32>().unwrap().iter().map(|v| v.to_bits()).collect()
+    if tensor.dtype() == DType::Bf16 {
+        tensor.to_vec::<bf16>().unwrap().iter().map(|v| u32::from(v.to_bits())).collect()
+    } else {
+        tensor.to_vec::<f32>().unwrap().iter().map(|v| v.to_bits()).collect()
+    }
 }
 
 /// Asserts that `found` is `expected` within [`TOLERANCE`].
 pub(crate) fn close(what: &str, found: &[f64], expected: &[f64]) {
+    close_within(TOLERANCE, what, found, expected);
+}
+
+fn close_within(tolerance: f64, what: &str, found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let size = norm(&mut expected.iter().copied());
     let error = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
-    assert!(error <= TOLERANCE * size.max(1e-3), "{what}: off by {error:e} of {size:e}");
-}
-
-/// A gradient target of these values; NaN where it is to be overwritten.
-pub(crate) fn target<const N: usize>(
-    device: &Device,
-    name: &str,
-    shape: [usize; N],
-    accumulate: bool,
-) -> GradientTarget {
-    let count = shape.iter().product();
-    let values = if accumulate { normal(name, count) } else { vec![f32::NAN; count] };
-    GradientTarget { tensor: tensor(device, &values, shape), accumulate }
-}
-
-/// What was added to a target of [`target`]`(name, …)`.
-pub(crate) fn added(target: &GradientTarget, name: &str) -> Vec<f64> {
-    let found = read(&target.tensor);
-    let before = if target.accumulate { wide(&normal(name, found.len())) } else { vec![0.0; found.len()] };
-    found.iter().zip(before).map(|(found, before)| found - before).collect()
+    assert!(error <= tolerance * size.max(1e-3), "{what}: off by {error:e} of {size:e}");
 }
 
 /// Asserts that `gradient` is that of `function` at `point`, by central differences: along every axis for few
 /// elements, else along random directions.
 pub(crate) fn is_gradient(what: &str, gradient: &[f64], point: &[f64], function: impl Fn(&[f64]) -> f64) {
+    is_gradient_within(TOLERANCE, what, gradient, point, function);
+}
+
+fn is_gradient_within(
+    tolerance: f64,
+    what: &str,
+    gradient: &[f64],
+    point: &[f64],
+    function: impl Fn(&[f64]) -> f64,
+) {
     const STEP: f64 = 1e-4;
     assert_eq!(gradient.len(), point.len(), "{what}");
     let count = if point.len() <= 128 { point.len() } else { 12 };
@@ -106,7 +267,7 @@ pub(crate) fn is_gradient(what: &str, gradient: &[f64], point: &[f64], function:
         expected.push((8.0 * near - far) / (12.0 * STEP));
         found.push(gradient.iter().zip(&direction).map(|(g, d)| g * d).sum());
     }
-    close(what, &found, &expected);
+    close_within(tolerance, what, &found, &expected);
 }
 
 /// Σ weights · values: a scalar function of an output whose gradient by the output is `weights`.

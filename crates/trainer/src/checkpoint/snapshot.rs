@@ -2,7 +2,7 @@
 
 use nn::Parameters;
 use optim::Kind;
-use tensor::Tensor;
+use tensor::{Tensor, ops};
 
 use super::format::{Entry, PIECE};
 use super::reader::{Checkpoint, LOSSES};
@@ -67,6 +67,11 @@ impl Snapshot {
 /// Puts a worker where the checkpoint was taken.
 pub(crate) fn restore(worker: &mut Worker, checkpoint: &Checkpoint) -> Result<()> {
     checkpoint.load(&named(worker))?;
+    for (slot, state) in worker.optimizer.slots().iter().zip(worker.optimizer.states()) {
+        if !state.master.shares_storage(&slot.weight) {
+            ops::cast::into(&state.master, &slot.weight)?;
+        }
+    }
     worker.optimizer.resume_at(u32::try_from(checkpoint.step()).unwrap_or(u32::MAX));
     Ok(())
 }

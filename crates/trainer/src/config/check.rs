@@ -5,12 +5,14 @@ use super::error::ConfigError;
 use super::key::Key;
 use super::keys::*;
 use super::raw::Raw;
-use super::sections::{DataKind, Gpt, Model};
+use super::sections::{Compute, DataKind, Gpt, Model};
 
 /// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
 /// of a few of them, and the allocator's rounding, cannot overflow.
 const MOST_BYTES: u128 = 1 << 56;
 const BYTES_OF_F32: usize = 4;
+/// Widths of a head that attention in half precision has kernels for.
+const HALF_PRECISION_HEADS: [usize; 3] = [32, 64, 128];
 /// Lanes beyond this many are for those who ask for them.
 const MOST_DEFAULT_LANES: usize = 8;
 
@@ -59,6 +61,14 @@ fn check_gpt(raw: &Raw, config: &RunConfig, gpt: &Gpt) -> Result<(), ConfigError
     if !width.is_multiple_of(heads) {
         let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
         return Err(conflict(raw, &[&WIDTH, &HEADS], reason));
+    }
+    if config.precision.compute == Compute::Bf16 && !HALF_PRECISION_HEADS.contains(&(width / heads)) {
+        let reason = format!(
+            "precision.compute = \"bf16\" has attention for heads of 32, 64 and 128 values, and model.width = {width} \
+             over model.heads = {heads} makes {}",
+            width / heads
+        );
+        return Err(conflict(raw, &[&COMPUTE, &HEADS, &WIDTH], reason));
     }
     let tokens = config.data.tokenizer.vocabulary();
     if config.data.kind == DataKind::Text && vocabulary < tokens {

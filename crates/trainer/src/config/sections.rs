@@ -223,6 +223,8 @@ choice! {
     Compute {
         /// IEEE single precision.
         F32 = "f32",
+        /// bfloat16, with master weights, statistics, sums and the loss in f32. Needs a GPU.
+        Bf16 = "bf16",
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) static UNBUILT: &[Unbuilt] = &[
         needs: |v| *v == Value::Flag(true),
         what: "sharding of the optimizer's state is",
     },
-    Unbuilt { key: &keys::COMPUTE, needs: |v| among(v, &["bf16", "f16"]), what: "half precision is" },
+    Unbuilt { key: &keys::COMPUTE, needs: |v| among(v, &["f16"]), what: "computing in f16 is" },
     Unbuilt {
         key: &keys::TOKENIZER,
         needs: |v| matches!(v, Value::Text(name) if name != "bytes"),

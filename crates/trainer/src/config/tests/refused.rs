@@ -217,7 +217,7 @@ fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
             "parallel.shard_optimizer=true",
             "parallel.shard_optimizer = true: sharding of the optimizer's state is not built yet",
         ),
-        ("precision.compute=bf16", "precision.compute = \"bf16\": half precision is not built yet"),
+        ("precision.compute=f16", "precision.compute = \"f16\": computing in f16 is not built yet"),
         (
             "data.tokenizer=gpt2",
             "data.tokenizer = \"gpt2\": tokenizers other than \"bytes\" are not built yet",

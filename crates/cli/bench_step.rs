@@ -1,0 +1,162 @@
+//! `plimsoll bench step`: the median training step, and on a GPU one step kernel family by kernel family, each beside what
+//! its bytes and operations take at the device's own measured rates.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use telemetry::units::{bytes, grouped};
+use trainer::config::{Model, RunConfig};
+use trainer::{BenchOptions, DeviceChoice, StepMeasure, TrainError, bench_step};
+
+/// The arguments of `plimsoll bench step`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchStepArgs {
+    /// Which model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m; the sizes of GPT-2 with 50304 tokens
+    #[arg(long, default_value = "gpt2-124m")]
+    model: String,
+    /// Sequences in the step's one micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small]
+    #[arg(long)]
+    micro_batch: Option<usize>,
+    /// f32 or bf16 [default: bf16 on a GPU]
+    #[arg(long)]
+    precision: Option<String>,
+    /// auto, cpu or cuda
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Steps that are timed
+    #[arg(long, default_value_t = 20)]
+    steps: u64,
+    /// Steps before them
+    #[arg(long, default_value_t = 5)]
+    warm_up: u64,
+    /// Overrides a key of the configuration, such as --set parallel.bucket_bytes=1048576
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+    /// One line of JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// A model's name, its sizes (layers, heads, width, context, vocabulary), and its micro-batch.
+const MODELS: [(&str, [usize; 5], usize); 4] = [
+    ("small", [4, 4, 128, 128, 256], 32),
+    ("gpt2-124m", [12, 12, 768, 1024, 50304], 64),
+    ("gpt2-355m", [24, 16, 1024, 1024, 50304], 32),
+    ("gpt2-1558m", [48, 25, 1600, 1024, 50304], 16),
+];
+
+/// Measures and prints. 0: done; 1: the run failed; 2: arguments that are wrong.
+pub(crate) fn run(args: &BenchStepArgs) -> ExitCode {
+    match measure(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
+    let device = DeviceChoice::from_name(&args.device)?;
+    let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
+    let precision = args.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
+    let Some((_, sizes, micro_batch)) = MODELS.iter().find(|(name, ..)| *name == args.model) else {
+        let names = MODELS.map(|(name, ..)| name).join(", ");
+        return Err(TrainError::Refused(format!("--model {}: {names} are the models", args.model)));
+    };
+    let [layers, heads, width, context, vocabulary] = sizes;
+    let micro_batch = args.micro_batch.unwrap_or(*micro_batch);
+    let text = format!(
+        "[model]\nlayers = {layers}\nheads = {heads}\nwidth = {width}\ncontext = {context}\nvocabulary = {vocabulary}\n\
+         [data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch = {micro_batch}\nmicro_batches = 1\n\
+         [optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{precision}\"\n"
+    );
+    let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.overrides)?;
+    let options = BenchOptions { device, steps: args.steps.max(1), warm_up: args.warm_up.max(1) };
+    let shape = match &config.model {
+        Model::Gpt(gpt) => format!("{gpt:?}"),
+        Model::Mlp(mlp) => format!("{mlp:?}"),
+    };
+    let head = format!(
+        "{}: {shape}, micro-batch {}, {} a step, {}, AdamW, clipping at {}",
+        args.model,
+        config.train.micro_batch,
+        config.train.micro_batches,
+        config.precision.compute.name(),
+        config.optim.clip_norm
+    );
+    let found = bench_step(config, &options)?;
+    let printed = if args.json { print_json(args, &found) } else { print_tables(&head, &found) };
+    printed.map_err(|source| TrainError::File { path: "standard output".into(), source })
+}
+
+fn print_json(args: &BenchStepArgs, found: &StepMeasure) -> std::io::Result<()> {
+    let (allocated, reserved) = found.peaks;
+    writeln!(
+        std::io::stdout(),
+        "{{\"model\": \"{}\", \"device\": \"{}\", \"seconds\": {}, \"tokens_per_second\": {:.1}, \"loss\": {}, \
+         \"peak_allocated_bytes\": {allocated}, \"peak_reserved_bytes\": {reserved}}}",
+        args.model,
+        found.model,
+        found.median(),
+        found.tokens_per_second(),
+        found.loss
+    )
+}
+
+fn print_tables(head: &str, found: &StepMeasure) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}{}", found.model, if found.libraries.is_empty() { "" } else { ", " })?;
+    writeln!(out, "{}", found.libraries)?;
+    writeln!(out, "{head}\n{} parameters, computing on {}", grouped(found.parameters as u64), found.reason)?;
+    let (least, most) =
+        found.seconds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), s| (a.min(*s), b.max(*s)));
+    writeln!(
+        out,
+        "\nmedian step {:.2} ms ({:.2} to {:.2} over {}), {:.0} tokens/s, last loss {:.4}",
+        1e3 * found.median(),
+        1e3 * least,
+        1e3 * most,
+        found.seconds.len(),
+        found.tokens_per_second(),
+        found.loss
+    )?;
+    let (allocated, reserved) = found.peaks;
+    writeln!(
+        out,
+        "peak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} of allocated",
+        grouped(allocated),
+        bytes(allocated),
+        grouped(reserved),
+        bytes(reserved),
+        reserved as f64 / allocated as f64
+    )?;
+    let (Some(rates), Some(utilisation)) = (found.rates, found.utilisation()) else { return Ok(()) };
+    writeln!(
+        out,
+        "the device's own rates: {:.0} TFLOP/s (bf16 product of 8192 × 8192 × 8192), {:.2} TB/s (copy); \
+         model FLOP utilisation {:.1} %",
+        rates.flops_per_second / 1e12,
+        rates.bytes_per_second / 1e12,
+        100.0 * utilisation
+    )?;
+    writeln!(out, "\n{:<20} {:>8} {:>10} {:>10} {:>7}", "family", "launches", "ms", "floor ms", "ratio")?;
+    let (mut launches, mut milliseconds, mut floor) = (0, 0.0, 0.0);
+    for family in &found.families {
+        writeln!(
+            out,
+            "{:<20} {:>8} {:>10.3} {:>10.3} {:>7.2}",
+            family.family,
+            family.calls,
+            family.milliseconds,
+            family.floor_milliseconds,
+            family.milliseconds / family.floor_milliseconds
+        )?;
+        launches += family.calls;
+        milliseconds += family.milliseconds;
+        floor += family.floor_milliseconds;
+    }
+    let ratio = milliseconds / floor;
+    writeln!(out, "{:<20} {launches:>8} {milliseconds:>10.3} {floor:>10.3} {ratio:>7.2}", "all, each alone")
+}

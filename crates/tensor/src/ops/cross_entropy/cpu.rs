@@ -1,0 +1,58 @@
+//! Cross-entropy on the host: one task for a block of rows.
+
+use device::parallel::{for_tasks, map, simd};
+
+use crate::ops::math::{exp, map_and_sum, max, sum};
+use crate::ops::rows;
+
+/// Σ over rows of −ln softmax[target].
+pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
+    let rows = rows::per_task(vocab);
+    let partial = map(targets.len().div_ceil(rows), |index| {
+        let (logits, targets) = (rows::piece(logits, index, rows * vocab), rows::piece(targets, index, rows));
+        simd(
+            #[inline(always)]
+            || {
+                let mut losses = 0.0;
+                for (row, target) in logits.chunks_exact(vocab).zip(targets) {
+                    let largest = max(row);
+                    let total = sum(row, |x| exp(x - largest));
+                    losses += loss(row[*target as usize], largest, total);
+                }
+                losses
+            },
+        )
+    });
+    partial.iter().sum()
+}
+
+/// The same, and every row of `logits` becomes weight · (softmax − one-hot).
+pub(super) fn losses_and_gradient(logits: &mut [f32], targets: &[u32], vocab: usize, weight: f32) -> f64 {
+    let rows = rows::per_task(vocab);
+    let mut partial = vec![0.0f64; targets.len().div_ceil(rows)];
+    let pieces = logits.chunks_mut(rows * vocab).zip(targets.chunks(rows));
+    let tasks = pieces.zip(partial.iter_mut()).collect();
+    for_tasks(tasks, |((logits, targets), partial): ((&mut [f32], &[u32]), &mut f64)| {
+        simd(
+            #[inline(always)]
+            || {
+                for (row, target) in logits.chunks_exact_mut(vocab).zip(targets) {
+                    let target = *target as usize;
+                    let (score, largest) = (row[target], max(row));
+                    let total = map_and_sum(row, |x| exp(x - largest));
+                    *partial += loss(score, largest, total);
+                    let factor = weight / total;
+                    row.iter_mut().for_each(|x| *x *= factor);
+                    row[target] -= weight;
+                }
+            },
+        );
+    });
+    partial.iter().sum()
+}
+
+/// −ln softmax[target] from the target's score, the largest score and Σ e^(score − largest).
+#[inline(always)]
+fn loss(score: f32, largest: f32, total: f32) -> f64 {
+    libm::log(f64::from(total)) + (f64::from(largest) - f64::from(score))
+}

@@ -1,0 +1,54 @@
+//! Launches of `kernels/elementwise.cu`.
+
+use device::kernels::ELEMENTWISE;
+
+use super::gpu;
+use crate::{Result, Tensor};
+
+/// Vectors of one thread.
+const UNROLL: usize = 4;
+
+/// One kernel over all elements of `write`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Each<'a> {
+    /// Its name for an f32 result and for a bf16 one.
+    pub(super) names: [&'static str; 2],
+    /// Operands of as many elements, or of one.
+    pub(super) read: &'a [&'a Tensor],
+    /// The result, which may be one of the operands.
+    pub(super) write: &'a Tensor,
+    /// Whether the kernel reads the result's memory besides.
+    pub(super) updates: bool,
+    /// A number, where the kernel takes one.
+    pub(super) number: Option<f32>,
+}
+
+impl Each<'_> {
+    /// Enqueues it. Errors: the device's.
+    pub(super) fn launch(self) -> Result<()> {
+        let count = self.write.elements();
+        if count == 0 {
+            return Ok(());
+        }
+        let arrays: Vec<&Tensor> = self.read.iter().copied().filter(|x| x.elements() == count).collect();
+        let vector = gpu::aligned(&arrays) && gpu::aligned(&[self.write]);
+        let narrowest = arrays.iter().map(|x| x.dtype()).fold(self.write.dtype(), |narrowest, dtype| {
+            if dtype.bytes() < narrowest.bytes() { dtype } else { narrowest }
+        });
+        let lanes = if vector { gpu::lanes(narrowest) } else { 1 };
+        let blocks = (count / lanes).div_ceil(gpu::THREADS as usize * UNROLL).max(1);
+        let written = self.write.bytes() as u64 * if self.updates { 2 } else { 1 };
+        let device = self.write.device();
+        let mut launch = device.kernel(gpu::kernel(&ELEMENTWISE, self.names, self.write.dtype()));
+        for operand in self.read {
+            launch = launch.read(operand.region());
+        }
+        launch = launch.write(self.write.region());
+        if let Some(number) = self.number {
+            launch = launch.f32(number);
+        }
+        launch = launch.u64(count as u64).u32(u32::from(vector));
+        launch = launch.cost(gpu::bytes(self.read) + written, count as u64);
+        Ok(launch.launch([gpu::word(self.names[0], blocks)?, 1, 1], gpu::THREADS)?)
+    }
+}

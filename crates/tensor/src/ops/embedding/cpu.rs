@@ -1,0 +1,70 @@
+//! Embedding on the host.
+
+use device::parallel::{for_pieces, simd};
+
+use super::Sizes;
+use crate::ops::rows;
+
+/// A table's gradient is cut into about so many tasks, each of which reads all tokens.
+const TABLE_TASKS: usize = 64;
+
+pub(super) fn forward(tokens: &[u32], table: &[f32], positions: &[f32], out: &mut [f32], sizes: Sizes) {
+    let (width, per_task) = (sizes.width, rows::per_task(sizes.width));
+    for_pieces(out, per_task * width, |index, out| {
+        simd(|| {
+            for (row, out) in out.chunks_exact_mut(width).enumerate() {
+                let row = index * per_task + row;
+                let token = &table[tokens[row] as usize * width..][..width];
+                let position = &positions[row % sizes.time * width..][..width];
+                for ((out, token), position) in out.iter_mut().zip(token).zip(position) {
+                    *out = token + position;
+                }
+            }
+        });
+    });
+}
+
+pub(super) fn table_gradient(dy: &[f32], tokens: &[u32], table: &mut [f32], accumulate: bool, sizes: Sizes) {
+    let width = sizes.width;
+    let rows = sizes.vocab.div_ceil(TABLE_TASKS);
+    for_pieces(table, rows * width, |index, table| {
+        simd(|| {
+            if !accumulate {
+                table.fill(0.0);
+            }
+            let first = index * rows;
+            let own = first..first + table.len() / width;
+            for (row, token) in tokens.iter().enumerate() {
+                let token = *token as usize;
+                if own.contains(&token) {
+                    let target = &mut table[(token - first) * width..][..width];
+                    add(target, &dy[row * width..][..width]);
+                }
+            }
+        });
+    });
+}
+
+pub(super) fn position_gradient(dy: &[f32], positions: &mut [f32], accumulate: bool, sizes: Sizes) {
+    let width = sizes.width;
+    let rows = rows::per_task(width * sizes.batch);
+    for_pieces(positions, rows * width, |index, positions| {
+        simd(|| {
+            for (row, target) in positions.chunks_exact_mut(width).enumerate() {
+                let time = index * rows + row;
+                if !accumulate {
+                    target.fill(0.0);
+                }
+                let batches = if time < sizes.time { sizes.batch } else { 0 };
+                for batch in 0..batches {
+                    add(target, &dy[(batch * sizes.time + time) * width..][..width]);
+                }
+            }
+        });
+    });
+}
+
+#[inline(always)]
+fn add(target: &mut [f32], source: &[f32]) {
+    target.iter_mut().zip(source).for_each(|(target, source)| *target += source);
+}

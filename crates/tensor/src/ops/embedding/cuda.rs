@@ -1,0 +1,141 @@
+//! Launches of `kernels/embedding.cu`.
+
+use device::kernels::EMBEDDING;
+use device::{Function, Region, workspace};
+
+use super::Sizes;
+use crate::ops::{GradientTarget, gpu};
+use crate::{Result, Tensor};
+
+/// Rows that a block of warps takes.
+const ROWS_PER_BLOCK: usize = gpu::THREADS as usize / WARP;
+const WARP: usize = 32;
+/// Threads of the blocks that see all tokens.
+const WIDE_THREADS: u32 = 1024;
+/// Blocks that take frequent tokens in turn.
+const MOST_TURNS: usize = 256;
+/// Columns of a frequent token's row that a block adds up.
+const COLUMNS: usize = 64;
+
+pub(super) fn forward(
+    operator: &'static str,
+    tokens: &Tensor,
+    table: &Tensor,
+    positions: &Tensor,
+    out: &Tensor,
+    sizes: Sizes,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let rows = sizes.batch * sizes.time;
+    let vector =
+        sizes.width.is_multiple_of(gpu::lanes(table.dtype())) && gpu::aligned(&[table, positions, out]);
+    let kernel = gpu::kernel(&EMBEDDING, ["forward_f32", "forward_bf16"], table.dtype());
+    let launch = out.device().kernel(kernel).read(tokens.region()).read(table.region());
+    let launch = launch.read(positions.region()).write(out.region()).u32(word(rows)?).u32(word(sizes.time)?);
+    let launch = launch.u32(word(sizes.vocab)?).u32(word(sizes.width)?).u32(u32::from(vector));
+    let launch = launch.cost(2 * out.bytes() as u64, out.elements() as u64);
+    Ok(launch.launch([word(rows.div_ceil(ROWS_PER_BLOCK))?, 1, 1], gpu::THREADS)?)
+}
+
+/// The parts of the workspace, all u32.
+struct Lists<'a> {
+    counts: Region<'a>,
+    starts: Region<'a>,
+    frequent: Region<'a>,
+    lists: Region<'a>,
+}
+
+impl<'a> Lists<'a> {
+    fn of(scratch: &'a Tensor, rows: usize, vocab: usize) -> Self {
+        let mut first = 0;
+        let mut take = |words: usize| {
+            let region = scratch.region().part(4 * first, 4 * words);
+            first += words;
+            region
+        };
+        Lists {
+            counts: take(vocab),
+            starts: take(vocab + 2),
+            frequent: take(rows / workspace::FREQUENT),
+            lists: take(rows),
+        }
+    }
+}
+
+/// table (+)= dy by token.
+pub(super) fn table_gradient(
+    operator: &'static str,
+    dy: &Tensor,
+    tokens: &Tensor,
+    scratch: &Tensor,
+    table: &GradientTarget,
+    sizes: Sizes,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let device = dy.device();
+    let rows = sizes.batch * sizes.time;
+    let lists = Lists::of(scratch, rows, sizes.vocab);
+    list(operator, tokens, &lists, sizes)?;
+
+    let lanes = gpu::lanes(dy.dtype());
+    let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, &table.tensor]);
+    let pieces = sizes.width.div_ceil(WARP * if vector { lanes } else { 1 });
+    let (vocab, width) = (word(sizes.vocab)?, word(sizes.width)?);
+    let accumulate = u32::from(table.accumulate);
+    let kernel = gpu::kernel(&EMBEDDING, ["rare_rows_f32", "rare_rows_bf16"], dy.dtype());
+    let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.lists);
+    let launch =
+        launch.write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate).u32(u32::from(vector));
+    let launch = launch.cost(gpu::bytes(&[dy, &table.tensor]), dy.elements() as u64);
+    let blocks = word(sizes.vocab.div_ceil(ROWS_PER_BLOCK))?;
+    launch.launch([blocks, word(pieces)?, 1], gpu::THREADS)?;
+
+    let kernel = gpu::kernel(&EMBEDDING, ["frequent_rows_f32", "frequent_rows_bf16"], dy.dtype());
+    let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.frequent);
+    let launch = launch.read(lists.lists).write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate);
+    let turns = word((rows / workspace::FREQUENT).min(MOST_TURNS))?;
+    Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS))?, 1], gpu::THREADS)?)
+}
+
+/// Lists the positions of every token.
+fn list(operator: &'static str, tokens: &Tensor, lists: &Lists<'_>, sizes: Sizes) -> Result<()> {
+    let device = tokens.device();
+    let kernel = |name| device.kernel(Function::new(&EMBEDDING, name));
+    let (rows, vocab) = (tokens.elements(), gpu::word(operator, sizes.vocab)?);
+    let count = gpu::word(operator, rows)?;
+    let blocks = [count.div_ceil(gpu::THREADS), 1, 1];
+    let bytes = tokens.bytes() as u64;
+    device.zero(lists.counts)?;
+    let launch = kernel("count_tokens").read(tokens.region()).write(lists.counts).u32(count).u32(vocab);
+    launch.cost(bytes, 0).launch(blocks, gpu::THREADS)?;
+    let launch =
+        kernel("start_lists").read(lists.counts).write(lists.starts).write(lists.frequent).u32(vocab);
+    launch.cost(8 * u64::from(vocab), 0).launch([1, 1, 1], WIDE_THREADS)?;
+    let launch = kernel("list_rare").read(tokens.region()).read(lists.starts).write(lists.counts);
+    let launch = launch.write(lists.lists).u32(count).cost(2 * bytes, 0);
+    launch.launch(blocks, gpu::THREADS)?;
+    let launch = kernel("list_frequent").read(tokens.region()).read(lists.starts).read(lists.frequent);
+    let launch = launch.write(lists.lists).u32(count).u32(vocab).cost(bytes, 0);
+    let turns = gpu::word(operator, (rows / workspace::FREQUENT).min(WIDE_THREADS as usize))?;
+    Ok(launch.launch([turns, 1, 1], WIDE_THREADS)?)
+}
+
+/// positions (+)= dy by time.
+pub(super) fn position_gradient(
+    operator: &'static str,
+    dy: &Tensor,
+    positions: &GradientTarget,
+    sizes: Sizes,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let target = &positions.tensor;
+    let lanes = gpu::lanes(dy.dtype());
+    let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, target]);
+    let threads = target.elements() / if vector { lanes } else { 1 };
+    let kernel = gpu::kernel(&EMBEDDING, ["position_rows_f32", "position_rows_bf16"], dy.dtype());
+    let launch = dy.device().kernel(kernel).read(dy.region()).write(target.region());
+    let launch = launch.u32(word(sizes.batch)?).u32(word(sizes.time)?).u32(word(target.shape().rows())?);
+    let launch = launch.u32(word(sizes.width)?).u32(u32::from(positions.accumulate)).u32(u32::from(vector));
+    let launch = launch.cost(gpu::bytes(&[dy, target]), dy.elements() as u64);
+    Ok(launch.launch([word(threads)?.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
+}

@@ -1,0 +1,50 @@
+//! The two layers of a transformer block's perceptron with GELU between them: y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2.
+//!
+//! Together, so that GELU goes into the first product and its derivative into the product that gives the gradient
+//! it multiplies. The other backward functions are [`linear`]'s.
+
+use device::{Backend, Epilogue};
+
+use super::{Activation, activation, check, gpu, linear};
+use crate::{Result, Tensor};
+
+/// What [`forward`] gives.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// `[.., out]`.
+    pub output: Tensor,
+    /// x · W1ᵀ + b1, `[.., hidden]`.
+    pub pre_activation: Tensor,
+    /// gelu of it.
+    pub activated: Tensor,
+}
+
+/// `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`, all f32 or all bf16, to `[.., out]`.
+/// The pre-activation is allocated first, then GELU of it, then the output.
+/// Errors: shapes or types that do not agree, out of memory.
+pub fn forward(x: &Tensor, w1: &Tensor, b1: &Tensor, w2: &Tensor, b2: &Tensor) -> Result<Output> {
+    const OPERATOR: &str = "feed_forward.forward";
+    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, Some(b1))?;
+    let output = linear::without_gelu(OPERATOR, &activated, w2, Some(b2), false)?;
+    Ok(Output { output, pre_activation, activated })
+}
+
+/// The gradient of the pre-activation, `[.., hidden]`, from that of the output, `dy [.., out]`:
+/// (dy · w2) ∘ gelu'(pre_activation). Errors: shapes or types that do not agree, out of memory.
+pub fn backward_input_hidden(dy: &Tensor, w2: &Tensor, pre_activation: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "feed_forward.backward_input_hidden";
+    let operands = [("dy", dy), ("w2", w2), ("pre_activation", pre_activation)];
+    check::computed(OPERATOR, &operands)?;
+    let hidden = linear::allocate_gradient(OPERATOR, dy, w2)?;
+    check::shape(OPERATOR, "pre_activation", pre_activation, hidden.shape())?;
+    if dy.device().backend() == Backend::Cuda
+        && linear::cuda::has_gelu_epilogue(&hidden)
+        && gpu::aligned(&[pre_activation])
+    {
+        let epilogue = Epilogue::GeluGradient { pre: pre_activation.region() };
+        linear::product_backward_input(dy, w2, &hidden, epilogue)?;
+        return Ok(hidden);
+    }
+    linear::product_backward_input(dy, w2, &hidden, Epilogue::None)?;
+    activation::backward(hidden, pre_activation, Activation::Gelu)
+}

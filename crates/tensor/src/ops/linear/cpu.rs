@@ -1,0 +1,69 @@
+//! Linear layers on the host.
+
+use device::parallel::simd;
+use device::{MatrixRef, gemm, gemm_then};
+
+use crate::ops::activation::relu;
+use crate::ops::{GradientTarget, columns};
+use crate::{Result, Tensor};
+
+/// out = x · Wᵀ + b, clipped from below by 0 where `clip`, in one pass over the output.
+pub(super) fn affine(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    clip: bool,
+    out: &Tensor,
+) -> Result<()> {
+    let (rows, inputs, outputs) = (out.shape().rows(), x.shape().columns(), out.shape().columns());
+    let (x, weight) = (x.read()?, weight.read()?);
+    let bias = bias.map(Tensor::read::<f32>).transpose()?;
+    let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
+    let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
+    let bias: &[f32] = bias.as_deref().unwrap_or(&[]);
+    gemm_then(x_matrix, weight, &mut out.write::<f32>()?, outputs, 1.0, false, |finished| {
+        simd(|| {
+            for row in finished.chunks_mut(outputs) {
+                match (bias.is_empty(), clip) {
+                    (false, true) => row.iter_mut().zip(bias).for_each(|(y, b)| *y = relu(*y + b)),
+                    (false, false) => row.iter_mut().zip(bias).for_each(|(y, b)| *y += b),
+                    (true, true) => row.iter_mut().for_each(|y| *y = relu(*y)),
+                    (true, false) => {}
+                }
+            }
+        });
+    });
+    Ok(())
+}
+
+/// dx = dy · weight.
+pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<()> {
+    let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), dx.shape().columns());
+    let (dy, weight) = (dy.read()?, weight.read()?);
+    let dy = MatrixRef::new(&dy, rows, outputs, outputs);
+    let weight = MatrixRef::new(&weight, outputs, inputs, inputs);
+    gemm(dy, weight, &mut dx.write::<f32>()?, inputs, 1.0, false);
+    Ok(())
+}
+
+/// weight (+)= dyᵀ · x, bias (+)= Σ over rows of dy.
+pub(super) fn backward_weight(
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &GradientTarget,
+    bias: Option<&GradientTarget>,
+) -> Result<()> {
+    let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
+    let (dy, x) = (dy.read()?, x.read()?);
+    let (dy, x): (&[f32], &[f32]) = (&dy, &x);
+    let dy_matrix = MatrixRef::new(dy, rows, outputs, outputs).transposed();
+    let x_matrix = MatrixRef::new(x, rows, inputs, inputs);
+    gemm(dy_matrix, x_matrix, &mut weight.tensor.write::<f32>()?, inputs, 1.0, weight.accumulate);
+    if let Some(bias) = bias {
+        columns::sum_rows(rows, &mut bias.tensor.write::<f32>()?, bias.accumulate, |row, columns, sum| {
+            let dy = &dy[row * outputs..][columns];
+            sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy);
+        });
+    }
+    Ok(())
+}

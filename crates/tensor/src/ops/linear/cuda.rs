@@ -1,0 +1,96 @@
+//! Linear layers on a GPU: one product each, with bias and GELU in its epilogue where the type has one.
+
+use device::{DType, Epilogue, Matmul, Operand};
+
+use crate::ops::activation::{self, Activation};
+use crate::ops::elementwise::Each;
+use crate::ops::{GradientTarget, gpu};
+use crate::{Result, Tensor};
+
+fn operand(tensor: &Tensor) -> Operand<'_> {
+    Operand::new(tensor.region(), tensor.dtype())
+}
+
+/// out = x · Wᵀ, and its epilogue.
+fn forward(x: &Tensor, weight: &Tensor, out: &Tensor, epilogue: Epilogue<'_>) -> Result<()> {
+    let (m, n, k) = (out.shape().rows(), out.shape().columns(), x.shape().columns());
+    if m * n == 0 {
+        return Ok(());
+    }
+    let (a, b, out) = (operand(x), operand(weight).transposed(), operand(out));
+    Ok(x.device().matmul(&Matmul { m, n, k, a, b, out, accumulate: false, epilogue })?)
+}
+
+fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
+    bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()))
+}
+
+/// Whether a product of `output`'s type and shape can apply GELU or its derivative: bf16 and whole vectors of 16 bytes in
+/// every row, which the library asks of what it saves or reads besides.
+pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
+    output.dtype() == DType::Bf16 && output.shape().columns().is_multiple_of(gpu::lanes(DType::Bf16))
+}
+
+/// out = x · Wᵀ + b, clipped from below by 0 where `clip`.
+pub(super) fn affine(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    clip: bool,
+    out: &Tensor,
+) -> Result<()> {
+    forward(x, weight, out, bias_or_none(bias))?;
+    if clip {
+        let names = ["relu_f32", "relu_bf16"];
+        Each { names, read: &[out], write: out, updates: false, number: None }.launch()?;
+    }
+    Ok(())
+}
+
+/// pre = x · Wᵀ + b, out = gelu(pre).
+pub(super) fn affine_gelu(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    pre: &Tensor,
+    out: &Tensor,
+) -> Result<()> {
+    match bias {
+        Some(bias) if has_gelu_epilogue(pre) => {
+            forward(x, weight, out, Epilogue::GeluBias { bias: bias.region(), pre: pre.region() })
+        }
+        _ => {
+            forward(x, weight, pre, bias_or_none(bias))?;
+            activation::apply(pre, out, Activation::Gelu)
+        }
+    }
+}
+
+/// dx = dy · weight, and its epilogue.
+pub(super) fn backward_input(
+    dy: &Tensor,
+    weight: &Tensor,
+    dx: &Tensor,
+    epilogue: Epilogue<'_>,
+) -> Result<()> {
+    let (m, n, k) = (dx.shape().rows(), dx.shape().columns(), dy.shape().columns());
+    if m * n == 0 {
+        return Ok(());
+    }
+    let (a, b, out) = (operand(dy), operand(weight), operand(dx));
+    Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate: false, epilogue })?)
+}
+
+/// weight (+)= dyᵀ · x; `bias` = Σ over rows of dy in the same call.
+pub(super) fn backward_weight(
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &GradientTarget,
+    bias: Option<&GradientTarget>,
+) -> Result<()> {
+    let (m, n, k) = (dy.shape().columns(), x.shape().columns(), dy.shape().rows());
+    let (a, b, out) = (operand(dy).transposed(), operand(x), operand(&weight.tensor));
+    let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::BiasGradient(bias.tensor.region()));
+    let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue };
+    Ok(dy.device().matmul(&call)?)
+}

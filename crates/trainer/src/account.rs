@@ -1,0 +1,46 @@
+//! What the driver says is used on a rank's device, step by step, and what accounts for it.
+
+use device::Device;
+use telemetry::DriverAccount;
+
+use crate::error::Result;
+
+/// Readings after the first steps: the first one still makes libraries load what they need.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    steps: u32,
+    /// What neither context, modules nor the allocator explain, in bytes, after the first step.
+    warm_up: i64,
+    /// The same after the second.
+    second: i64,
+}
+
+impl Account {
+    /// Reads after a step, where it is one of the first two.
+    pub(crate) fn after_step(&mut self, device: &Device) -> Result<()> {
+        self.steps = self.steps.saturating_add(1);
+        if self.steps > 2 {
+            return Ok(());
+        }
+        let Some(ledger) = device.ledger()? else { return Ok(()) };
+        if self.steps == 1 {
+            self.warm_up = ledger.rest;
+        }
+        self.second = ledger.rest;
+        Ok(())
+    }
+
+    /// The account now; all zeros where there is no driver.
+    pub(crate) fn close(&self, device: &Device) -> Result<DriverAccount> {
+        let Some(ledger) = device.ledger()? else { return Ok(DriverAccount::default()) };
+        let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+        Ok(DriverAccount {
+            context: ledger.context,
+            modules: ledger.modules,
+            warm_up: positive(self.warm_up),
+            used: ledger.used,
+            unaccounted: positive(ledger.rest - self.warm_up),
+            unaccounted_growth: positive(ledger.rest - self.second),
+        })
+    }
+}

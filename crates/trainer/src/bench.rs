@@ -1,0 +1,218 @@
+//! The step benchmark: the real worker on random tokens, timed from the host, and one step call by call on the device.
+
+use std::time::Instant;
+
+use collective::Communicator;
+use device::cuda::TimedCall;
+use device::{Category, DType, Device, Matmul, Operand, Request};
+use tensor::{Tensor, ops};
+
+use crate::build;
+use crate::config::RunConfig;
+use crate::error::Result;
+use crate::placement::{DeviceChoice, Placed};
+use crate::startup::Startup;
+use crate::worker::{Setup, Worker};
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchOptions {
+    /// What to compute on.
+    pub device: DeviceChoice,
+    /// Steps that are timed.
+    pub steps: u64,
+    /// Steps before them.
+    pub warm_up: u64,
+}
+
+/// Calls of one kernel family in a step.
+#[derive(Clone, Debug)]
+pub struct FamilyTime {
+    /// Its name.
+    pub family: &'static str,
+    /// Launches.
+    pub calls: usize,
+    /// Milliseconds of all of them, each timed alone.
+    pub milliseconds: f64,
+    /// Milliseconds that their bytes and operations take at the device's measured rates, the larger of both for
+    /// every call.
+    pub floor_milliseconds: f64,
+    /// Operations.
+    pub flops: u64,
+}
+
+/// What the device does at best, measured in the same process.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// bf16 matrix products of 8192 × 8192 × 8192 on random values, in operations a second.
+    pub flops_per_second: f64,
+    /// A large copy inside the device, bytes read and written a second.
+    pub bytes_per_second: f64,
+}
+
+/// What a measurement found.
+#[derive(Clone, Debug)]
+pub struct StepMeasure {
+    /// The device's model.
+    pub model: String,
+    /// Versions of what computes on it.
+    pub libraries: String,
+    /// Why that device.
+    pub reason: String,
+    /// Parameters, each counted once.
+    pub parameters: usize,
+    /// Tokens of a step.
+    pub tokens: u64,
+    /// Seconds of every timed step.
+    pub seconds: Vec<f64>,
+    /// The loss of the last step.
+    pub loss: f32,
+    /// Most bytes allocated and reserved.
+    pub peaks: (u64, u64),
+    /// On a GPU: one step by kernel family, the longest first.
+    pub families: Vec<FamilyTime>,
+    /// On a GPU: what it does at best.
+    pub rates: Option<Rates>,
+}
+
+impl StepMeasure {
+    /// The median step in seconds.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Tokens a second at the median.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.median()
+    }
+
+    /// The step's operations over what the device could have done in its time.
+    pub fn utilisation(&self) -> Option<f64> {
+        let flops: u64 = self.families.iter().map(|family| family.flops).sum();
+        Some(flops as f64 / self.median() / self.rates?.flops_per_second)
+    }
+}
+
+/// Runs `config` for a few steps. Errors: those of a run.
+pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
+    config.train.steps = u64::MAX;
+    let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    let setup = Setup::new(config, placement)?;
+    crate::run::prepare_kernels(&setup)?;
+    let mut worker = Worker::new(&setup, Communicator::solo())?;
+    let (seconds, loss) = timed_steps(&mut worker, options)?;
+    let statistics = worker.device().statistics();
+    worker.device().begin_profile();
+    worker.step(options.warm_up + options.steps)?;
+    let calls = worker.device().end_profile()?;
+    let rates = match calls.is_empty() {
+        true => None,
+        false => Some(rates(worker.device())?),
+    };
+    let description = worker.device().description();
+    Ok(StepMeasure {
+        model: description.model.clone(),
+        libraries: description.libraries.clone(),
+        reason,
+        parameters: worker.model().parameters().elements(),
+        tokens: build::tokens_per_step(&setup.config),
+        seconds,
+        loss,
+        peaks: (statistics.peak_allocated(), statistics.peak_reserved()),
+        families: rates.map(|rates| by_family(&calls, rates)).unwrap_or_default(),
+        rates,
+    })
+}
+
+/// Seconds from the end of one step to that of the next, and the last loss. As in training, a step's loss is read when the
+/// next step has been enqueued.
+fn timed_steps(worker: &mut Worker, options: &BenchOptions) -> Result<(Vec<f64>, f32)> {
+    let mut seconds = Vec::new();
+    let mut ended = Instant::now();
+    let mut loss = f32::NAN;
+    for step in 0..=options.warm_up + options.steps {
+        if step < options.warm_up + options.steps {
+            worker.step(step)?;
+        }
+        let Some(before) = step.checked_sub(1) else { continue };
+        loss = worker.scalars(before)?.loss;
+        let now = std::mem::replace(&mut ended, Instant::now()).elapsed().as_secs_f64();
+        if before >= options.warm_up {
+            seconds.push(now);
+        }
+    }
+    Ok((seconds, loss))
+}
+
+fn by_family(calls: &[TimedCall], rates: Rates) -> Vec<FamilyTime> {
+    let mut families: Vec<FamilyTime> = Vec::new();
+    for call in calls {
+        let floor = (call.work.bytes as f64 / rates.bytes_per_second)
+            .max(call.work.flops as f64 / rates.flops_per_second);
+        let place = families.iter().position(|family| family.family == call.family).unwrap_or(families.len());
+        if place == families.len() {
+            let family = call.family;
+            families.push(FamilyTime {
+                family,
+                calls: 0,
+                milliseconds: 0.0,
+                floor_milliseconds: 0.0,
+                flops: 0,
+            });
+        }
+        let family = &mut families[place];
+        family.calls += 1;
+        family.milliseconds += f64::from(call.milliseconds);
+        family.floor_milliseconds += 1e3 * floor;
+        family.flops += call.work.flops;
+    }
+    families.sort_by(|a, b| b.milliseconds.total_cmp(&a.milliseconds));
+    families
+}
+
+/// Rows and columns of the products that are timed.
+const SIDE: usize = 8192;
+/// Elements of the copies that are timed: 2 GiB.
+const COPIED: usize = 1 << 29;
+const ROUNDS: usize = 10;
+
+fn rates(device: &Device) -> Result<Rates> {
+    let request = Request::new(Category::Other, "rates");
+    let square = |name: &str| -> Result<Tensor> {
+        let matrix = Tensor::empty(device, [SIDE, SIDE], DType::Bf16, request)?;
+        ops::random::uniform(&matrix, 1, name, -1.0, 1.0)?;
+        Ok(matrix)
+    };
+    let (a, b, out) = (square("a")?, square("b")?, square("out")?);
+    let product = Matmul {
+        m: SIDE,
+        n: SIDE,
+        k: SIDE,
+        a: Operand::new(a.region(), DType::Bf16),
+        b: Operand::new(b.region(), DType::Bf16),
+        out: Operand::new(out.region(), DType::Bf16),
+        accumulate: false,
+        epilogue: device::Epilogue::None,
+    };
+    let median = |run: &dyn Fn() -> Result<()>| -> Result<f64> {
+        run()?;
+        device.begin_profile();
+        (0..ROUNDS).try_for_each(|_| run())?;
+        let mut times: Vec<_> =
+            device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect();
+        times.sort_by(f64::total_cmp);
+        Ok(times.get(times.len() / 2).copied().unwrap_or(f64::NAN) / 1e3)
+    };
+    let product_seconds = median(&|| Ok(device.matmul(&product)?))?;
+    let (from, to) = (
+        Tensor::zeros(device, [COPIED], DType::F32, request)?,
+        Tensor::empty(device, [COPIED], DType::F32, request)?,
+    );
+    let copy_seconds = median(&|| Ok(to.copy_from(&from)?))?;
+    Ok(Rates {
+        flops_per_second: 2.0 * (SIDE as f64).powi(3) / product_seconds,
+        bytes_per_second: 2.0 * from.bytes() as f64 / copy_seconds,
+    })
+}

@@ -1,0 +1,182 @@
+// Softmax cross-entropy of rows of scores, with the gradient written over them.
+#include "common.cuh"
+
+// Launch: a block for a row, up to 512 threads (the host gives short rows fewer), rows as the grid. Rows of up to 101,000
+// bytes (50,304 bf16 scores have 100,608) wait in shared memory, filled by asynchronous copies, so that they are read once,
+// and two blocks of an H100 fit beside each other: one loads while the other computes. Longer rows are read twice, the
+// second time mostly from L2. A row may begin at any element: the scores before the first 16-byte boundary and after the
+// last are taken one by one. Floor: the scores in once, the gradient out once.
+#define MOST_THREADS 512
+
+__device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))), "l"(global));
+}
+
+// e^x for x up to 0: for f32 scores the library's, for bf16 ones the hardware's power of two (within 2^-22).
+__device__ __forceinline__ float exponential(float x, float) { return expf(x); }
+__device__ __forceinline__ float exponential(float x, bf16) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+    return power;
+}
+
+// 16 bytes of scores: 4 f32 or 8 bf16.
+template <typename T> struct Wide {
+    static const u32 N = 16 / sizeof(T);
+    Vector<u32, 4> words;
+
+    __device__ __forceinline__ explicit Wide(const T *from) : words(load<4>(reinterpret_cast<const u32 *>(from))) {}
+    __device__ __forceinline__ float at(u32 i) const {
+        if (sizeof(T) == 4) return __uint_as_float(words.at[i]);
+        const u32 word = words.at[i / 2];
+        return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    }
+    __device__ __forceinline__ float largest() const {
+        if (sizeof(T) == 4) return fmaxf(fmaxf(at(0), at(1)), fmaxf(at(2), at(3)));
+        u32 pair = larger(larger(words.at[0], words.at[1]), larger(words.at[2], words.at[3]));
+        return fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+    }
+    __device__ __forceinline__ static u32 larger(u32 a, u32 b) {
+        u32 result;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+        return result;
+    }
+    __device__ __forceinline__ void write(T *to, const float (&values)[N]) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            if (sizeof(T) == 4) words.at[i] = __float_as_uint(values[i]);
+            else words.at[i] = pack_bf16(values[2 * i % N], values[(2 * i + 1) % N]);
+        }
+        store<4>(reinterpret_cast<u32 *>(to), words);
+    }
+};
+
+// A row cut at 16-byte boundaries: `head` scores, then `vectors` of N, then a tail up to `vocab`.
+template <typename T> struct Cut {
+    static const u32 N = Wide<T>::N;
+    u32 head, vectors, vocab;
+    __device__ __forceinline__ Cut(const T *row, u32 columns) : vocab(columns) {
+        const u32 past = u32(reinterpret_cast<u64>(row) / sizeof(T)) % N;
+        head = min(columns, (N - past) % N);
+        vectors = (columns - head) / N;
+    }
+    __device__ __forceinline__ u32 tail() const { return head + vectors * N; }
+    // Whole vectors by `vector(first score)`, the rest by `single(score)`; a thread's order depends on the cut alone.
+    template <typename Whole, typename Single>
+    __device__ __forceinline__ void for_each(const Whole &whole, const Single &single) const {
+        if (threadIdx.x < head) single(threadIdx.x);
+#pragma unroll 2
+        for (u32 vector = threadIdx.x; vector < vectors; vector += blockDim.x) whole(head + vector * N);
+        if (tail() + threadIdx.x < vocab) single(tail() + threadIdx.x);
+    }
+};
+
+// Over the block, warps joined in order; every thread has the result.
+__device__ __forceinline__ float block_max(float x, float *shared) {
+    x = warp_max(x);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float result = shared[0];
+    for (u32 warp = 1; warp < blockDim.x / WARP; warp++) result = fmaxf(result, shared[warp]);
+    return result;
+}
+__device__ __forceinline__ float block_sum(float x, float *shared) {
+    x = warp_sum(x);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float result = 0.0f;
+    for (u32 warp = 0; warp < blockDim.x / WARP; warp++) result += shared[warp];
+    return result;
+}
+
+// Brings the row into shared memory, to the same distance from a 16-byte boundary; gives its first score's place.
+template <typename T> __device__ __forceinline__ const T *fetch(const T *row, const Cut<T> &cut) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    constexpr u32 N = Cut<T>::N;
+    T *copy = reinterpret_cast<T *>(memory) + (N - cut.head) % N;
+    cut.for_each([&](u32 at) { copy_16_bytes(copy + at, row + at); }, [&](u32 at) { copy[at] = row[at]; });
+    asm volatile("cp.async.wait_all;");
+    __syncthreads();
+    return copy;
+}
+
+// CACHED: the row waits in shared memory. Without `gradient` the scores stay.
+template <bool CACHED, typename T>
+__device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, float *losses, u32 vocab, float weight,
+                                              u32 gradient) {
+    constexpr u32 N = Cut<T>::N;
+    __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP];
+    T *row = scores + u64(blockIdx.x) * vocab;
+    const u32 target = targets[blockIdx.x];
+    if (target >= vocab) __trap();
+    const Cut<T> cut(row, vocab);
+    const T *in = row;
+    if (CACHED) in = fetch<T>(row, cut);
+    const float score = to_f32(in[target]);
+
+    float largest = __uint_as_float(0xff800000u);
+    cut.for_each([&](u32 at) { largest = fmaxf(largest, Wide<T>(in + at).largest()); },
+                 [&](u32 at) { largest = fmaxf(largest, to_f32(in[at])); });
+    largest = block_max(largest, maxima);
+
+    float total = 0.0f;
+    cut.for_each(
+        [&](u32 at) {
+            const Wide<T> values(in + at);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) total += exponential(values.at(i) - largest, T());
+        },
+        [&](u32 at) { total += exponential(to_f32(in[at]) - largest, T()); });
+    // Its barrier also stands between the reads of `score` and the first write of the row.
+    total = block_sum(total, sums);
+
+    if (threadIdx.x == 0) losses[blockIdx.x] = float(log(double(total)) + (double(largest) - double(score)));
+    if (!gradient) return;
+    const float factor = weight / total;
+    cut.for_each(
+        [&](u32 at) {
+            Wide<T> values(in + at);
+            float slopes[N];
+#pragma unroll
+            for (u32 i = 0; i < N; i++) slopes[i] = exponential(values.at(i) - largest, T()) * factor;
+            if (target - at < N) {
+#pragma unroll
+                for (u32 i = 0; i < N; i++) slopes[i] -= at + i == target ? weight : 0.0f;
+            }
+            values.write(row + at, slopes);
+        },
+        [&](u32 at) {
+            const float slope = exponential(to_f32(in[at]) - largest, T()) * factor;
+            row[at] = from_f32<T>(at == target ? slope - weight : slope);
+        });
+}
+
+#define FOR_TYPE(NAME, T)                                                                                              \
+    KERNEL __launch_bounds__(MOST_THREADS, 2)                                                                          \
+        cached_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets, float *__restrict__ losses, u32 vocab,  \
+                      float weight, u32 gradient) {                                                                    \
+        cross_entropy<true>(scores, targets, losses, vocab, weight, gradient);                                         \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(MOST_THREADS, 2) streamed_##NAME(T *scores, const u32 *__restrict__ targets,              \
+                                                              float *__restrict__ losses, u32 vocab, float weight,     \
+                                                              u32 gradient) {                                          \
+        cross_entropy<false>(scores, targets, losses, vocab, weight, gradient);                                        \
+    }
+
+FOR_TYPE(f32, float)
+FOR_TYPE(bf16, bf16)
+
+// loss = scale * mean of the rows' losses, added in f64 in a fixed order. Launch: one block of 1024 threads; a few
+// hundred KiB from L2.
+KERNEL __launch_bounds__(1024) mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows, float scale) {
+    __shared__ double sums[1024];
+    double sum = 0.0;
+#pragma unroll 4
+    for (u32 row = threadIdx.x; row < rows; row += 1024) sum += double(losses[row]);
+    sums[threadIdx.x] = sum;
+    for (u32 half = 512; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) *loss = float(double(scale) * sums[0] / double(rows));
+}

@@ -1,0 +1,266 @@
+// Token and position embedding, and the gradients of both tables without atomics on numbers.
+#include "common.cuh"
+
+#define THREADS 256
+// A token that occurs more often than this has its list put in order, and its row added up, by whole blocks.
+#define LIGHT 32
+
+template <int N> struct Floats { float at[N]; };
+
+// N elements as f32, in accesses of at most 16 bytes.
+template <int N, typename T> __device__ __forceinline__ Floats<N> read(const T *from) {
+    constexpr int PIECE = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+    Floats<N> values;
+#pragma unroll
+    for (int piece = 0; piece < N; piece += PIECE) {
+        const Vector<T, PIECE> loaded = load<PIECE>(from + piece);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) values.at[piece + i] = to_f32(loaded.at[i]);
+    }
+    return values;
+}
+template <int N, typename T> __device__ __forceinline__ void write(T *to, const Floats<N> &values) {
+    constexpr int PIECE = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+#pragma unroll
+    for (int piece = 0; piece < N; piece += PIECE) {
+        Vector<T, PIECE> rounded;
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) rounded.at[i] = from_f32<T>(values.at[piece + i]);
+        store<PIECE>(to + piece, rounded);
+    }
+}
+template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
+#pragma unroll
+    for (int i = 0; i < N; i++) sum.at[i] += values.at[i];
+}
+
+// out[row] = table[tokens[row]] + positions[row % time]. Launch: a warp for a row, 8 rows a block.
+// Floor: a table row and the output row of every token; positions stay in L2.
+template <int N, typename T>
+__device__ __forceinline__ void forward(const u32 *tokens, const T *table, const T *positions, T *out, u32 rows, u32 time,
+                                        u32 vocab, u32 width) {
+    const u32 row = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    if (row >= rows) return;
+    const u32 token = tokens[row];
+    if (token >= vocab) __trap();
+    const T *from = table + u64(token) * width;
+    const T *position = positions + u64(row % time) * width;
+    T *to = out + u64(row) * width;
+#pragma unroll 4
+    for (u32 at = threadIdx.x % WARP * N; at < width; at += WARP * N) {
+        Floats<N> values = read<N>(from + at);
+        add(values, read<N>(position + at));
+        write(to + at, values);
+    }
+}
+
+// The table's gradient: tokens are listed by value (a counting sort), then every row of the table adds what its list names,
+// in the order of positions. Counts and lists are integers: whatever the scheduling, what they hold afterwards is the same,
+// but for the order inside the list of a rare token, which its reader sorts.
+
+// counts[token] += 1 for every token. Launch: a thread for a token.
+KERNEL __launch_bounds__(THREADS) count_tokens(const u32 *__restrict__ tokens, u32 *counts, u32 rows, u32 vocab) {
+    const u32 row = blockIdx.x * THREADS + threadIdx.x;
+    const bool present = row < rows;
+    const u32 token = present ? tokens[row] : 0xffffffffu;
+    if (present && token >= vocab) __trap();
+    // One addition for all lanes with the same token: frequent tokens would queue otherwise.
+    const u32 same = __match_any_sync(ALL_LANES, token);
+    if (present && (same & ((1u << (threadIdx.x % WARP)) - 1)) == 0) atomicAdd(counts + token, __popc(same));
+}
+
+// starts[v] = how many tokens are below v, for v up to and including vocab; the tokens with more than LIGHT are collected
+// in `frequent`, their number in starts[vocab + 1]. Launch: one block of 1024 threads, each with a run of consecutive v.
+KERNEL __launch_bounds__(1024) start_lists(const u32 *__restrict__ counts, u32 *__restrict__ starts,
+                                           u32 *__restrict__ frequent, u32 vocab) {
+    __shared__ u32 totals[WARP], heavy;
+    if (threadIdx.x == 0) heavy = 0;
+    const u32 run = (vocab + 1023) / 1024;
+    const u32 first = min(vocab, threadIdx.x * run), end = min(vocab, first + run);
+    u32 own = 0;
+#pragma unroll 4
+    for (u32 v = first; v < end; v++) own += counts[v];
+    u32 below = own;
+    for (u32 offset = 1; offset < WARP; offset *= 2) {
+        const u32 other = __shfl_up_sync(ALL_LANES, below, offset);
+        if (threadIdx.x % WARP >= offset) below += other;
+    }
+    if (threadIdx.x % WARP == WARP - 1) totals[threadIdx.x / WARP] = below;
+    __syncthreads();
+    u32 start = below - own;
+    for (u32 warp = 0; warp < threadIdx.x / WARP; warp++) start += totals[warp];
+    for (u32 v = first; v < end; v++) {
+        const u32 count = counts[v];
+        starts[v] = start;
+        start += count;
+        if (count > LIGHT) frequent[atomicAdd(&heavy, 1u)] = v;
+    }
+    if (threadIdx.x == 1023) starts[vocab] = start;
+    __syncthreads();
+    if (threadIdx.x == 0) starts[vocab + 1] = heavy;
+}
+
+// Puts the positions of rare tokens into their lists, in any order; uses up their counts. Launch: a thread for a token.
+KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, const u32 *__restrict__ starts, u32 *counts,
+                                            u32 *__restrict__ lists, u32 rows) {
+    const u32 row = blockIdx.x * THREADS + threadIdx.x;
+    if (row >= rows) return;
+    const u32 token = tokens[row];
+    const u32 start = starts[token];
+    if (starts[token + 1] - start <= LIGHT) lists[start + atomicSub(counts + token, 1u) - 1] = row;
+}
+
+// Writes the list of every frequent token in increasing order: blocks take frequent tokens in turn, and each scans all tokens,
+// a vote of every warp giving the places. Launch: 1024 threads; the host gives as many blocks as there can be
+// frequent tokens, at most 1024. Tokens come from L2.
+KERNEL __launch_bounds__(1024) list_frequent(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
+                                             const u32 *__restrict__ frequent, u32 *__restrict__ lists, u32 rows,
+                                             u32 vocab) {
+    __shared__ u32 votes[2][WARP];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const u32 many = starts[vocab + 1];
+    for (u32 index = blockIdx.x; index < many; index += gridDim.x) {
+        const u32 token = frequent[index];
+        u32 place = starts[token];
+        u32 turn = 0;
+        for (u32 first = 0; first < rows; first += 1024, turn ^= 1) {
+            const u32 row = first + threadIdx.x;
+            const bool mine = row < rows && tokens[row] == token;
+            const u32 vote = __ballot_sync(ALL_LANES, mine);
+            if (lane == 0) votes[turn][warp] = __popc(vote);
+            // Two buffers in turn: a warp that runs ahead meets this barrier before it could overwrite what is read.
+            __syncthreads();
+            const u32 counted = votes[turn][lane];
+            u32 before = lane < warp ? counted : 0, all = counted;
+            before = __reduce_add_sync(ALL_LANES, before);
+            all = __reduce_add_sync(ALL_LANES, all);
+            if (mine) lists[place + before + __popc(vote & ((1u << lane) - 1))] = row;
+            place += all;
+        }
+        __syncthreads();
+    }
+}
+
+// Rows of rare tokens, and rows that no token reaches. Launch: a warp for a row and a piece of WARP * N columns, 8 rows a
+// block, grid [rows / 8, pieces]. Floor: dy once, the table's gradient once.
+template <int N, typename T, typename Out>
+__device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const u32 *lists, Out *table, u32 vocab,
+                                          u32 width, u32 accumulate) {
+    const u32 row = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    const u32 lane = threadIdx.x % WARP;
+    if (row >= vocab) return;
+    const u32 start = starts[row];
+    const u32 count = starts[row + 1] - start;
+    if (count > LIGHT || (count == 0 && accumulate)) return;
+    // Every lane holds a position; `rank` is how many are before it.
+    const u32 position = lane < count ? lists[start + lane] : 0xffffffffu;
+    u32 rank = 0;
+    for (u32 other = 0; other < count; other++) rank += __shfl_sync(ALL_LANES, position, other) < position;
+    const u32 column = (blockIdx.y * WARP + lane) * N;
+    const bool inside = column < width;
+    Out *target = table + u64(row) * width + column;
+    Floats<N> sum = {};
+    if (accumulate && inside) sum = read<N>(target);
+#pragma unroll 4
+    for (u32 turn = 0; turn < count; turn++) {
+        const u32 owner = __ffs(__ballot_sync(ALL_LANES, lane < count && rank == turn)) - 1;
+        const u32 next = __shfl_sync(ALL_LANES, position, owner);
+        if (inside) add(sum, read<N>(dy + u64(next) * width + column));
+    }
+    if (inside) write(target, sum);
+}
+
+// Rows of frequent tokens. A block owns a row and COLUMNS columns: all its threads bring the next STAGE positions into
+// registers while one thread for a column adds the ones before them in order out of shared memory, so that thousands of
+// positions cost a few cycles each and not a trip to memory. Launch: THREADS threads, grid [frequent tokens at most, pieces].
+#define COLUMNS 64
+#define STAGE 128
+template <typename T, typename Out>
+__device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, const u32 *frequent, const u32 *lists,
+                                              Out *table, u32 vocab, u32 width, u32 accumulate) {
+    __shared__ float staged[STAGE][COLUMNS];
+    constexpr u32 STRIDE = THREADS / COLUMNS;
+    const u32 many = starts[vocab + 1];
+    const u32 lane = threadIdx.x % COLUMNS, strand = threadIdx.x / COLUMNS;
+    const u32 column = blockIdx.y * COLUMNS + lane;
+    const bool inside = column < width;
+    for (u32 index = blockIdx.x; index < many; index += gridDim.x) {
+        const u32 token = frequent[index];
+        const u32 start = starts[token], count = starts[token + 1] - start;
+        Out *target = table + u64(token) * width + column;
+        float sum = accumulate && strand == 0 && inside ? to_f32(*target) : 0.0f;
+        T next[STAGE / STRIDE];
+        const auto fetch = [&](u32 first) {
+#pragma unroll
+            for (u32 i = 0; i < STAGE / STRIDE; i++) {
+                const u32 at = first + strand + i * STRIDE;
+                if (at < count && inside) next[i] = dy[u64(lists[start + at]) * width + column];
+            }
+        };
+        fetch(0);
+        for (u32 first = 0; first < count; first += STAGE) {
+            // Rows past the end are staged too and never added.
+#pragma unroll
+            for (u32 i = 0; i < STAGE / STRIDE; i++) staged[strand + i * STRIDE][lane] = to_f32(next[i]);
+            __syncthreads();
+            fetch(first + STAGE);
+            if (strand == 0) {
+                const u32 filled = min(u32(STAGE), count - first);
+#pragma unroll 16
+                for (u32 i = 0; i < filled; i++) sum += staged[i][lane];
+            }
+            __syncthreads();
+        }
+        if (strand == 0 && inside) *target = from_f32<Out>(sum);
+    }
+}
+
+// positions[t] (+)= sum over the batch of dy[b][t], in the order of b; rows from `time` on get nothing. Launch: a thread
+// for N columns of a row of `positions`. Floor: dy once.
+template <int N, typename T, typename Out>
+__device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 batch, u32 time, u32 context, u32 width,
+                                              u32 accumulate) {
+    const u32 vectors = width / N;
+    const u32 index = blockIdx.x * THREADS + threadIdx.x;
+    const u32 row = index / vectors;
+    const u32 column = index % vectors * N;
+    if (row >= context || (row >= time && accumulate)) return;
+    Out *target = positions + u64(row) * width + column;
+    Floats<N> sum = {};
+    if (accumulate) sum = read<N>(target);
+    if (row < time) {
+        const T *from = dy + u64(row) * width + column;
+#pragma unroll 8
+        for (u32 b = 0; b < batch; b++) add(sum, read<N>(from + u64(b) * time * width));
+    }
+    write(target, sum);
+}
+
+#define FOR_TYPE(NAME, T)                                                                                              \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        forward_##NAME(const u32 *__restrict__ tokens, const T *__restrict__ table, const T *__restrict__ positions,   \
+                       T *__restrict__ out, u32 rows, u32 time, u32 vocab, u32 width, u32 vector) {                    \
+        if (vector) forward<16 / sizeof(T)>(tokens, table, positions, out, rows, time, vocab, width);                  \
+        else forward<1>(tokens, table, positions, out, rows, time, vocab, width);                                      \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        rare_rows_##NAME(const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ lists,      \
+                         float *__restrict__ table, u32 vocab, u32 width, u32 accumulate, u32 vector) {                \
+        if (vector) rare_rows<16 / sizeof(T)>(dy, starts, lists, table, vocab, width, accumulate);                     \
+        else rare_rows<1>(dy, starts, lists, table, vocab, width, accumulate);                                         \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        frequent_rows_##NAME(const T *__restrict__ dy, const u32 *__restrict__ starts,                                 \
+                             const u32 *__restrict__ frequent, const u32 *__restrict__ lists,                          \
+                             float *__restrict__ table, u32 vocab, u32 width, u32 accumulate) {                        \
+        frequent_rows(dy, starts, frequent, lists, table, vocab, width, accumulate);                                   \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        position_rows_##NAME(const T *__restrict__ dy, float *__restrict__ positions, u32 batch, u32 time,             \
+                             u32 context, u32 width, u32 accumulate, u32 vector) {                                     \
+        if (vector) position_rows<16 / sizeof(T)>(dy, positions, batch, time, context, width, accumulate);             \
+        else position_rows<1>(dy, positions, batch, time, context, width, accumulate);                                 \
+    }
+
+FOR_TYPE(f32, float)
+FOR_TYPE(bf16, bf16)

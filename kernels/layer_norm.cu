@@ -1,0 +1,300 @@
+// Layer normalisation of rows: y = (x - mean) * rstd * gamma + beta, and the gradient of x. The gradients of gamma and
+// beta are sums over rows: columns.cu.
+#include "common.cuh"
+
+// Launch: a row belongs to a group of GROUP threads (a warp, or a block of 256) that holds it in registers, HELD vectors
+// of 16 bytes a thread, so that it is read once and all its loads are in flight together; warps keep rows of up to
+// 32 * 8 vectors free of barriers. Blocks have 256 threads, so 8 rows or 1; the grid has one group for every row.
+// Rows of any other width or alignment go to the `any` kernels: a block for a row, re-read from the caches.
+// Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and dsum) in, dx out.
+#define THREADS 256
+
+// Sum over a group in a fixed order; every thread of it has the result.
+template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
+    x = warp_sum(x);
+    if (GROUP == WARP) return x;
+    // The barrier before the write lets the sum before this one be read by all.
+    __shared__ float partial[THREADS / WARP];
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < THREADS / WARP; i++) total += partial[i];
+    return total;
+}
+
+template <int N> struct Floats { float at[N]; };
+
+// 16 bytes of a row, kept as they lie in memory: 4 f32 or 8 bf16 elements.
+template <typename T> struct Wide {
+    static const int N = 16 / sizeof(T);
+    Vector<u32, 4> words;
+
+    __device__ __forceinline__ void read(const T *from) { words = load<4>(reinterpret_cast<const u32 *>(from)); }
+    __device__ __forceinline__ void write(T *to) const { store<4>(reinterpret_cast<u32 *>(to), words); }
+    // Hides from the compiler that these are the words of before: it would keep their f32 values, twice the registers.
+    __device__ __forceinline__ void forget() {
+#pragma unroll
+        for (int i = 0; i < 4; i++) asm volatile("" : "+r"(words.at[i]));
+    }
+    __device__ __forceinline__ Floats<N> floats() const {
+        Floats<N> values;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (sizeof(T) == 4) {
+                values.at[i] = __uint_as_float(words.at[i]);
+            } else {
+                values.at[2 * i] = __uint_as_float(words.at[i] << 16);
+                values.at[2 * i + 1] = __uint_as_float(words.at[i] & 0xffff0000u);
+            }
+        }
+        return values;
+    }
+    __device__ __forceinline__ void round(const Floats<N> &values) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (sizeof(T) == 4) words.at[i] = __float_as_uint(values.at[i]);
+            else words.at[i] = pack_bf16(values.at[2 * i], values.at[2 * i + 1]);
+        }
+    }
+};
+
+// The vectors of a row that are this thread's: number lane + i * GROUP of the row is number i here.
+template <typename T, int GROUP, int HELD> struct Row {
+    static const int N = Wide<T>::N;
+    Wide<T> held[HELD];
+
+    __device__ __forceinline__ void read(const T *row, u32 vectors, u32 lane) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (lane + i * GROUP < vectors) held[i].read(row + (lane + i * GROUP) * N);
+        }
+    }
+    __device__ __forceinline__ void forget() {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) held[i].forget();
+    }
+};
+
+// What every row has: where it starts, how many vectors, and whose it is.
+template <typename T, int GROUP> struct Place {
+    u32 lane, row, vectors;
+    u64 start;
+    __device__ __forceinline__ explicit Place(u32 width)
+        : lane(threadIdx.x % GROUP), row(blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP),
+          vectors(width / Wide<T>::N), start(u64(row) * width) {}
+};
+
+template <typename T, int GROUP, int HELD>
+__device__ __forceinline__ void forward(const T *x, const T *branch, const T *gamma, const T *beta, T *sum, T *y,
+                                        float *means, float *rstds, u32 rows, u32 width, float epsilon) {
+    constexpr int N = Wide<T>::N;
+    const Place<T, GROUP> place(width);
+    if (place.row >= rows) return;
+    Row<T, GROUP, HELD> in;
+    in.read(x + place.start, place.vectors, place.lane);
+    if (branch) {
+        Row<T, GROUP, HELD> other;
+        other.read(branch + place.start, place.vectors, place.lane);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const u32 vector = place.lane + i * GROUP;
+            if (vector < place.vectors) {
+                Floats<N> a = in.held[i].floats();
+                const Floats<N> b = other.held[i].floats();
+#pragma unroll
+                for (int j = 0; j < N; j++) a.at[j] += b.at[j];
+                in.held[i].round(a);
+                in.held[i].write(sum + place.start + vector * N);
+            }
+        }
+    }
+    in.forget();
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (place.lane + i * GROUP < place.vectors) {
+            const Floats<N> values = in.held[i].floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) total += values.at[j];
+        }
+    }
+    const float scale = 1.0f / width;
+    const float mean = group_sum<GROUP>(total) * scale;
+    in.forget();
+    total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (place.lane + i * GROUP < place.vectors) {
+            const Floats<N> values = in.held[i].floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) total = fmaf(values.at[j] - mean, values.at[j] - mean, total);
+        }
+    }
+    const float rstd = 1.0f / sqrtf(group_sum<GROUP>(total) * scale + epsilon);
+    in.forget();
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 vector = place.lane + i * GROUP;
+        if (vector < place.vectors) {
+            Wide<T> g, b, out;
+            g.read(gamma + vector * N);
+            b.read(beta + vector * N);
+            Floats<N> values = in.held[i].floats();
+            const Floats<N> scales = g.floats(), shifts = b.floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) values.at[j] = fmaf((values.at[j] - mean) * rstd, scales.at[j], shifts.at[j]);
+            out.round(values);
+            out.write(y + place.start + vector * N);
+        }
+    }
+    if (place.lane == 0) {
+        means[place.row] = mean;
+        rstds[place.row] = rstd;
+    }
+}
+
+// dx = rstd * (g - mean(g) - normal * mean(g * normal)) (+ dsum) with g = dy * gamma, normal = (x - mean) * rstd.
+template <typename T, int GROUP, int HELD>
+__device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *gamma, const float *means,
+                                         const float *rstds, T *dx, u32 rows, u32 width) {
+    constexpr int N = Wide<T>::N;
+    const Place<T, GROUP> place(width);
+    if (place.row >= rows) return;
+    Row<T, GROUP, HELD> in, out;
+    out.read(dy + place.start, place.vectors, place.lane);
+    in.read(x + place.start, place.vectors, place.lane);
+    const float mean = means[place.row], rstd = rstds[place.row];
+    float total = 0.0f, product = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 vector = place.lane + i * GROUP;
+        if (vector < place.vectors) {
+            Wide<T> weight;
+            weight.read(gamma + vector * N);
+            const Floats<N> weights = weight.floats(), dys = out.held[i].floats(), xs = in.held[i].floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                const float g = dys.at[j] * weights.at[j];
+                total += g;
+                product = fmaf(g, (xs.at[j] - mean) * rstd, product);
+            }
+        }
+    }
+    const float scale = 1.0f / width;
+    const float mean_g = group_sum<GROUP>(total) * scale, mean_product = group_sum<GROUP>(product) * scale;
+    in.forget();
+    out.forget();
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 vector = place.lane + i * GROUP;
+        if (vector < place.vectors) {
+            Wide<T> weight, result;
+            weight.read(gamma + vector * N);
+            Floats<N> values = {};
+            if (dsum) {
+                Wide<T> other;
+                other.read(dsum + place.start + vector * N);
+                values = other.floats();
+            }
+            const Floats<N> weights = weight.floats(), dys = out.held[i].floats(), xs = in.held[i].floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                const float g = dys.at[j] * weights.at[j];
+                values.at[j] += rstd * (g - mean_g - (xs.at[j] - mean) * rstd * mean_product);
+            }
+            result.round(values);
+            result.write(dx + place.start + vector * N);
+        }
+    }
+}
+
+// Any width: a thread meets the same elements in every pass, so it may read back the sum that it wrote.
+template <typename T>
+__device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *gamma, const T *beta, T *sum, T *y,
+                                            float *means, float *rstds, u32 width, float epsilon) {
+    const u64 start = u64(blockIdx.x) * width;
+    const T *in = x + start;
+    float total = 0.0f;
+    for (u32 at = threadIdx.x; at < width; at += THREADS) {
+        T value = in[at];
+        if (branch) {
+            value = from_f32<T>(to_f32(value) + to_f32(branch[start + at]));
+            sum[start + at] = value;
+        }
+        total += to_f32(value);
+    }
+    if (branch) in = sum + start;
+    const float scale = 1.0f / width;
+    const float mean = group_sum<THREADS>(total) * scale;
+    total = 0.0f;
+    for (u32 at = threadIdx.x; at < width; at += THREADS) {
+        const float off = to_f32(in[at]) - mean;
+        total = fmaf(off, off, total);
+    }
+    const float rstd = 1.0f / sqrtf(group_sum<THREADS>(total) * scale + epsilon);
+    for (u32 at = threadIdx.x; at < width; at += THREADS) {
+        const float normal = (to_f32(in[at]) - mean) * rstd;
+        y[start + at] = from_f32<T>(fmaf(normal, to_f32(gamma[at]), to_f32(beta[at])));
+    }
+    if (threadIdx.x == 0) {
+        means[blockIdx.x] = mean;
+        rstds[blockIdx.x] = rstd;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T *x, const T *gamma,
+                                             const float *means, const float *rstds, T *dx, u32 width) {
+    const u64 start = u64(blockIdx.x) * width;
+    const float mean = means[blockIdx.x], rstd = rstds[blockIdx.x];
+    float total = 0.0f, product = 0.0f;
+    for (u32 at = threadIdx.x; at < width; at += THREADS) {
+        const float g = to_f32(dy[start + at]) * to_f32(gamma[at]);
+        total += g;
+        product = fmaf(g, (to_f32(x[start + at]) - mean) * rstd, product);
+    }
+    const float scale = 1.0f / width;
+    const float mean_g = group_sum<THREADS>(total) * scale, mean_product = group_sum<THREADS>(product) * scale;
+    for (u32 at = threadIdx.x; at < width; at += THREADS) {
+        const float g = to_f32(dy[start + at]) * to_f32(gamma[at]);
+        const float normal = (to_f32(x[start + at]) - mean) * rstd;
+        const float value = rstd * (g - mean_g - normal * mean_product);
+        dx[start + at] = from_f32<T>(dsum ? value + to_f32(dsum[start + at]) : value);
+    }
+}
+
+#define FORWARD_ARGUMENTS(T)                                                                                           \
+    const T *__restrict__ x, const T *__restrict__ branch, const T *__restrict__ gamma, const T *__restrict__ beta,    \
+        T *sum, T *__restrict__ y, float *__restrict__ means, float *__restrict__ rstds, u32 rows, u32 width,          \
+        float epsilon
+#define BACKWARD_ARGUMENTS(T)                                                                                          \
+    const T *__restrict__ dy, const T *__restrict__ dsum, const T *__restrict__ x, const T *__restrict__ gamma,        \
+        const float *__restrict__ means, const float *__restrict__ rstds, T *__restrict__ dx, u32 rows, u32 width
+
+#define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                                                         \
+    KERNEL __launch_bounds__(THREADS) forward_##NAME##_##PLACE##HELD(FORWARD_ARGUMENTS(T)) {                           \
+        forward<T, GROUP, HELD>(x, branch, gamma, beta, sum, y, means, rstds, rows, width, epsilon);                   \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS) backward_##NAME##_##PLACE##HELD(BACKWARD_ARGUMENTS(T)) {                         \
+        backward<T, GROUP, HELD>(dy, dsum, x, gamma, means, rstds, dx, rows, width);                                   \
+    }
+#define ALL_ROWS(NAME, T)                                                                                              \
+    HELD_ROWS(NAME, T, warp, WARP, 1)                                                                                  \
+    HELD_ROWS(NAME, T, warp, WARP, 2)                                                                                  \
+    HELD_ROWS(NAME, T, warp, WARP, 4)                                                                                  \
+    HELD_ROWS(NAME, T, warp, WARP, 8)                                                                                  \
+    HELD_ROWS(NAME, T, block, THREADS, 2)                                                                              \
+    HELD_ROWS(NAME, T, block, THREADS, 4)                                                                              \
+    HELD_ROWS(NAME, T, block, THREADS, 8)                                                                              \
+    KERNEL __launch_bounds__(THREADS) forward_##NAME##_any(FORWARD_ARGUMENTS(T)) {                                     \
+        forward_any(x, branch, gamma, beta, sum, y, means, rstds, width, epsilon);                                     \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS) backward_##NAME##_any(BACKWARD_ARGUMENTS(T)) {                                   \
+        backward_any(dy, dsum, x, gamma, means, rstds, dx, width);                                                     \
+    }
+
+ALL_ROWS(f32, float)
+ALL_ROWS(bf16, bf16)
+HELD_ROWS(f32, float, block, THREADS, 16)

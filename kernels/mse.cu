@@ -1,0 +1,48 @@
+// The mean of squared differences; its gradient is elementwise.cu's.
+#include "common.cuh"
+
+// Launch: THREADS threads, a block for every CHUNK elements; each thread adds its elements in f64, then the block in a fixed
+// tree. Floor: both operands once.
+#define THREADS 256
+#define CHUNK 8192
+
+__device__ __forceinline__ double block_sum(double x) {
+    __shared__ double sums[THREADS];
+    sums[threadIdx.x] = x;
+    for (u32 half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    return sums[0];
+}
+
+template <typename T> __device__ __forceinline__ void chunk(const T *a, const T *b, double *partial, u64 count) {
+    const u64 first = u64(blockIdx.x) * CHUNK;
+    const u64 end = min(count, first + CHUNK);
+    double sum = 0.0;
+#pragma unroll 8
+    for (u64 at = first + threadIdx.x; at < end; at += THREADS) {
+        const double difference = double(to_f32(a[at])) - double(to_f32(b[at]));
+        sum = fma(difference, difference, sum);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+KERNEL __launch_bounds__(THREADS)
+    chunks_f32(const float *__restrict__ a, const float *__restrict__ b, double *__restrict__ partial, u64 count) {
+    chunk(a, b, partial, count);
+}
+KERNEL __launch_bounds__(THREADS)
+    chunks_bf16(const bf16 *__restrict__ a, const bf16 *__restrict__ b, double *__restrict__ partial, u64 count) {
+    chunk(a, b, partial, count);
+}
+
+// loss = scale * (sum of partial) / count. Launch: one block.
+KERNEL __launch_bounds__(THREADS)
+    mean(const double *__restrict__ partial, float *__restrict__ loss, u32 blocks, u64 count, float scale) {
+    double sum = 0.0;
+    for (u32 block = threadIdx.x; block < blocks; block += THREADS) sum += partial[block];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *loss = float(double(scale) * sum / double(count));
+}

@@ -1,0 +1,112 @@
+// Sums of squares over fixed chunks of many tensors, and their norm with the factor that clips it.
+#include "common.cuh"
+
+// Launch: a warp for a chunk of CHUNK elements counted from its tensor's start, 8 chunks a block. Lane l adds the squares
+// of elements 4(32 i + l)..+4 in f64, whatever their alignment, so that a part of a tensor that begins on a chunk has the
+// whole's sums. Floor: 4 bytes an element.
+#define THREADS 256
+#define CHUNK 4096
+#define CHUNKS_PER_BLOCK (THREADS / WARP)
+
+__device__ __forceinline__ double warp_sum_f64(double x) {
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+template <typename T> __device__ __forceinline__ float chunk_sum(const T *x, u64 elements, u64 chunk) {
+    const T *from = x + chunk * CHUNK;
+    const u32 length = u32(min(elements - chunk * CHUNK, u64(CHUNK)));
+    const bool aligned = reinterpret_cast<u64>(from) % (4 * sizeof(T)) == 0;
+    const u32 lane = threadIdx.x % WARP;
+    double sums[4] = {};
+    if (aligned && length == CHUNK) {
+#pragma unroll 8
+        for (u32 at = lane * 4; at < CHUNK; at += WARP * 4) {
+            const Vector<T, 4> values = load<4>(from + at);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const double value = to_f32(values.at[i]);
+                sums[i] = fma(value, value, sums[i]);
+            }
+        }
+    } else {
+        for (u32 at = lane * 4; at < length; at += WARP * 4) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const double value = at + i < length ? to_f32(from[at + i]) : 0.0f;
+                sums[i] = fma(value, value, sums[i]);
+            }
+        }
+    }
+    return float(warp_sum_f64((sums[0] + sums[1]) + (sums[2] + sums[3])));
+}
+
+KERNEL __launch_bounds__(THREADS) chunk_sums_f32(const float *__restrict__ x, float *__restrict__ sums, u64 elements,
+                                                 u32 chunks) {
+    const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;
+    if (chunk >= chunks) return;
+    const float sum = chunk_sum(x, elements, chunk);
+    if (threadIdx.x % WARP == 0) sums[chunk] = sum;
+}
+
+// result[0] = sqrt(sum of sums), added in f64 in an order that their number decides; result[1] = min(1, max_norm / (norm +
+// 1e-6)), 1 where max_norm is 0, no number where the norm is none. For a whole block. The sums may have been
+// written by other blocks of this launch: they are read from L2.
+__device__ __forceinline__ void join(const float *sums, u32 count, float max_norm, float *result) {
+    __shared__ double partial[THREADS];
+    double total = 0.0;
+#pragma unroll 8
+    for (u32 i = threadIdx.x; i < count; i += THREADS) total += double(__ldcg(sums + i));
+    partial[threadIdx.x] = total;
+    for (u32 half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
+    }
+    if (threadIdx.x != 0) return;
+    const double norm = sqrt(partial[0]);
+    const double factor = max_norm == 0.0f ? 1.0 : double(max_norm) / (norm + 1e-6);
+    result[0] = float(norm);
+    result[1] = factor >= 1.0 ? 1.0f : float(factor);
+}
+
+KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, float *__restrict__ result, u32 count, float max_norm) {
+    join(sums, count, max_norm, result);
+}
+
+struct Gradient { u64 address, elements; };
+
+// All tensors of a table and the norm, in one launch: the block that is done last, which an integer counter tells, joins
+// all sums; that block's number decides nothing. The table: the tensors, then for each (and one past the last)
+// its first chunk, then the counter, 0 between launches.
+template <typename T>
+__device__ __forceinline__ void measure(Gradient *table, float *sums, float *result, u32 count, u32 chunks, float max_norm) {
+    __shared__ bool last;
+    const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
+    u32 *counter = reinterpret_cast<u32 *>(table + count) + count + 1;
+    const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;
+    if (chunk < chunks) {
+        u32 low = 0, high = count;
+        while (high - low > 1) {
+            const u32 middle = (low + high) / 2;
+            if (firsts[middle] <= chunk) low = middle;
+            else high = middle;
+        }
+        const Gradient gradient = table[low];
+        const float sum = chunk_sum(reinterpret_cast<const T *>(gradient.address), gradient.elements, chunk - firsts[low]);
+        if (threadIdx.x % WARP == 0) sums[chunk] = sum;
+    }
+    __threadfence();
+    __syncthreads();
+    // Wraps to 0 after the last block: ready for the next launch.
+    if (threadIdx.x == 0) last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    join(sums, chunks, max_norm, result);
+}
+
+KERNEL __launch_bounds__(THREADS) measure_f32(Gradient *table, float *sums, float *result, u32 count, u32 chunks,
+                                              float max_norm) {
+    measure<float>(table, sums, result, count, chunks, max_norm);
+}

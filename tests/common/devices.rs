@@ -1,0 +1,32 @@
+//! The devices that there are: one test body runs on all of them.
+
+use device::{Description, Device, DeviceOptions};
+
+/// Whether there is a GPU; says so once where there is none.
+pub(crate) fn gpu() -> bool {
+    match device::cuda::availability() {
+        Ok(_) => true,
+        Err(why) => {
+            println!("without a GPU: {why}");
+            false
+        }
+    }
+}
+
+/// Those that compute numbers: the host, and a GPU where there is one.
+pub(crate) fn computing() -> Vec<Device> {
+    let options = DeviceOptions::default();
+    let mut devices = vec![Device::cpu(0, &options).unwrap()];
+    if gpu() {
+        devices.push(Device::cuda(0, 0, &options).unwrap());
+    }
+    devices
+}
+
+/// Those, and of each one an imitation.
+pub(crate) fn all() -> Vec<Device> {
+    let imitate = |description: Description| Device::meta(0, description, &DeviceOptions::default()).unwrap();
+    let real = computing();
+    let imitations: Vec<_> = real.iter().map(|device| imitate(device.description().clone())).collect();
+    real.into_iter().chain(imitations).collect()
+}

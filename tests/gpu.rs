@@ -1,0 +1,143 @@
+//! The program on a GPU, where there is one, and what it says where there is none.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::devices::gpu;
+use common::jobs::workplace;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// Trains in `directory` on the GPU; what it said, and its summary.
+fn train(directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
+    let mut command = Command::new(common::program());
+    command
+        .current_dir(directory)
+        .args(["train", "run.toml", "--device", "cuda", "--run-dir", run])
+        .args(more);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+    let summary = std::fs::read_to_string(directory.join(run).join("summary.json")).unwrap();
+    (said, serde_json::from_str(&summary).unwrap())
+}
+
+const HALF: [&str; 6] =
+    ["--set", "precision.compute=bf16", "--set", "model.width=128", "--set", "model.heads=4"];
+
+#[test]
+fn a_gpu_that_is_not_there_is_refused_with_the_reason() {
+    let directory = workplace();
+    let mut command = Command::new(common::program());
+    command
+        .current_dir(&directory)
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .args(["train", "run.toml", "--device", "cuda"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--device cuda: ") && said.contains("--device cpu"), "{said}");
+    let reason = if gpu() { "CUDA_VISIBLE_DEVICES is \"\"" } else { "NVIDIA" };
+    assert!(said.contains(reason), "{said}");
+    assert!(!directory.path().join("runs").exists());
+}
+
+#[test]
+fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
+    if !gpu() {
+        return;
+    }
+    let directory = workplace();
+    for more in [&[][..], &HALF] {
+        let of = |run: &str, data: &str| {
+            let data = format!("parallel.data={data}");
+            train(directory.path(), run, &[more, &["--set", &data]].concat())
+        };
+        let (_, first) = of("first", "1");
+        let (_, second) = of("second", "1");
+        let (said, four) = of("four", "4");
+        assert_eq!((&first["device"], &first["world_size"]), (&"cuda".into(), &1.into()));
+        assert!(said.contains("one rank does the work of the 4"), "{said}");
+        for other in [&second, &four] {
+            assert_eq!(first["weights_sha256"], other["weights_sha256"]);
+            assert_eq!(first["losses"], other["losses"]);
+        }
+        for run in ["first", "second", "four"] {
+            std::fs::remove_dir_all(directory.path().join(run)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn half_precision_learns_what_single_precision_learns() {
+    if !gpu() {
+        return;
+    }
+    let directory = workplace();
+    let steps = ["--set", "train.steps=60"];
+    let (_, half) = train(directory.path(), "half", &[&HALF[..], &steps].concat());
+    let (_, single) = train(directory.path(), "single", &[&HALF[2..], &steps].concat());
+    let losses = |summary: &Value| -> Vec<f64> {
+        summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+    };
+    let (half, single) = (losses(&half), losses(&single));
+    assert!(half[59] < 0.8 * half[0], "{half:?}");
+    for (half, single) in half.iter().zip(&single) {
+        assert!((half - single).abs() < 0.03 * single, "{half} {single}");
+    }
+}
+
+#[test]
+fn a_resumed_run_ends_with_the_same_bits() {
+    if !gpu() {
+        return;
+    }
+    let directory = workplace();
+    for more in [&[][..], &HALF] {
+        let with = |run: &str, rest: &[&str]| {
+            train(directory.path(), run, &[more, &["--set", "checkpoint.every=3"], rest].concat()).1
+        };
+        let whole = with("whole", &["--set", "train.steps=6"]);
+        std::fs::remove_dir_all(directory.path().join("whole/checkpoints/step-000006")).unwrap();
+        let resumed = with("whole", &["--set", "train.steps=6", "--resume"]);
+        assert_eq!(resumed["resumed_after_step"], 3);
+        assert_eq!(whole["weights_sha256"], resumed["weights_sha256"]);
+        std::fs::remove_dir_all(directory.path().join("whole")).unwrap();
+    }
+}
+
+#[test]
+fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_nothing() {
+    if !gpu() {
+        return;
+    }
+    let directory = workplace();
+    for more in [&[][..], &HALF] {
+        let of = |run: &str, steps: &str| {
+            let steps = format!("train.steps={steps}");
+            train(
+                directory.path(),
+                run,
+                &[more, &["--set", &steps, "--set", "train.validate_every=0"]].concat(),
+            )
+        };
+        let (said, long) = of("long", "40");
+        let (_, short) = of("short", "3");
+        assert!(said.contains("device by rank") && said.contains("used, says the driver"), "{said}");
+        assert!(said.contains("Every rank used what was planned, to the byte."), "{said}");
+        let value = |summary: &Value, name: &str| summary["ranks"][0][name].as_u64().unwrap();
+        for name in ["driver_allocations", "driver_frees", "reserved_bytes", "allocated_bytes"] {
+            assert_eq!(value(&long, name), value(&short, name), "{name}");
+        }
+        assert!(value(&long, "context_bytes") > 0);
+        assert!(value(&long, "unaccounted_bytes") <= 64 * MIB, "{said}");
+        assert_eq!(value(&long, "unaccounted_growth_bytes"), 0, "{said}");
+        for run in ["long", "short"] {
+            std::fs::remove_dir_all(directory.path().join(run)).unwrap();
+        }
+    }
+}
