@@ -115,6 +115,6 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
 
 /// Compiles what is not in the cache for GPU `ordinal`; `progress` hears how many of how many kernel families are
 /// done. Later devices of this process find the result. Errors: no such GPU, a compiler's log.
-pub fn prepare_kernels(ordinal: usize, progress: &Progress) -> std::result::Result<(), CudaError> {
+pub fn prepare_kernels(ordinal: usize, progress: &Progress<'_>) -> std::result::Result<(), CudaError> {
     modules::images(&architecture(describe(ordinal)?.compute_capability), progress).map(drop)
 }

@@ -14,7 +14,7 @@ use super::error::{CudaError, Named, Result};
 use crate::kernels::{ALL, Family, Function};
 
 /// Hears how many of how many kernel families are done.
-pub type Progress = dyn Fn(usize, usize) + Sync;
+pub type Progress<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 type Image = (&'static Family, usize, Vec<u8>);
 
@@ -23,7 +23,7 @@ static COMPILED: Mutex<Vec<(String, Arc<Vec<Image>>)>> = Mutex::new(Vec::new());
 
 /// All families' machine code for `architecture`, from the cache or compiled now, a few at a time.
 /// `progress` hears how many of how many are done. Errors: the first that cannot be compiled.
-pub(crate) fn images(architecture: &str, progress: &Progress) -> Result<Arc<Vec<Image>>> {
+pub(crate) fn images(architecture: &str, progress: &Progress<'_>) -> Result<Arc<Vec<Image>>> {
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, images)) = compiled.iter().find(|(name, _)| name == architecture) {
         return Ok(Arc::clone(images));
