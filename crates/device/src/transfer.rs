@@ -68,9 +68,14 @@ impl Device {
 
     /// Copies `source` to `target`, of the same even length, which must not overlap.
     pub fn copy(&self, source: Region<'_>, target: Region<'_>) -> Result<()> {
+        self.copy_on(source, target, StreamKind::Compute)
+    }
+
+    /// [`Device::copy`] on a stream of the caller's choice.
+    pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
         match (self.gpu(), words(source) && words(target)) {
-            (Some(cuda), _) => cuda.copy(source, target)?.map_err(|error| self.cuda_error(error)),
+            (Some(cuda), _) => cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error)),
             (None, _) if self.is_meta() => Ok(()),
             (None, true) => copy_as::<u32>(source, target),
             (None, false) => copy_as::<bf16>(source, target),

@@ -209,13 +209,16 @@ impl Plan {
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(b_transposed))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(a_transposed))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &key.epilogue)?;
-        plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &data_type(key.types[2]))?;
-        if has_pre(key.epilogue) {
-            plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(n as i64))?;
+        // An epilogue's addresses are part of the choice: any non-null one will do here. What it has no use for stays unset.
+        let (bias, pre) = operands_of(key.epilogue);
+        if bias {
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &data_type(key.types[2]))?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &0x1000_u64)?;
         }
-        // An epilogue's addresses are part of the choice: any non-null one will do here.
-        plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &0x100_u64)?;
-        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &0x100_u64)?;
+        if pre {
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(n as i64))?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &0x1000_u64)?;
+        }
         let stored = |rows: usize, columns: usize, transposed: bool| match transposed {
             true => (columns, rows),
             false => (rows, columns),
@@ -294,9 +297,15 @@ impl Plan {
     }
 }
 
-fn has_pre(epilogue: sys::cublasLtEpilogue_t) -> bool {
+/// Whether an epilogue reads or writes a bias, and whether values from before GELU.
+fn operands_of(epilogue: sys::cublasLtEpilogue_t) -> (bool, bool) {
     use sys::cublasLtEpilogue_t as Library;
-    matches!(epilogue, Library::CUBLASLT_EPILOGUE_GELU_AUX_BIAS | Library::CUBLASLT_EPILOGUE_DGELU)
+    match epilogue {
+        Library::CUBLASLT_EPILOGUE_BIAS | Library::CUBLASLT_EPILOGUE_BGRADB => (true, false),
+        Library::CUBLASLT_EPILOGUE_GELU_AUX_BIAS => (true, true),
+        Library::CUBLASLT_EPILOGUE_DGELU => (false, true),
+        _ => (false, false),
+    }
 }
 
 fn data_type(dtype: DType) -> sys::cudaDataType_t {

@@ -10,9 +10,14 @@ use crate::stream::StreamKind;
 
 impl Cuda {
     /// Enqueues a copy. Errors: a region outside its buffer; inside, the driver's.
-    pub(crate) fn copy(&self, source: Region<'_>, target: Region<'_>) -> crate::Result<Result<()>> {
+    pub(crate) fn copy(
+        &self,
+        source: Region<'_>,
+        target: Region<'_>,
+        stream: StreamKind,
+    ) -> crate::Result<Result<()>> {
         let (from, to) = (source.checked_address()?, target.checked_address()?);
-        let stream = self.streams.handle(StreamKind::Compute);
+        let stream = self.streams.handle(stream);
         let work = Work { bytes: 2 * source.bytes as u64, flops: 0 };
         let timed = self.timed(stream, "copy", "copy", work);
         // SAFETY: both regions were checked to be inside live buffers and have one length.

@@ -1,0 +1,181 @@
+//! Matrix products of a GPU, where there is one, against sums in f64: every epilogue, operands stored either way, odd sizes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "in tests, a panic is the report of a failure"
+)]
+
+use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};
+use half::bf16;
+
+/// A matrix on the device and on the host, as the device has it.
+struct Matrix {
+    buffer: Buffer,
+    values: Vec<f64>,
+    dtype: DType,
+}
+
+/// Values in ±1 that no two runs of the formula have in common with their neighbours.
+fn value(seed: u32, index: usize) -> f32 {
+    let mixed =
+        (index as u32).wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(40_503)).rotate_left(13);
+    (mixed.wrapping_mul(2_246_822_519) >> 8) as f32 / (1 << 23) as f32 - 1.0
+}
+
+impl Matrix {
+    fn new(device: &Device, seed: u32, elements: usize, dtype: DType) -> Self {
+        let values: Vec<f32> = (0..elements).map(|index| value(seed, index)).collect();
+        let buffer =
+            device.allocate(elements * dtype.bytes(), Request::new(Category::Other, "test")).unwrap();
+        let region = buffer.region(0, buffer.bytes());
+        let rounded: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+        let values = match dtype {
+            DType::Bf16 => {
+                device.copy_from_host(&rounded, region).unwrap();
+                rounded.iter().map(|value| value.to_f64()).collect()
+            }
+            _ => {
+                device.copy_from_host(&values, region).unwrap();
+                values.iter().map(|value| f64::from(*value)).collect()
+            }
+        };
+        Matrix { buffer, values, dtype }
+    }
+
+    fn region(&self) -> Region<'_> {
+        self.buffer.region(0, self.buffer.bytes())
+    }
+
+    fn now(&self, device: &Device) -> Vec<f64> {
+        let elements = self.values.len();
+        match self.dtype {
+            DType::Bf16 => {
+                let mut values = vec![bf16::ZERO; elements];
+                device.copy_to_host(self.region(), &mut values).unwrap();
+                values.iter().map(|value| value.to_f64()).collect()
+            }
+            _ => {
+                let mut values = vec![0.0_f32; elements];
+                device.copy_to_host(self.region(), &mut values).unwrap();
+                values.iter().map(|value| f64::from(*value)).collect()
+            }
+        }
+    }
+}
+
+fn gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+}
+
+fn gelu_slope(x: f64) -> f64 {
+    (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5
+}
+
+fn error(found: &[f64], expected: &[f64]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied()).max(1e-30)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Case {
+    Plain,
+    Accumulate,
+    Bias,
+    GeluBias,
+    GeluGradient,
+    BiasGradient,
+}
+
+/// m, n, k; stored transposed; types of the operands and of the output.
+type Shape = ([usize; 3], [bool; 2], DType, DType);
+
+fn check(device: &Device, case: Case, ([m, n, k], [ta, tb], operands, out_type): Shape) {
+    let (a, b) = (Matrix::new(device, 1, m * k, operands), Matrix::new(device, 2, k * n, operands));
+    let out = Matrix::new(device, 3, m * n, out_type);
+    let bias_length = if matches!(case, Case::BiasGradient) { m } else { n };
+    let (bias, pre) =
+        (Matrix::new(device, 4, bias_length, out_type), Matrix::new(device, 5, m * n, out_type));
+    let left = |row: usize, inner: usize| a.values[if ta { inner * m + row } else { row * k + inner }];
+    let right =
+        |inner: usize, column: usize| b.values[if tb { column * k + inner } else { inner * n + column }];
+    let product =
+        |index: usize| (0..k).map(|inner| left(index / n, inner) * right(inner, index % n)).sum::<f64>();
+    let epilogue = match case {
+        Case::Plain | Case::Accumulate => Epilogue::None,
+        Case::Bias => Epilogue::Bias(bias.region()),
+        Case::GeluBias => Epilogue::GeluBias { bias: bias.region(), pre: pre.region() },
+        Case::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
+        Case::BiasGradient => Epilogue::BiasGradient(bias.region()),
+    };
+    let call = Matmul {
+        m,
+        n,
+        k,
+        a: Operand { region: a.region(), dtype: operands, transposed: ta },
+        b: Operand { region: b.region(), dtype: operands, transposed: tb },
+        out: Operand::new(out.region(), out_type),
+        accumulate: matches!(case, Case::Accumulate),
+        epilogue,
+    };
+    device
+        .matmul(&call)
+        .unwrap_or_else(|error| panic!("{case:?} {m} × {n} × {k} {ta} {tb} {operands} {out_type}: {error}"));
+    let tolerance = if out_type == DType::Bf16 { 1e-2 } else { 1e-5 };
+    let expect = |what: &str, found: &Matrix, expected: Vec<f64>| {
+        let error = error(&found.now(device), &expected);
+        assert!(
+            error < tolerance,
+            "{case:?} {m} × {n} × {k} {ta} {tb} {operands} {out_type}: {what} is off by {error}"
+        );
+    };
+    let products: Vec<f64> = (0..m * n).map(product).collect();
+    let with_bias = || products.iter().enumerate().map(|(index, x)| x + bias.values[index % n]);
+    match case {
+        Case::Plain => expect("product", &out, products),
+        Case::Accumulate => {
+            expect("product", &out, products.iter().zip(&out.values).map(|(x, before)| x + before).collect());
+        }
+        Case::Bias => expect("product", &out, with_bias().collect()),
+        Case::GeluBias => {
+            expect("pre", &pre, with_bias().collect());
+            expect("output", &out, with_bias().map(gelu).collect());
+        }
+        Case::GeluGradient => {
+            let expected = products.iter().zip(&pre.values).map(|(x, pre)| x * gelu_slope(*pre));
+            expect("product", &out, expected.collect());
+        }
+        Case::BiasGradient => {
+            expect("product", &out, products);
+            let sum = |row: usize| (0..k).map(|inner| left(row, inner)).sum();
+            expect("bias", &bias, (0..m).map(sum).collect());
+        }
+    }
+}
+
+#[test]
+fn products_with_every_epilogue() {
+    if let Err(why) = device::cuda::availability() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+    let (single, half) = ((DType::F32, DType::F32), (DType::Bf16, DType::Bf16));
+    let mixed = (DType::Bf16, DType::F32);
+    for sizes in [[10, 300, 3], [96, 64, 128], [1, 8, 5], [33, 7, 19], [256, 768, 64]] {
+        for transposed in [[false, false], [true, false], [false, true]] {
+            for (operands, out) in [single, half, mixed] {
+                for case in [Case::Plain, Case::Accumulate, Case::Bias] {
+                    check(&device, case, (sizes, transposed, operands, out));
+                }
+            }
+        }
+        for (operands, out) in [single, mixed] {
+            check(&device, Case::BiasGradient, (sizes, [true, false], operands, out));
+        }
+    }
+    for sizes in [[96, 64, 128], [10, 8, 24], [256, 768, 64]] {
+        check(&device, Case::GeluBias, (sizes, [false, true], half.0, half.1));
+        check(&device, Case::GeluGradient, (sizes, [false, false], half.0, half.1));
+    }
+}
