@@ -240,10 +240,12 @@ KERNEL __launch_bounds__(FORWARD_WARPS * WARP, D == 128 ? 1 : 2) attention_forwa
     }
 }
 
-// delta[batch, head, time] = sum over a row of dy * out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads a
-// row, so that a warp reads 4 rows side by side. Floor: 4 * batch * time * width bytes at memory speed.
-KERNEL __launch_bounds__(256) attention_delta(float *__restrict__ delta, const bf16 *__restrict__ dy,
-                                              const bf16 *__restrict__ out, u32 batch, u32 time, u32 heads, u32 aligned) {
+// What the backward kernels read of every query: statistics[0][batch, head, time] = logsumexp in powers of two, [1][..] =
+// delta, the sum over a row of dy * out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads a row, so that a warp
+// reads 4 rows side by side. Floor: 4 * batch * time * width bytes at memory speed.
+KERNEL __launch_bounds__(256) attention_statistics(float *__restrict__ statistics, const bf16 *__restrict__ dy,
+                                                   const bf16 *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,
+                                                   u32 time, u32 heads, u32 aligned) {
     constexpr u32 PART = D / 8;
     const u64 row = u64(blockIdx.x) * 32 + threadIdx.x / 8, rows = u64(batch) * time * heads;
     const u64 start = min(row, rows - 1) * D + threadIdx.x % 8 * PART;
@@ -261,8 +263,11 @@ KERNEL __launch_bounds__(256) attention_delta(float *__restrict__ delta, const b
     }
 #pragma unroll
     for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
-    const u64 position = row / heads, head = row % heads;
-    if (threadIdx.x % 8 == 0 && row < rows) delta[(position / time * heads + head) * time + position % time] = sum;
+    const u64 position = row / heads, line = (position / time * heads + row % heads) * time + position % time;
+    if (threadIdx.x % 8 == 0 && row < rows) {
+        statistics[line] = logsumexp[line] * LOG2E;
+        statistics[rows + line] = sum;
+    }
 }
 
 #define BACKWARD_WARPS 4
@@ -275,7 +280,7 @@ KERNEL __launch_bounds__(256) attention_delta(float *__restrict__ delta, const b
 struct Operands {
     const bf16 *rows[2], *columns[2];
     u64 row_stride[2], column_stride[2];
-    const float *logsumexp, *delta;
+    const float *logsumexp, *delta;  // the first in powers of two
 };
 
 // One tile. KEYS: rows are keys, columns queries; acc[0] += ds * columns[0], and with KEYS acc[1] += p * columns[1].
@@ -318,7 +323,7 @@ template <u32 THREADS>
 __device__ __forceinline__ void load_statistics(float *to, const Operands &from, u32 first, u32 time) {
     for (u32 index = threadIdx.x; index < BACKWARD_COLUMNS; index += THREADS) {
         const bool inside = first + index < time;
-        to[index] = inside ? from.logsumexp[first + index] * LOG2E : INFINITE;
+        to[index] = inside ? from.logsumexp[first + index] : INFINITE;
         to[BACKWARD_COLUMNS + index] = inside ? from.delta[first + index] : 0.0f;
     }
 }
@@ -348,7 +353,7 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
     if (!KEYS)
         for (u32 half = 0; half < 2; ++half) {
             const bool inside = row + half * 8 < time;
-            own[half][0] = inside ? from.logsumexp[row + half * 8] * LOG2E : INFINITE;
+            own[half][0] = inside ? from.logsumexp[row + half * 8] : INFINITE;
             own[half][1] = inside ? from.delta[row + half * 8] : 0.0f;
         }
     u32 a[2][D / 16][4];
@@ -374,16 +379,17 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
 // blocks on a multiprocessor with all accumulators and the block's own operands in registers. Long blocks start first.
 // Floors: 4 products for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
 KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2) attention_backward_key_value(
-    bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy, const bf16 *__restrict__ qkv, const float *__restrict__ logsumexp,
-    const float *__restrict__ delta, u32 time, u32 heads, float scale, u32 aligned) {
+    bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy, const bf16 *__restrict__ qkv,
+    const float *__restrict__ statistics, u32 time, u32 heads, float scale, u32 aligned) {
     extern __shared__ __align__(128) u8 memory[];
     const Sizes sizes(time, heads);
     const u32 head = blockIdx.y, first = blockIdx.x * BACKWARD_ROWS;
     const u64 stride = 3 * u64(sizes.width), sequence = u64(blockIdx.z) * time;
-    const u64 line = (u64(blockIdx.z) * heads + head) * time;
+    const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
+    const float *delta = logsumexp + u64(gridDim.z) * heads * time;
     const bf16 *queries = qkv + sequence * stride + head * D, *keys = queries + sizes.width;
     const Operands from = {{keys, keys + sizes.width}, {queries, dy + sequence * sizes.width + head * D}, {stride, stride},
-                           {stride, sizes.width}, logsumexp + line, delta + line};
+                           {stride, sizes.width}, logsumexp, delta};
     float acc[2][D / 8][4] = {};
     backward<true>(acc, memory, from, first, time, scale, aligned);
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
@@ -393,16 +399,17 @@ KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2) attention_backward_key_value(
 }
 
 KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2) attention_backward_query(
-    bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy, const bf16 *__restrict__ qkv, const float *__restrict__ logsumexp,
-    const float *__restrict__ delta, u32 time, u32 heads, float scale, u32 aligned) {
+    bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy, const bf16 *__restrict__ qkv,
+    const float *__restrict__ statistics, u32 time, u32 heads, float scale, u32 aligned) {
     extern __shared__ __align__(128) u8 memory[];
     const Sizes sizes(time, heads);
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS;
     const u64 stride = 3 * u64(sizes.width), sequence = u64(blockIdx.z) * time;
-    const u64 line = (u64(blockIdx.z) * heads + head) * time;
+    const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
+    const float *delta = logsumexp + u64(gridDim.z) * heads * time;
     const bf16 *queries = qkv + sequence * stride + head * D, *keys = queries + sizes.width;
     const Operands from = {{queries, dy + sequence * sizes.width + head * D}, {keys, keys + sizes.width},
-                           {stride, sizes.width}, {stride, stride}, logsumexp + line, delta + line};
+                           {stride, sizes.width}, {stride, stride}, logsumexp, delta};
     float acc[1][D / 8][4] = {};
     backward<false>(acc, memory, from, first, time, scale, aligned);
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;

@@ -9,7 +9,8 @@
 #define MOST_THREADS 512
 
 __device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))), "l"(global));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))), "l"(global)
+                 : "memory");
 }
 
 // e^x for x up to 0: for f32 scores the library's, for bf16 ones the hardware's power of two (within 2^-22).
@@ -95,7 +96,7 @@ template <typename T> __device__ __forceinline__ const T *fetch(const T *row, co
     constexpr u32 N = Cut<T>::N;
     T *copy = reinterpret_cast<T *>(memory) + (N - cut.head) % N;
     cut.for_each([&](u32 at) { copy_16_bytes(copy + at, row + at); }, [&](u32 at) { copy[at] = row[at]; });
-    asm volatile("cp.async.wait_all;");
+    asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
     return copy;
 }
@@ -168,7 +169,8 @@ FOR_TYPE(bf16, bf16)
 
 // loss = scale * mean of the rows' losses, added in f64 in a fixed order. Launch: one block of 1024 threads; a few
 // hundred KiB from L2.
-KERNEL __launch_bounds__(1024) mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows, float scale) {
+KERNEL __launch_bounds__(1024) mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows,
+                                         float scale) {
     __shared__ double sums[1024];
     double sum = 0.0;
 #pragma unroll 4

@@ -110,7 +110,8 @@ KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, cons
     if (starts[token + 1] - start <= LIGHT) lists[start + atomicSub(counts + token, 1u) - 1] = row;
 }
 
-// Writes the list of every frequent token in increasing order: blocks take frequent tokens in turn, and each scans all tokens,
+// Writes the list of every frequent token in increasing order: blocks take frequent tokens in turn, and each scans
+// all tokens,
 // a vote of every warp giving the places. Launch: 1024 threads; the host gives as many blocks as there can be
 // frequent tokens, at most 1024. Tokens come from L2.
 KERNEL __launch_bounds__(1024) list_frequent(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
@@ -172,7 +173,8 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
 
 // Rows of frequent tokens. A block owns a row and COLUMNS columns: all its threads bring the next STAGE positions into
 // registers while one thread for a column adds the ones before them in order out of shared memory, so that thousands of
-// positions cost a few cycles each and not a trip to memory. Launch: THREADS threads, grid [frequent tokens at most, pieces].
+// positions cost a few cycles each and not a trip to memory. Launch: THREADS threads, grid [frequent tokens at most,
+// pieces].
 #define COLUMNS 64
 #define STAGE 128
 template <typename T, typename Out>

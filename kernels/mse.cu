@@ -1,7 +1,8 @@
 // The mean of squared differences; its gradient is elementwise.cu's.
 #include "common.cuh"
 
-// Launch: THREADS threads, a block for every CHUNK elements; each thread adds its elements in f64, then the block in a fixed
+// Launch: THREADS threads, a block for every CHUNK elements; each thread adds its elements in f64, then the block in
+// a fixed
 // tree. Floor: both operands once.
 #define THREADS 256
 #define CHUNK 8192

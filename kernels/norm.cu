@@ -70,30 +70,39 @@ __device__ __forceinline__ void join(const float *sums, u32 count, float max_nor
     result[1] = factor >= 1.0 ? 1.0f : float(factor);
 }
 
-KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, float *__restrict__ result, u32 count, float max_norm) {
+KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, float *__restrict__ result, u32 count,
+                                         float max_norm) {
     join(sums, count, max_norm, result);
 }
 
 struct Gradient { u64 address, elements; };
 
+// The last tensor that begins at or before a chunk: the one that it belongs to.
+__device__ __forceinline__ u32 owner_of(const u32 *firsts, u32 count, u32 chunk) {
+    u32 low = 0, high = count;
+    while (high - low > 1) {
+        const u32 middle = (low + high) / 2;
+        if (firsts[middle] <= chunk) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 // All tensors of a table and the norm, in one launch: the block that is done last, which an integer counter tells, joins
 // all sums; that block's number decides nothing. The table: the tensors, then for each (and one past the last)
 // its first chunk, then the counter, 0 between launches.
 template <typename T>
-__device__ __forceinline__ void measure(Gradient *table, float *sums, float *result, u32 count, u32 chunks, float max_norm) {
+__device__ __forceinline__ void measure(Gradient *table, float *sums, float *result, u32 count, u32 chunks,
+                                        float max_norm) {
     __shared__ bool last;
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
     u32 *counter = reinterpret_cast<u32 *>(table + count) + count + 1;
     const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;
     if (chunk < chunks) {
-        u32 low = 0, high = count;
-        while (high - low > 1) {
-            const u32 middle = (low + high) / 2;
-            if (firsts[middle] <= chunk) low = middle;
-            else high = middle;
-        }
-        const Gradient gradient = table[low];
-        const float sum = chunk_sum(reinterpret_cast<const T *>(gradient.address), gradient.elements, chunk - firsts[low]);
+        const u32 index = owner_of(firsts, count, chunk);
+        const Gradient gradient = table[index];
+        const T *elements = reinterpret_cast<const T *>(gradient.address);
+        const float sum = chunk_sum(elements, gradient.elements, chunk - firsts[index]);
         if (threadIdx.x % WARP == 0) sums[chunk] = sum;
     }
     __threadfence();
@@ -109,4 +118,19 @@ __device__ __forceinline__ void measure(Gradient *table, float *sums, float *res
 KERNEL __launch_bounds__(THREADS) measure_f32(Gradient *table, float *sums, float *result, u32 count, u32 chunks,
                                               float max_norm) {
     measure<float>(table, sums, result, count, chunks, max_norm);
+}
+
+// The sums alone, of tensors that are parts of longer ones, each from its own place on. The table: the tensors, then for each
+// (and one past the last) its first chunk, then where its sums begin.
+KERNEL __launch_bounds__(THREADS) part_sums_f32(const Gradient *__restrict__ table, float *__restrict__ sums, u32 count,
+                                                u32 chunks) {
+    const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
+    const u32 *places = firsts + count + 1;
+    const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;
+    if (chunk >= chunks) return;
+    const u32 index = owner_of(firsts, count, chunk);
+    const u32 inside = chunk - firsts[index];
+    const Gradient part = table[index];
+    const float sum = chunk_sum(reinterpret_cast<const float *>(part.address), part.elements, inside);
+    if (threadIdx.x % WARP == 0) sums[places[index] + inside] = sum;
 }

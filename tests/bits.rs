@@ -5,6 +5,9 @@ mod common;
 
 use common::runs::{GPT, MLP, train};
 
+const SHARDED: &str = "parallel.shard_optimizer=true";
+const LIBRARY: &str = "parallel.reduction=nccl";
+
 struct Course {
     losses: Vec<u32>,
     weights: String,
@@ -34,6 +37,31 @@ fn grids_of_ranks() {
         (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
         // SGD on the transformer, without clipping.
         (GPT, &["optim.kind=sgd", "optim.clip_norm=0"], &[&["parallel.data=1"], &["parallel.data=4"]]),
+        // The optimizer's state in one place and in parts; the norm decides every update.
+        (
+            GPT,
+            &["optim.clip_norm=0.1", "model.width=64"],
+            &[
+                &["parallel.data=1"],
+                &["parallel.data=1", SHARDED],
+                &["parallel.data=2", SHARDED],
+                &["parallel.data=4", SHARDED],
+                &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
+                &["parallel.data=2", SHARDED, "parallel.bucket_bytes=100000000"],
+            ],
+        ),
+        (MLP, &[], &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=4", SHARDED]]),
+        (
+            MLP,
+            &["optim.kind=adamw", "parallel.lanes=8"],
+            &[&["parallel.data=1"], &["parallel.data=8"], &["parallel.data=8", SHARDED]],
+        ),
+        // Summed by the transport, which between threads adds in the same tree.
+        (
+            GPT,
+            &["parallel.data=4"],
+            &[&["parallel.reduction=tree"], &[LIBRARY], &[LIBRARY, SHARDED], &[LIBRARY, "parallel.data=2"]],
+        ),
     ];
     for (row, (text, common, variants)) in table.iter().enumerate() {
         let all = |variant: &[&'static str]| [*common, variant].concat();

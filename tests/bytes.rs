@@ -9,6 +9,8 @@ use memory::{Category, Statistics};
 use telemetry::{RankStatistics, Statistic};
 use trainer::{DeviceChoice, Placement, Setup, TrainReport, plan};
 
+const SHARDED: &str = "parallel.shard_optimizer=true";
+
 fn figures_of(ran: &RankStatistics) -> [u64; 4] {
     [
         ran.get(Statistic::AllocatedBytes),
@@ -40,6 +42,14 @@ fn the_plan_is_the_run() {
         // Fewer validation micro-batches than ranks: their roles differ.
         (GPT, &["parallel.data=4", "train.validation_micro_batches=2"]),
         (GPT, &["parallel.data=2", "optim.kind=sgd", "train.steps=1"]),
+        // Ranks with different parts of the optimizer's state.
+        (GPT, &["parallel.data=2", SHARDED]),
+        (GPT, &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"]),
+        (GPT, &["parallel.data=4", SHARDED, "model.width=256", "model.context=128", "train.steps=2"]),
+        (MLP, &["parallel.data=2", SHARDED]),
+        (MLP, &["parallel.data=4", SHARDED, "optim.kind=adamw", "checkpoint.every=2"]),
+        (GPT, &["parallel.data=4", "parallel.reduction=nccl"]),
+        (GPT, &["parallel.data=2", SHARDED, "parallel.reduction=nccl"]),
         // Checkpoints copy to the host and take nothing on the device.
         (GPT, &["parallel.data=2", "checkpoint.every=1"]),
         (MLP, &["checkpoint.every=2", "optim.kind=adamw"]),
@@ -105,8 +115,39 @@ fn the_plan_of_a_gpu_is_its_run() {
 }
 
 #[test]
+fn sharding_divides_the_moments_and_nothing_else() {
+    // Every parameter has a multiple of 128 elements, so that no tensor is rounded up.
+    const MODEL: [&str; 4] =
+        ["model.width=128", "model.context=64", "train.steps=1", "parallel.bucket_bytes=1000000"];
+    let of =
+        |data: &str, more: &[&str]| run(GPT, &[&MODEL[..], &[data], more].concat(), DeviceChoice::Cpu).ranks;
+    let live = |ran: &RankStatistics, category| ran.get(Statistic::LiveBytes(category));
+    for (ranks, sets) in [(2, 2), (4, 1)] {
+        let data = format!("parallel.data={ranks}");
+        let (whole, divided) = (of(&data, &[]), of(&data, &[SHARDED]));
+        let elements = live(&whole[0], Category::Parameter) / 4;
+        let state = |ran: &RankStatistics| live(ran, Category::OptimizerState);
+        // Beside two moments, the norm's sums, one for 4096 elements, and its result: the same on every rank.
+        let norm = state(&whole[0]) - 8 * elements;
+        assert_eq!(norm, (elements / 4096 * 4).next_multiple_of(512) + 512);
+        assert_eq!(divided.iter().map(state).sum::<u64>(), 8 * elements + ranks * norm);
+        // What lies in the buckets beside gradients, of which the token table has two.
+        let bucketed = live(&whole[0], Category::Gradient) / 4 / sets;
+        let padding = bucketed - elements - 256 * 128;
+        for (whole, divided) in whole.iter().zip(&divided) {
+            for category in Category::ALL.into_iter().filter(|c| *c != Category::OptimizerState) {
+                assert_eq!(live(divided, category), live(whole, category), "{category:?}");
+            }
+            let (saved, fair) = (state(whole) - state(divided), 8 * (elements - elements / ranks));
+            assert!(saved.abs_diff(fair) <= 8 * padding, "{saved} of {fair}, within {}", 8 * padding);
+        }
+    }
+}
+
+#[test]
 fn meta_ranks_as_threads_use_the_same_bytes() {
-    for overrides in [["parallel.data=1"], ["parallel.data=2"]] {
+    for overrides in [&["parallel.data=1"][..], &["parallel.data=2"], &["parallel.data=4", SHARDED]] {
+        let overrides = [overrides, &["checkpoint.every=3"]].concat();
         let (cpu, meta) = (run(GPT, &overrides, DeviceChoice::Cpu), run(GPT, &overrides, DeviceChoice::Meta));
         for (cpu, meta) in cpu.ranks.iter().zip(&meta.ranks) {
             assert_eq!(figures_of(cpu), figures_of(meta));

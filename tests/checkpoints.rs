@@ -112,6 +112,32 @@ fn stopped_after_every_step_and_continued_on_other_grids() {
 }
 
 #[test]
+fn optimizer_state_that_is_in_parts_is_the_same_checkpoint() {
+    const SHARDED: &str = "parallel.shard_optimizer=true";
+    let table: [(&str, &[&str]); 3] = [
+        (GPT, &["model.width=64", "optim.clip_norm=0.1"]),
+        (MLP, &[]),
+        (MLP, &["optim.kind=adamw", "parallel.bucket_bytes=512"]),
+    ];
+    for (text, overrides) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
+        let reference = full(&whole, text, &all(&["parallel.data=1"]));
+        // In parts, whole, in other parts.
+        for grid in [&["parallel.data=4", SHARDED][..], &["parallel.data=2"], &["parallel.data=2", SHARDED]] {
+            assert!(one_step(&parts, text, &all(grid)).interrupted);
+        }
+        let report = resume(&parts, text, &all(&["parallel.data=4", SHARDED])).unwrap();
+        assert!(report.unplanned.is_empty());
+        assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
+        assert_eq!(report.sample, reference.sample);
+        let state = |run_dir: &Path| newest(run_dir).unwrap().unwrap().path().join("state.safetensors");
+        assert!(std::fs::read(state(&parts)).unwrap() == std::fs::read(state(&whole)).unwrap());
+    }
+}
+
+#[test]
 fn checkpoints_change_nothing_and_the_newest_are_kept() {
     // Every, keep, and what is left of six steps.
     let table: [(u64, u64, &[u64]); 5] =

@@ -5,6 +5,7 @@ mod common;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use common::devices::gpu;
 use common::jobs::workplace;
@@ -12,8 +13,12 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
+/// One run at a time: the driver's account is of the whole GPU.
+static GPU: Mutex<()> = Mutex::new(());
+
 /// Trains in `directory` on the GPU; what it said, and its summary.
 fn train(directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
+    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(common::program());
     command
         .current_dir(directory)

@@ -66,6 +66,52 @@ family! {
     NORM = "norm";
 }
 
+/// Attention in bf16 on tensor cores of any kind, for heads of each of these widths.
+pub static ATTENTION: Family = Family {
+    name: "attention",
+    source: include_str!("../../../kernels/attention.cu"),
+    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)]],
+};
+
+/// Attention in f32, for head widths up to each of these.
+pub static ATTENTION_F32: Family = Family {
+    name: "attention_f32",
+    source: include_str!("../../../kernels/attention_f32.cu"),
+    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)], &[("HEAD_DIM", 256)]],
+};
+
+/// Forward attention in bf16 with Hopper's own products; empty for other architectures.
+pub static ATTENTION_HOPPER_FORWARD: Family = Family {
+    name: "attention_hopper_forward",
+    source: concat!(
+        include_str!("../../../kernels/attention_hopper.cuh"),
+        include_str!("../../../kernels/attention_hopper_forward.cu")
+    ),
+    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 2)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
+};
+
+/// Backward attention in bf16 with Hopper's own products; empty for other architectures.
+pub static ATTENTION_HOPPER_BACKWARD: Family = Family {
+    name: "attention_hopper_backward",
+    source: concat!(
+        include_str!("../../../kernels/attention_hopper.cuh"),
+        include_str!("../../../kernels/attention_hopper_backward.cu")
+    ),
+    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 3)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
+};
+
 /// Every family.
-pub static ALL: &[&Family] =
-    &[&ELEMENTWISE, &LAYER_NORM, &COLUMNS, &CROSS_ENTROPY, &EMBEDDING, &MSE, &OPTIMIZER, &NORM];
+pub static ALL: &[&Family] = &[
+    &ELEMENTWISE,
+    &LAYER_NORM,
+    &COLUMNS,
+    &CROSS_ENTROPY,
+    &EMBEDDING,
+    &MSE,
+    &OPTIMIZER,
+    &NORM,
+    &ATTENTION,
+    &ATTENTION_F32,
+    &ATTENTION_HOPPER_FORWARD,
+    &ATTENTION_HOPPER_BACKWARD,
+];

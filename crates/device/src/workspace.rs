@@ -56,3 +56,14 @@ pub const fn parameter_table(tensors: usize) -> usize {
 pub const fn gradient_table(tensors: usize) -> usize {
     16 * tensors + 4 * (tensors + 1) + 4
 }
+
+/// The table of the parts that a norm's sums are of: 16 bytes each, where its chunks begin, and where its sums go.
+pub const fn gradient_parts_table(parts: usize) -> usize {
+    16 * parts + 4 * (parts + 1) + 4 * parts
+}
+
+/// Of every query an f32 that is the same along its row (delta), and where `bf16` its log-sum-exp in powers of two.
+pub const fn attention_backward(batch: usize, heads: usize, time: usize, bf16: bool) -> usize {
+    let numbers = if bf16 { 2 } else { 1 };
+    4 * numbers * batch * heads * time
+}

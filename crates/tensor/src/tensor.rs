@@ -3,7 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use device::{Buffer, Category, DType, Device, Element, ReadGuard, Region, Request, WriteGuard};
+use device::{Buffer, Category, DType, Device, Element, ReadGuard, Region, Request, StreamKind, WriteGuard};
 
 use crate::error::{Result, TensorError};
 use crate::shape::Shape;
@@ -41,7 +41,8 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Scratch of `bytes` bytes, a multiple of 4, where calls take workspaces; elsewhere nothing. An operator drops it when it returns.
+    /// Scratch of `bytes` bytes, a multiple of 4, where calls take workspaces; elsewhere nothing. An operator drops
+    /// it when it returns.
     /// Errors: out of memory.
     pub fn workspace(device: &Device, operator: &'static str, bytes: usize) -> Result<Self> {
         let words = if device.is_cuda_like() { bytes.div_ceil(DType::U32.bytes()) } else { 0 };
@@ -152,10 +153,15 @@ impl Tensor {
 
     /// Overwrites all elements with those of `source`, of the same type and count.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
+        self.copy_from_on(source, StreamKind::Compute)
+    }
+
+    /// [`Tensor::copy_from`] on a stream of the caller's choice.
+    pub fn copy_from_on(&self, source: &Tensor, stream: StreamKind) -> Result<()> {
         if source.dtype != self.dtype {
             return Err(self.wrong_type("copy_from", source.dtype));
         }
-        Ok(self.device().copy(source.region(), self.region())?)
+        Ok(self.device().copy_on(source.region(), self.region(), stream)?)
     }
 
     /// Sets all elements to zero.

@@ -1,7 +1,7 @@
 //! Sums of two tensors.
 
 use device::parallel::{CHUNK, for_pieces, simd};
-use device::{Backend, Category, Request};
+use device::{Backend, Category, Request, StreamKind};
 
 use super::elementwise::Each;
 use super::{check, rows};
@@ -17,7 +17,7 @@ pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     match a.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => forward_on_host(&a.read()?, &b.read()?, &mut output.write()?),
-        Backend::Cuda => on_gpu(a, b, &output)?,
+        Backend::Cuda => on_gpu(a, b, &output, StreamKind::Compute)?,
     }
     Ok(output)
 }
@@ -25,6 +25,11 @@ pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// target += source, rounded to their type, for operands of one shape that do not overlap, both f32 or both bf16.
 /// Errors: shapes or types that do not agree, memory that overlaps.
 pub fn into(target: &Tensor, source: &Tensor) -> Result<()> {
+    into_on(target, source, StreamKind::Compute)
+}
+
+/// [`into`] on a stream of the caller's choice.
+pub fn into_on(target: &Tensor, source: &Tensor, stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "add.into";
     check::computed(OPERATOR, &[("target", target), ("source", source)])?;
     check::shape(OPERATOR, "source", source, target.shape())?;
@@ -34,13 +39,13 @@ pub fn into(target: &Tensor, source: &Tensor) -> Result<()> {
             into_on_host(&source.read()?, &mut target.write()?);
             Ok(())
         }
-        Backend::Cuda => on_gpu(target, source, target),
+        Backend::Cuda => on_gpu(target, source, target, stream),
     }
 }
 
-fn on_gpu(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
+fn on_gpu(a: &Tensor, b: &Tensor, out: &Tensor, stream: StreamKind) -> Result<()> {
     let names = ["add_f32", "add_bf16"];
-    Each { names, read: &[a, b], write: out, updates: false, number: None }.launch()
+    Each { names, read: &[a, b], write: out, updates: false, number: None }.launch_on(stream)
 }
 
 fn forward_on_host(a: &[f32], b: &[f32], out: &mut [f32]) {

@@ -5,9 +5,10 @@
 //! *FlashAttention*, 2022). The backward pass makes the tiles again from the saved log-sum-exp.
 
 mod cpu;
+mod cuda;
 mod tile;
 
-use device::{Category, DType, Request};
+use device::{Backend, Category, DType, Request, workspace};
 
 use super::check;
 use crate::{Result, Tensor};
@@ -21,24 +22,28 @@ pub struct Output {
     pub logsumexp: Tensor,
 }
 
-/// Attention over `qkv [batch, time, 3·width]` f32, whose thirds are queries, keys and values; head h is columns
+/// Attention over `qkv [batch, time, 3·width]`, f32 or bf16, whose thirds are queries, keys and values; head h is columns
 /// h·width/heads.. of each third. Scores are scaled by 1/√(width/heads), and a position sees itself and earlier ones.
-/// Errors: another shape or type, a width that is not a multiple of `heads`, out of memory.
+/// Errors: another shape or type, a width that is not a multiple of `heads`, on a GPU heads of another width than 32, 64
+/// or 128 in bf16 or wider than 256 in f32, out of memory.
 pub fn forward(qkv: &Tensor, heads: usize) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
+    let dtype = check::computed(OPERATOR, &[("qkv", qkv)])?;
     let geometry = geometry(OPERATOR, qkv, heads)?;
     let device = qkv.device();
     let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(device, [geometry.batch, geometry.time, geometry.width], DType::F32, request)?;
+    let output = Tensor::empty(device, [geometry.batch, geometry.time, geometry.width], dtype, request)?;
     let logsumexp = Tensor::empty(device, [geometry.batch, heads, geometry.time], DType::F32, request)?;
-    if !device.is_meta() {
-        cpu::forward(geometry, &qkv.read()?, &mut output.write()?, &mut logsumexp.write()?);
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(geometry, &qkv.read()?, &mut output.write()?, &mut logsumexp.write()?),
+        Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, &output, &logsumexp)?,
     }
     Ok(Output { output, logsumexp })
 }
 
 /// The gradient of `qkv` from that of the output, `dy [batch, time, width]`, and what [`forward`] took and gave.
-/// Errors: as [`forward`].
+/// It repeats to the bit. Errors: as [`forward`].
 pub fn backward(
     dy: &Tensor,
     qkv: &Tensor,
@@ -47,18 +52,29 @@ pub fn backward(
     heads: usize,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "attention.backward";
+    let dtype = check::computed(OPERATOR, &[("qkv", qkv), ("dy", dy), ("output", output)])?;
     let geometry = geometry(OPERATOR, qkv, heads)?;
-    check::f32s(OPERATOR, &[("dy", dy), ("output", output), ("logsumexp", logsumexp)])?;
+    check::dtype(OPERATOR, "logsumexp", logsumexp, DType::F32)?;
     let shape = [geometry.batch, geometry.time, geometry.width];
     check::shape(OPERATOR, "dy", dy, shape)?;
     check::shape(OPERATOR, "output", output, shape)?;
     check::shape(OPERATOR, "logsumexp", logsumexp, [geometry.batch, heads, geometry.time])?;
+    let device = qkv.device();
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dqkv = Tensor::empty(qkv.device(), qkv.shape(), DType::F32, request)?;
-    if !qkv.device().is_meta() {
-        let (dy, qkv, output, logsumexp) = (dy.read()?, qkv.read()?, output.read()?, logsumexp.read()?);
-        let given = cpu::Given { dy: &dy, qkv: &qkv, output: &output, logsumexp: &logsumexp };
-        cpu::backward(geometry, given, &mut dqkv.write()?);
+    let dqkv = Tensor::empty(device, qkv.shape(), dtype, request)?;
+    let bytes = workspace::attention_backward(geometry.batch, heads, geometry.time, dtype == DType::Bf16);
+    let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (dy, qkv, output, logsumexp) = (dy.read()?, qkv.read()?, output.read()?, logsumexp.read()?);
+            let given = cpu::Given { dy: &dy, qkv: &qkv, output: &output, logsumexp: &logsumexp };
+            cpu::backward(geometry, given, &mut dqkv.write()?);
+        }
+        Backend::Cuda => {
+            let given = cuda::Given { dy, qkv, output, logsumexp, workspace: &workspace };
+            cuda::backward(OPERATOR, geometry, &given, &dqkv)?;
+        }
     }
     Ok(dqkv)
 }
@@ -83,15 +99,18 @@ impl Geometry {
 }
 
 fn geometry(operator: &'static str, qkv: &Tensor, heads: usize) -> Result<Geometry> {
-    check::f32s(operator, &[("qkv", qkv)])?;
     check::rank(operator, "qkv", qkv, 3)?;
-    match *qkv.shape().dims() {
+    let geometry = match *qkv.shape().dims() {
         [batch, time, columns] if heads > 0 && columns.is_multiple_of(3 * heads) => {
-            Ok(Geometry { batch, time, width: columns / 3, heads })
+            Geometry { batch, time, width: columns / 3, heads }
         }
         _ => {
             let expected = format!("[batch, time, a multiple of 3 · {heads} heads]");
-            Err(check::wrong(operator, "qkv", qkv, expected))
+            return Err(check::wrong(operator, "qkv", qkv, expected));
         }
+    };
+    if qkv.device().is_cuda_like() {
+        cuda::check(operator, qkv, &geometry)?;
     }
+    Ok(geometry)
 }

@@ -22,7 +22,8 @@ pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)])
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
 }
 
-/// The type that named operands are computed in: all of them f32, or all bf16. Refuses another type, and operands that do not
+/// The type that named operands are computed in: all of them f32, or all bf16. Refuses another type, and operands
+/// that do not
 /// agree with the first.
 pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<DType> {
     let expected = match operands.first() {

@@ -1,5 +1,6 @@
 //! Launches of `kernels/elementwise.cu`.
 
+use device::StreamKind;
 use device::kernels::ELEMENTWISE;
 
 use super::gpu;
@@ -24,8 +25,13 @@ pub(super) struct Each<'a> {
 }
 
 impl Each<'_> {
-    /// Enqueues it. Errors: the device's.
+    /// Enqueues it on the compute stream. Errors: the device's.
     pub(super) fn launch(self) -> Result<()> {
+        self.launch_on(StreamKind::Compute)
+    }
+
+    /// Enqueues it. Errors: the device's.
+    pub(super) fn launch_on(self, stream: StreamKind) -> Result<()> {
         let count = self.write.elements();
         if count == 0 {
             return Ok(());
@@ -39,7 +45,7 @@ impl Each<'_> {
         let blocks = (count / lanes).div_ceil(gpu::THREADS as usize * UNROLL).max(1);
         let written = self.write.bytes() as u64 * if self.updates { 2 } else { 1 };
         let device = self.write.device();
-        let mut launch = device.kernel(gpu::kernel(&ELEMENTWISE, self.names, self.write.dtype()));
+        let mut launch = device.kernel(gpu::kernel(&ELEMENTWISE, self.names, self.write.dtype())).on(stream);
         for operand in self.read {
             launch = launch.read(operand.region());
         }

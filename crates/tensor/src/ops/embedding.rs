@@ -31,7 +31,8 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: &Tensor) -> Result<Te
 }
 
 /// The gradients of both tables from `dy [batch, time, width]`: every row adds what reaches it in the order
-/// of (batch, time). The targets are f32 also where `dy` is bf16. Without `accumulate` a whole table is overwritten, rows that were not used with zeros.
+/// of (batch, time). The targets are f32 also where `dy` is bf16. Without `accumulate` a whole table is overwritten,
+/// rows that were not used with zeros.
 /// Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,

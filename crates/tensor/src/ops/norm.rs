@@ -1,6 +1,7 @@
 //! The Euclidean norm of many tensors and the factor that clips it, in two steps.
 //!
-//! [`measure`] does both for all of a rank's own tensors. First [`chunk_sums`] gives Σx² of every [`CHUNK`] elements counted from a tensor's start; then [`finish`]
+//! [`measure`] does both for all of a rank's own tensors. First [`chunk_sums`] gives Σx² of every [`CHUNK`] elements
+//! counted from a tensor's start; then [`finish`]
 //! adds such sums in order. Whoever owns a tensor, or a part of one that begins on a chunk, has the same sums,
 //! so the norm does not depend on how tensors are spread over ranks.
 
@@ -63,7 +64,8 @@ fn sums_on_host(x: &[f32], sums: &mut [f32]) {
     });
 }
 
-/// out\[0\] = √(Σ sums), added in f64 in an order that their number decides; out\[1\] = min(1, max_norm / (norm + 1e-6)), as PyTorch's
+/// out\[0\] = √(Σ sums), added in f64 in an order that their number decides; out\[1\] = min(1, max_norm / (norm +
+/// 1e-6)), as PyTorch's
 /// `clip_grad_norm_`, or 1 where `max_norm` is 0. `out` has two elements; a norm that is not a number gives a
 /// factor that is none. Errors: shapes or types that do not agree.
 pub fn finish(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
@@ -111,7 +113,7 @@ pub fn measure(
     }
     check::elements(OPERATOR, "sums", sums, total)?;
     if out.device().backend() == Backend::Cuda {
-        return measure_on_gpu(OPERATOR, table, gradients, &firsts, sums, max_norm, out);
+        return measure_on_gpu(OPERATOR, table, gradients, sums, max_norm, out);
     }
     for (gradient, first) in gradients.iter().zip(firsts) {
         chunk_sums(gradient, &sums.view(first, [chunks(gradient.elements())])?)?;
@@ -119,26 +121,77 @@ pub fn measure(
     finish(sums, max_norm, out)
 }
 
+/// [`chunk_sums`] of `parts`, each a part of a longer tensor that begins on a chunk, into `sums` from `places[i]` on; all other
+/// sums become 0. On a GPU in one launch. `table` was made by [`Table::of_parts`] for that many.
+/// Errors: shapes, types or counts that do not agree, a place outside `sums`.
+pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "norm.part_sums";
+    table.check(OPERATOR, parts.len())?;
+    table.check(OPERATOR, places.len())?;
+    check::f32s(OPERATOR, &[("sums", sums)])?;
+    let mut targets = Vec::with_capacity(parts.len());
+    for (part, place) in parts.iter().zip(places) {
+        check::f32s(OPERATOR, &[("part", part)])?;
+        targets.push(sums.view(*place, [chunks(part.elements())])?);
+    }
+    sums.zero()?;
+    if sums.device().backend() == Backend::Cuda {
+        return part_sums_on_gpu(OPERATOR, table, parts, places, sums);
+    }
+    parts.iter().zip(&targets).try_for_each(|(part, target)| chunk_sums(part, target))
+}
+
+fn part_sums_on_gpu(
+    operator: &'static str,
+    table: &Table,
+    parts: &[Tensor],
+    places: &[usize],
+    sums: &Tensor,
+) -> Result<()> {
+    let (mut words, total) = listed(operator, parts)?;
+    if total == 0 {
+        return Ok(());
+    }
+    for place in places {
+        words.push(gpu::word(operator, *place)?);
+    }
+    let launch = sums.device().kernel(Function::new(&NORM, "part_sums_f32"));
+    let launch = launch.read(table.holding(words)?.region()).write(sums.region());
+    let launch = launch.u32(gpu::word(operator, parts.len())?).u32(total);
+    let elements: u64 = parts.iter().map(|part| part.elements() as u64).sum();
+    let launch = launch.cost(4 * elements, 2 * elements);
+    Ok(launch.launch([total.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
+}
+
+/// Where tensors are, the first chunk of each and the one after the last, as kernels find them in a table; and that last
+/// number.
+fn listed(operator: &'static str, tensors: &[Tensor]) -> Result<(Vec<u32>, u32)> {
+    let entry = |tensor: &Tensor| [halves(gpu::address(tensor)), halves(tensor.elements() as u64)];
+    let mut words: Vec<u32> = tensors.iter().flat_map(entry).flatten().collect();
+    let mut total = 0;
+    for tensor in tensors {
+        words.push(gpu::word(operator, total)?);
+        total += chunks(tensor.elements());
+    }
+    let total = gpu::word(operator, total)?;
+    words.push(total);
+    Ok((words, total))
+}
+
 fn measure_on_gpu(
     operator: &'static str,
     table: &Table,
     gradients: &[Tensor],
-    firsts: &[usize],
     sums: &Tensor,
     max_norm: f32,
     out: &Tensor,
 ) -> Result<()> {
-    let chunks = gpu::word(operator, sums.elements())?;
+    let (mut words, chunks) = listed(operator, gradients)?;
     if chunks == 0 {
         return finish(sums, max_norm, out);
     }
-    let entry = |gradient: &Tensor| [halves(gpu::address(gradient)), halves(gradient.elements() as u64)];
-    let mut words: Vec<u32> = gradients.iter().flat_map(entry).flatten().collect();
-    for first in firsts {
-        words.push(gpu::word(operator, *first)?);
-    }
-    // After the last chunk, the counter of blocks that are done, which every launch leaves at 0.
-    words.extend([chunks, 0]);
+    // The counter of blocks that are done, which every launch leaves at 0.
+    words.push(0);
     let launch =
         out.device().kernel(Function::new(&NORM, "measure_f32")).write(table.holding(words)?.region());
     let launch = launch.write(sums.region()).write(out.region());

@@ -26,6 +26,11 @@ impl Table {
         Self::new(device, "norm.table", tensors, workspace::gradient_table(tensors))
     }
 
+    /// For [`super::norm::part_sums`] of that many parts. Errors: out of memory.
+    pub fn of_parts(device: &Device, parts: usize) -> Result<Self> {
+        Self::new(device, "norm.table", parts, workspace::gradient_parts_table(parts))
+    }
+
     fn new(device: &Device, operator: &'static str, tensors: usize, bytes: usize) -> Result<Self> {
         let words = Tensor::workspace(device, operator, bytes)?;
         Ok(Table { words, tensors, written: RefCell::default() })

@@ -1,11 +1,11 @@
 use device::{Category, Device};
 use tensor::ops::{
-    Activation, GradientTarget, activation, adamw, add, attention, cross_entropy, embedding, fill,
-    layer_norm, linear, mse, norm, random, scale, sgd,
+    Activation, GradientTarget, Table, activation, adamw, add, attention, cast, cross_entropy, embedding,
+    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd,
 };
-use tensor::{Tensor, TensorError};
+use tensor::{DType, Tensor, TensorError};
 
-use crate::support::cpu;
+use crate::support::{cpu, typed};
 
 fn zeros<const N: usize>(device: &Device, shape: [usize; N]) -> Tensor {
     Tensor::from_host(device, &vec![0.0f32; shape.iter().product()], shape, Category::Other).unwrap()
@@ -20,9 +20,9 @@ fn overwrite(tensor: &Tensor) -> GradientTarget {
 }
 
 /// A part of what a refusal must say, and the call.
-type Table = Vec<(&'static str, Result<(), TensorError>)>;
+type Refusals = Vec<(&'static str, Result<(), TensorError>)>;
 
-fn check(table: Table) {
+fn check(table: Refusals) {
     for (expected, result) in table {
         let error = result.expect_err(expected).to_string();
         assert!(error.contains(expected), "'{error}' does not say '{expected}'");
@@ -42,6 +42,7 @@ fn refusals_of_layers() {
     let weight_of = |dy: &Tensor, weight: &Tensor, bias: &Tensor| {
         linear::backward_weight(dy, &m23, &overwrite(weight), Some(&overwrite(bias)))
     };
+    let pair_of = |x: &Tensor, w1: &Tensor| feed_forward::forward(x, w1, &v3, &m34, &v4);
     check(vec![
         ("linear.forward: x has", linear::forward(&m23, &m23.reshape([3, 2]).unwrap(), None, none).map(drop)),
         ("linear.forward: weight has", linear::forward(&m23, &v3, None, none).map(drop)),
@@ -51,6 +52,12 @@ fn refusals_of_layers() {
         ("linear.backward_weight: x", weight_of(&v4, &m34, &v3)),
         ("linear.backward_weight: weight", weight_of(&m24, &m34, &v4)),
         ("linear.backward_weight: bias", weight_of(&m24, &zeros(&device, [4, 3]), &v3)),
+        ("feed_forward.forward: x has", pair_of(&m24, &m34).map(drop)),
+        ("feed_forward.forward: weight has", pair_of(&m23, &v3).map(drop)),
+        (
+            "pre_activation has",
+            feed_forward::backward_input_hidden(&m24, &zeros(&device, [4, 5]), &m24).map(drop),
+        ),
         ("activation.backward: saved", activation::backward(v3.clone(), &v4, Activation::Gelu).map(drop)),
         ("activation.forward: x is u32", activation::forward(&tokens, none).map(drop)),
         ("layer_norm.forward: gamma", layer_norm::forward(&m23, &v4, &v3, 1e-5).map(drop)),
@@ -106,11 +113,15 @@ fn refusals_of_elementwise_operators_and_optimizers() {
     let adam =
         adamw::Hyper { learning_rate: 1.0, beta1: 0.9, beta2: 0.9, epsilon: 1.0, weight_decay: 0.0, step: 1 };
     let plain = sgd::Hyper { learning_rate: 1.0, momentum: 0.0, weight_decay: 0.0, first_step: true };
+    let table = Table::of_parameters(&device, 1).unwrap();
     let adam_of = |gradient, first, second, factor| {
-        adamw::step(&[adamw::Item { weight: &v3, gradient, first, second, decay: true }], &adam, factor)
+        let item = adamw::Item { weight: &v3, gradient, first, second, compute: None, decay: true };
+        adamw::step(&table, &[item], &adam, factor)
     };
-    let sgd_of =
-        |gradient, momentum| sgd::step(&[sgd::Item { weight: &v3, gradient, momentum }], &plain, None);
+    let sgd_of = |gradient, momentum, compute| {
+        sgd::step(&table, &[sgd::Item { weight: &v3, gradient, momentum, compute }], &plain, None)
+    };
+    let half = |shape: [usize; 1]| typed(&device, DType::Bf16, &vec![0.0; shape[0]], shape);
     check(vec![
         ("mse.forward: target", mse::forward(&v3, &v4, 1.0).map(drop)),
         ("mse.backward: target", mse::backward(&v3, &v4, 1.0).map(drop)),
@@ -128,8 +139,17 @@ fn refusals_of_elementwise_operators_and_optimizers() {
         ("adamw.step: second", adam_of(&v3, &v3, &v4, None)),
         ("adamw.step: factor", adam_of(&zeros(&device, [3]), &v3, &v3, Some(&sums))),
         ("in use", adam_of(&v3, &zeros(&device, [3]), &zeros(&device, [3]), None)),
-        ("sgd.step: gradient", sgd_of(&v4, None)),
-        ("sgd.step: momentum", sgd_of(&zeros(&device, [3]), Some(&v4))),
+        ("sgd.step: gradient", sgd_of(&v4, None, None)),
+        ("sgd.step: momentum", sgd_of(&zeros(&device, [3]), Some(&v4), None)),
+        ("sgd.step: compute is f32", sgd_of(&zeros(&device, [3]), None, Some(&v3))),
+        ("sgd.step: compute has", sgd_of(&zeros(&device, [3]), None, Some(&half([4])))),
+        ("sgd.step: 0 tensors, expected 1", sgd::step(&table, &[], &plain, None)),
+        ("add.forward: b is bf16, expected f32", add::forward(&v3, &half([3])).map(drop)),
+        ("add.forward: b is f32, expected bf16", add::forward(&half([3]), &v3).map(drop)),
+        ("expected", add::forward(&half([3]), &half([3])).map(drop)),
+        ("cast.into: source is u32", cast::into(&tokens, &v3)),
+        ("cast.into: target is f32, expected bf16", cast::into(&v3, &v3)),
+        ("cast.into: target has", cast::into(&v3, &half([4]))),
     ]);
 }
 

@@ -1,5 +1,5 @@
 //! Every operator against plain f64 code, by its public functions alone.
-#![allow(missing_docs, clippy::expect_used, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
 mod attention;
 mod cross_entropy;
@@ -13,6 +13,7 @@ mod norm;
 mod optimizers;
 mod random;
 mod reference;
+mod repeat;
 mod scenario;
 mod support;
 mod threads;

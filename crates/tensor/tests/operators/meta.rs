@@ -1,32 +1,73 @@
-use device::{Description, Device, DeviceOptions};
+use device::{Description, Device, DeviceOptions, Kind};
+use tensor::DType;
 
 use crate::scenario::{Sizes, every_operator};
+use crate::support::{gpu, meta};
+
+const F32_SIZES: [Sizes; 2] = [
+    Sizes { batch: 2, time: 17, width: 12, heads: 3, vocab: 31, dtype: DType::F32 },
+    Sizes { batch: 3, time: 70, width: 66, heads: 2, vocab: 1000, dtype: DType::F32 },
+];
+/// Heads are of widths that attention has in bf16.
+const BF16_SIZES: [Sizes; 2] = [
+    Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::Bf16 },
+    Sizes { batch: 3, time: 70, width: 128, heads: 2, vocab: 1000, dtype: DType::Bf16 },
+];
+
+type Figures = Vec<(&'static str, [u64; 4], Option<i64>)>;
+
+/// The allocator's counters after every operator.
+fn figures(device: &Device, sizes: &[Sizes]) -> Figures {
+    let mut figures = vec![];
+    for sizes in sizes {
+        every_operator(device, sizes, |operator, _| {
+            let now = device.statistics();
+            let bytes = [now.allocated(), now.peak_allocated(), now.reserved(), now.peak_reserved()];
+            figures.push((operator, bytes, now.get("allocation.all.allocated")));
+        });
+    }
+    figures
+}
 
 #[test]
 fn meta_allocates_what_the_cpu_does_operator_by_operator() {
-    let figures = |device: Device| {
-        let mut figures = vec![];
-        for sizes in [
-            Sizes { batch: 2, time: 17, width: 12, heads: 3, vocab: 31 },
-            Sizes { batch: 3, time: 70, width: 66, heads: 2, vocab: 1000 },
-        ] {
-            every_operator(&device, &sizes, |operator, _| {
-                let now = device.statistics();
-                let bytes = [now.allocated(), now.peak_allocated(), now.reserved(), now.peak_reserved()];
-                figures.push((operator, bytes, now.get("allocation.all.allocated")));
-            });
-        }
-        figures
-    };
-    let cpu = figures(Device::cpu(0, &DeviceOptions::default()).unwrap());
-    let meta = figures(Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap());
-    assert_eq!(cpu, meta);
+    let cpu = figures(&Device::cpu(0, &DeviceOptions::default()).unwrap(), &F32_SIZES);
+    assert_eq!(cpu, figures(&meta(&Description::host()), &F32_SIZES));
     assert!(cpu.iter().all(|(_, bytes, count)| bytes[0] > 0 && count.is_some_and(|count| count > 0)));
 }
 
 #[test]
+fn meta_allocates_what_a_gpu_does_operator_by_operator() {
+    if gpu().is_none() {
+        return;
+    }
+    for sizes in [&F32_SIZES, &BF16_SIZES] {
+        let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+        let imitated = meta(device.description());
+        assert_eq!(figures(&device, sizes), figures(&imitated, sizes));
+    }
+}
+
+#[test]
+fn a_gpu_takes_workspaces_and_a_host_none() {
+    let description = Description { kind: Kind::Cuda, ..Description::host() };
+    let [host, imitated] = [Description::host(), description].map(|description| {
+        let device = meta(&description);
+        let before = device.statistics().get("allocation.all.allocated");
+        let mut last = 0;
+        every_operator(&device, &F32_SIZES[1], |_, _| {
+            last = device.statistics().get("allocation.all.allocated").unwrap_or(0);
+        });
+        last - before.unwrap_or(0)
+    });
+    // Once for each call of cross-entropy (3), mse, linear's and layer norm's weights and embedding (2 each), and
+    // of the two tables; attention adds its own.
+    assert!(imitated >= host + 3 + 1 + 6 + 2, "{imitated}, {host}");
+}
+
+#[test]
 fn outputs_are_all_that_is_allocated() {
-    let sizes = Sizes { batch: 2, time: 65, width: 24, heads: 2, vocab: 100 };
+    let sizes = Sizes { batch: 2, time: 65, width: 24, heads: 2, vocab: 100, dtype: DType::F32 };
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let count = |device: &Device| device.statistics().get("allocation.all.allocated").unwrap_or(0);
     let operand = crate::support::operand(&device, "qkv", [sizes.batch, sizes.time, 3 * sizes.width]).0;

@@ -1,54 +1,140 @@
-use tensor::Tensor;
-use tensor::ops::norm;
+use tensor::ops::{Table, norm};
+use tensor::{DType, Tensor};
 
-use crate::support::{bits, cpu, operand, read, tensor};
+use crate::support::{Case, bits, devices, read, tensor};
+
+/// Gradients are f32 in every run.
+fn f32_devices() -> impl Iterator<Item = Case> {
+    devices().into_iter().filter(|case| case.dtype == DType::F32)
+}
+
+const LENGTHS: [usize; 6] = [1, 4095, 4096, 4097, 100_000, 31];
+
+fn total() -> usize {
+    LENGTHS.iter().map(|length| norm::chunks(*length)).sum()
+}
 
 #[test]
 fn norm_and_factor_of_several_tensors() {
-    let device = cpu();
-    let lengths = [1, 4095, 4096, 4097, 100_000];
-    let total: usize = lengths.iter().map(|length| norm::chunks(*length)).sum();
-    let sums = tensor(&device, &vec![f32::NAN; total], [total]);
-    let (mut first, mut squares) = (0, 0.0);
-    for length in lengths {
-        let (x, wide) = operand(&device, "x", [length]);
-        squares += wide.iter().map(|v| v * v).sum::<f64>();
-        norm::chunk_sums(&x, &sums.view(first, [norm::chunks(length)]).unwrap()).unwrap();
-        first += norm::chunks(length);
+    for case in f32_devices() {
+        let sums = case.tensor(&vec![f32::NAN; total()], [total()]);
+        let (mut first, mut squares) = (0, 0.0);
+        for length in LENGTHS {
+            let (x, wide) = case.operand("x", [length]);
+            squares += wide.iter().map(|v| v * v).sum::<f64>();
+            norm::chunk_sums(&x, &sums.view(first, [norm::chunks(length)]).unwrap()).unwrap();
+            first += norm::chunks(length);
+        }
+        let length = squares.sqrt();
+        for (max_norm, factor) in
+            [(0.0, 1.0), (1.0, 1.0 / (length + 1e-6)), (1e9, 1.0), (length as f32 / 2.0, 0.5)]
+        {
+            let out = case.tensor(&[f32::NAN; 2], [2]);
+            norm::finish(&sums, max_norm, &out).unwrap();
+            let found = read(&out);
+            assert!((found[0] / length - 1.0).abs() < 1e-6, "{found:?}");
+            assert!((found[1] / factor - 1.0).abs() < 1e-6, "{found:?} for {max_norm}");
+        }
     }
-    let length = squares.sqrt();
-    for (max_norm, factor) in
-        [(0.0, 1.0), (1.0, 1.0 / (length + 1e-6)), (1e9, 1.0), (length as f32 / 2.0, 0.5)]
-    {
-        let out = tensor(&device, &[f32::NAN; 2], [2]);
-        norm::finish(&sums, max_norm, &out).unwrap();
-        let found = read(&out);
-        assert!((found[0] / length - 1.0).abs() < 1e-6, "{found:?}");
-        assert!((found[1] / factor - 1.0).abs() < 1e-6, "{found:?} for {max_norm}");
+}
+
+#[test]
+fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
+    for case in f32_devices() {
+        let table = Table::of_gradients(&case.device, LENGTHS.len()).unwrap();
+        for round in 0..3 {
+            // Other addresses in every round.
+            let gradients = LENGTHS.map(|length| case.operand(&format!("{round}"), [length]).0);
+            let [sums, apart] = [(); 2].map(|()| case.tensor(&vec![f32::NAN; total()], [total()]));
+            let [out, expected] = [(); 2].map(|()| case.tensor(&[f32::NAN; 2], [2]));
+            let mut first = 0;
+            for gradient in &gradients {
+                let count = norm::chunks(gradient.elements());
+                norm::chunk_sums(gradient, &apart.view(first, [count]).unwrap()).unwrap();
+                first += count;
+            }
+            norm::finish(&apart, 0.5, &expected).unwrap();
+            for _ in 0..20 {
+                out.set(&[f32::NAN; 2]).unwrap();
+                norm::measure(&table, &gradients, &sums, 0.5, &out).unwrap();
+                assert_eq!(bits(&sums), bits(&apart), "{}", case.name());
+                assert_eq!(bits(&out), bits(&expected), "{}", case.name());
+            }
+        }
+        let one = [case.operand("x", [5]).0];
+        let (sums, out) = (case.tensor(&[0.0], [1]), case.tensor(&[0.0; 2], [2]));
+        let error = norm::measure(&table, &one, &sums, 0.0, &out).unwrap_err().to_string();
+        assert_eq!(error, "norm.measure: 1 tensors, expected 6");
     }
 }
 
 #[test]
 fn a_part_that_begins_on_a_chunk_has_the_sums_of_the_whole() {
-    let device = cpu();
-    let (x, _) = operand(&device, "x", [50_000]);
-    let sums = |x: &Tensor| {
-        let count = norm::chunks(x.elements());
-        let sums = tensor(&device, &vec![f32::NAN; count], [count]);
-        norm::chunk_sums(x, &sums).unwrap();
-        bits(&sums)
-    };
-    let cut = 5 * norm::CHUNK;
-    let parts = [sums(&x.view(0, [cut]).unwrap()), sums(&x.view(cut, [50_000 - cut]).unwrap())];
-    assert_eq!(sums(&x), parts.concat());
+    for case in f32_devices() {
+        // At an address that is no multiple of a vector, and at one that is.
+        for start in [0, 1] {
+            let (all, _) = case.operand("x", [50_000 + start]);
+            let x = all.view(start, [50_000]).unwrap();
+            let sums = |x: &Tensor| {
+                let count = norm::chunks(x.elements());
+                let sums = tensor(&case.device, &vec![f32::NAN; count], [count]);
+                norm::chunk_sums(x, &sums).unwrap();
+                bits(&sums)
+            };
+            let cut = 5 * norm::CHUNK;
+            let parts = [sums(&x.view(0, [cut]).unwrap()), sums(&x.view(cut, [50_000 - cut]).unwrap())];
+            assert_eq!(sums(&x), parts.concat());
+            let copy = case.tensor(&x.to_vec::<f32>().unwrap(), [50_000]);
+            assert_eq!(sums(&x), sums(&copy), "alignment decides nothing");
+        }
+    }
+}
+
+#[test]
+fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
+    for case in f32_devices() {
+        let whole = LENGTHS.map(|length| case.operand("x", [length]).0);
+        let all = case.tensor(&vec![f32::NAN; total()], [total()]);
+        let table = Table::of_parts(&case.device, LENGTHS.len()).unwrap();
+        let firsts = LENGTHS.iter().scan(0, |next, length| {
+            let first = *next;
+            *next += norm::chunks(*length);
+            Some(first)
+        });
+        let firsts: Vec<_> = firsts.collect();
+        norm::part_sums(&table, &whole, &firsts, &all).unwrap();
+        let expected = case.tensor(&vec![f32::NAN; total()], [total()]);
+        let (gradients, out) =
+            (Table::of_gradients(&case.device, LENGTHS.len()).unwrap(), case.tensor(&[0.0; 2], [2]));
+        norm::measure(&gradients, &whole, &expected, 1.0, &out).unwrap();
+        assert_eq!(bits(&all), bits(&expected), "{}", case.name());
+        // The part of the longest one from its fourth chunk on, and another one whole.
+        let table = Table::of_parts(&case.device, 2).unwrap();
+        let cut = 3 * norm::CHUNK;
+        let parts = [whole[4].view(cut, [LENGTHS[4] - cut]).unwrap(), whole[1].clone()];
+        for _ in 0..3 {
+            norm::part_sums(&table, &parts, &[firsts[4] + 3, firsts[1]], &all).unwrap();
+            let mut kept = vec![0f32.to_bits(); total()];
+            for range in [firsts[4] + 3..firsts[5], firsts[1]..firsts[2]] {
+                kept[range.clone()].copy_from_slice(&bits(&expected)[range]);
+            }
+            assert_eq!(bits(&all), kept, "{}", case.name());
+        }
+        let none = Table::of_parts(&case.device, 0).unwrap();
+        norm::part_sums(&none, &[], &[], &all).unwrap();
+        assert_eq!(bits(&all), vec![0; total()]);
+        assert!(norm::part_sums(&table, &parts, &[total(), 0], &all).is_err());
+        assert!(norm::part_sums(&table, &parts, &[0], &all).is_err());
+    }
 }
 
 #[test]
 fn values_that_are_no_numbers_show() {
-    let device = cpu();
-    let out = tensor(&device, &[0.0f32; 2], [2]);
-    norm::finish(&tensor(&device, &[1.0f32, f32::NAN], [2]), 1.0, &out).unwrap();
-    assert!(read(&out).iter().all(|v| v.is_nan()));
-    norm::finish(&tensor(&device, &[f32::INFINITY], [1]), 1.0, &out).unwrap();
-    assert_eq!(read(&out), [f64::INFINITY, 0.0]);
+    for case in f32_devices() {
+        let out = case.tensor(&[0.0; 2], [2]);
+        norm::finish(&case.tensor(&[1.0, f32::NAN], [2]), 1.0, &out).unwrap();
+        assert!(read(&out).iter().all(|v| v.is_nan()));
+        norm::finish(&case.tensor(&[f32::INFINITY], [1]), 1.0, &out).unwrap();
+        assert_eq!(read(&out), [f64::INFINITY, 0.0]);
+    }
 }

@@ -1,58 +1,82 @@
-use tensor::ops::{adamw, sgd};
+use half::bf16;
+use tensor::ops::{Table, adamw, sgd};
+use tensor::{DType, Tensor};
 
-use crate::support::{bits, close, cpu, normal, operand, read, tensor};
+use crate::support::{Case, bits, close, devices, normal, read, tensor, typed};
 
-/// One element, an odd length, more than one piece.
-const LENGTHS: [usize; 3] = [1, 33, 40_001];
+/// One element, an odd length, more than one piece and block.
+const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
+
+/// Weights, gradients and states are f32 in every run; the copy that is computed with is bf16.
+fn f32_devices() -> impl Iterator<Item = Case> {
+    devices().into_iter().filter(|case| case.dtype == DType::F32)
+}
+
+/// Asserts that `copy` is `weight` rounded.
+fn is_rounded(copy: &Tensor, weight: &Tensor) {
+    let rounded = weight.to_vec::<f32>().unwrap().into_iter().map(|w| u32::from(bf16::from_f32(w).to_bits()));
+    assert_eq!(bits(copy), rounded.collect::<Vec<_>>());
+}
+
+/// A weight, its two moments and its bf16 copy.
+struct Parameter {
+    weight: Tensor,
+    first: Tensor,
+    second: Tensor,
+    compute: Option<Tensor>,
+}
+
+fn parameter(case: &Case, length: usize, copied: bool) -> Parameter {
+    let zeros = || tensor(&case.device, &vec![0f32; length], [length]);
+    let compute = copied.then(|| typed(&case.device, DType::Bf16, &vec![f32::NAN; length], [length]));
+    Parameter { weight: case.operand("w", [length]).0, first: zeros(), second: zeros(), compute }
+}
 
 #[test]
 fn adamw_follows_the_published_formula_for_many_steps() {
-    let device = cpu();
+    for case in f32_devices() {
+        for (clip, copied) in [(1.0f64, false), (0.5, true)] {
+            adamw_steps(&case, clip, copied);
+        }
+    }
+}
+
+fn adamw_steps(case: &Case, clip: f64, copied: bool) {
     let (rate, beta1, beta2, epsilon, decay) = (0.01f32, 0.9f32, 0.95f32, 1e-8f32, 0.1f32);
-    for clip in [1.0f64, 0.5] {
-        let factor = tensor(&device, &[7.0f32, clip as f32], [2]);
-        let made = LENGTHS.map(|n| {
-            (
-                operand(&device, "w", [n]),
-                tensor(&device, &vec![0f32; n], [n]),
-                tensor(&device, &vec![0f32; n], [n]),
-            )
-        });
-        let mut expected: Vec<_> = LENGTHS
-            .iter()
-            .enumerate()
-            .map(|(i, n)| (made[i].0.1.clone(), vec![0.0; *n], vec![0.0; *n]))
-            .collect();
-        for step in 1..=5u32 {
-            let gradients = LENGTHS.map(|n| operand(&device, &format!("g{step}"), [n]));
-            let items: Vec<_> = (0..LENGTHS.len())
-                .map(|i| adamw::Item {
-                    weight: &made[i].0.0,
-                    gradient: &gradients[i].0,
-                    first: &made[i].1,
-                    second: &made[i].2,
-                    decay: i != 1,
-                })
-                .collect();
-            let hyper =
-                adamw::Hyper { learning_rate: rate, beta1, beta2, epsilon, weight_decay: decay, step };
-            adamw::step(&items, &hyper, (clip != 1.0).then_some(&factor)).unwrap();
-            let [rate, b1, b2, epsilon] = [rate, beta1, beta2, epsilon].map(f64::from);
-            for (i, (weights, first, second)) in expected.iter_mut().enumerate() {
-                let decay = if i == 1 { 0.0 } else { f64::from(decay) };
-                for (k, g) in gradients[i].1.iter().map(|g| g * clip).enumerate() {
-                    weights[k] -= rate * decay * weights[k];
-                    first[k] = b1 * first[k] + (1.0 - b1) * g;
-                    second[k] = b2 * second[k] + (1.0 - b2) * g * g;
-                    let corrected: f64 = second[k] / (1.0 - b2.powi(step as i32));
-                    weights[k] -=
-                        rate * first[k] / (1.0 - b1.powi(step as i32)) / (corrected.sqrt() + epsilon);
-                }
+    let factor = case.tensor(&[7.0, clip as f32], [2]);
+    let made = LENGTHS.map(|length| parameter(case, length, copied));
+    let mut expected = LENGTHS.map(|n| (case.operand("w", [n]).1, vec![0.0; n], vec![0.0; n]));
+    let table = Table::of_parameters(&case.device, LENGTHS.len()).unwrap();
+    for step in 1..=5u32 {
+        let gradients = LENGTHS.map(|n| case.operand(&format!("g{step}"), [n]));
+        let item = |i: usize| adamw::Item {
+            weight: &made[i].weight,
+            gradient: &gradients[i].0,
+            first: &made[i].first,
+            second: &made[i].second,
+            compute: made[i].compute.as_ref(),
+            decay: i != 1,
+        };
+        let items: Vec<_> = (0..LENGTHS.len()).map(item).collect();
+        let hyper = adamw::Hyper { learning_rate: rate, beta1, beta2, epsilon, weight_decay: decay, step };
+        adamw::step(&table, &items, &hyper, (clip != 1.0).then_some(&factor)).unwrap();
+        let [rate, b1, b2, epsilon] = [rate, beta1, beta2, epsilon].map(f64::from);
+        for (i, (weights, first, second)) in expected.iter_mut().enumerate() {
+            let decay = if i == 1 { 0.0 } else { f64::from(decay) };
+            for (k, g) in gradients[i].1.iter().map(|g| g * clip).enumerate() {
+                weights[k] -= rate * decay * weights[k];
+                first[k] = b1 * first[k] + (1.0 - b1) * g;
+                second[k] = b2 * second[k] + (1.0 - b2) * g * g;
+                let corrected: f64 = second[k] / (1.0 - b2.powi(step as i32));
+                weights[k] -= rate * first[k] / (1.0 - b1.powi(step as i32)) / (corrected.sqrt() + epsilon);
             }
-            for (i, (weights, first, second)) in expected.iter().enumerate() {
-                close("weight", &read(&made[i].0.0), weights);
-                close("first", &read(&made[i].1), first);
-                close("second", &read(&made[i].2), second);
+        }
+        for (made, (weights, first, second)) in made.iter().zip(&expected) {
+            close("weight", &read(&made.weight), weights);
+            close("first", &read(&made.first), first);
+            close("second", &read(&made.second), second);
+            if let Some(copy) = &made.compute {
+                is_rounded(copy, &made.weight);
             }
         }
     }
@@ -60,47 +84,47 @@ fn adamw_follows_the_published_formula_for_many_steps() {
 
 #[test]
 fn sgd_follows_the_published_formula_for_many_steps() {
-    let device = cpu();
-    let (rate, mu, decay) = (0.1f32, 0.9f32, 0.01f32);
-    for with_momentum in [false, true] {
-        for length in LENGTHS {
-            let (weight, mut expected) = operand(&device, "w", [length]);
-            let buffer = tensor(&device, &vec![f32::NAN; length], [length]);
-            let mut momentum = vec![0.0; length];
-            for step in 0..4 {
-                let (gradient, wide) = operand(&device, &format!("g{step}"), [length]);
-                let momentum_tensor = with_momentum.then_some(&buffer);
-                let items = [sgd::Item { weight: &weight, gradient: &gradient, momentum: momentum_tensor }];
-                let hyper = sgd::Hyper {
-                    learning_rate: rate,
-                    momentum: mu,
-                    weight_decay: decay,
-                    first_step: step == 0,
-                };
-                sgd::step(&items, &hyper, None).unwrap();
-                for ((weight, momentum), g) in expected.iter_mut().zip(&mut momentum).zip(wide) {
-                    let g = g + f64::from(decay) * *weight;
-                    *momentum = if step > 0 && with_momentum { f64::from(mu) * *momentum + g } else { g };
-                    *weight -= f64::from(rate) * *momentum;
-                }
-            }
-            close("weight", &read(&weight), &expected);
-            if with_momentum {
-                close("momentum", &read(&buffer), &momentum);
-            }
+    for case in f32_devices() {
+        for (with_momentum, copied) in [(false, true), (true, false), (true, true)] {
+            LENGTHS.into_iter().for_each(|length| sgd_steps(&case, length, with_momentum, copied));
         }
+    }
+}
+
+fn sgd_steps(case: &Case, length: usize, with_momentum: bool, copied: bool) {
+    let (rate, mu, decay) = (0.1f32, 0.9f32, 0.01f32);
+    let (made, mut expected) = (parameter(case, length, copied), case.operand("w", [length]).1);
+    let buffer = tensor(&case.device, &vec![f32::NAN; length], [length]);
+    let mut momentum = vec![0.0; length];
+    let table = Table::of_parameters(&case.device, 1).unwrap();
+    for step in 0..4 {
+        let (gradient, wide) = case.operand(&format!("g{step}"), [length]);
+        let items = [sgd::Item {
+            weight: &made.weight,
+            gradient: &gradient,
+            momentum: with_momentum.then_some(&buffer),
+            compute: made.compute.as_ref(),
+        }];
+        let hyper =
+            sgd::Hyper { learning_rate: rate, momentum: mu, weight_decay: decay, first_step: step == 0 };
+        sgd::step(&table, &items, &hyper, None).unwrap();
+        for ((weight, momentum), g) in expected.iter_mut().zip(&mut momentum).zip(wide) {
+            let g = g + f64::from(decay) * *weight;
+            *momentum = if step > 0 && with_momentum { f64::from(mu) * *momentum + g } else { g };
+            *weight -= f64::from(rate) * *momentum;
+        }
+    }
+    close("weight", &read(&made.weight), &expected);
+    if with_momentum {
+        close("momentum", &read(&buffer), &momentum);
+    }
+    if let Some(copy) = &made.compute {
+        is_rounded(copy, &made.weight);
     }
 }
 
 #[test]
 fn many_parameters_in_one_call_are_as_one_by_one() {
-    let device = cpu();
-    let state = |n: usize| ["w", "g", "m", "v"].map(|name| tensor(&device, &normal(name, n).map_abs(), [n]));
-    let (together, alone) = (LENGTHS.map(state), LENGTHS.map(state));
-    let item = |[weight, gradient, first, second]: &'_ [tensor::Tensor; 4]| {
-        let [weight, gradient, first, second] = [weight, gradient, first, second].map(Clone::clone);
-        (weight, gradient, first, second)
-    };
     let hyper = adamw::Hyper {
         learning_rate: 0.1,
         beta1: 0.9,
@@ -109,30 +133,41 @@ fn many_parameters_in_one_call_are_as_one_by_one() {
         weight_decay: 0.1,
         step: 3,
     };
-    let owned = together.each_ref().map(item);
-    let items = owned.each_ref().map(|(weight, gradient, first, second)| adamw::Item {
-        weight,
-        gradient,
-        first,
-        second,
-        decay: true,
-    });
-    adamw::step(&items, &hyper, None).unwrap();
-    for [weight, gradient, first, second] in &alone {
-        adamw::step(&[adamw::Item { weight, gradient, first, second, decay: true }], &hyper, None).unwrap();
-    }
-    for (together, alone) in together.iter().flatten().zip(alone.iter().flatten()) {
-        assert_eq!(bits(together), bits(alone));
-    }
-}
-
-trait MapAbs {
-    fn map_abs(self) -> Self;
-}
-
-impl MapAbs for Vec<f32> {
-    /// A second moment is not negative.
-    fn map_abs(self) -> Self {
-        self.into_iter().map(f32::abs).collect()
+    for case in f32_devices() {
+        // A second moment is not negative. Parts of a longer tensor begin at any multiple of 4 bytes.
+        let state = |length: usize, start: usize| {
+            ["w", "g", "m", "v"].map(|name| {
+                let values: Vec<f32> = normal(name, length).iter().map(|v| v.abs()).collect();
+                let all = tensor(&case.device, &vec![0f32; length + start], [length + start]);
+                let part = all.view(start, [length]).unwrap();
+                part.set(&values).unwrap();
+                part
+            })
+        };
+        let [together, alone] = [1, 0].map(|start| LENGTHS.map(|length| state(length, start)));
+        let item = |[weight, gradient, first, second]: &'_ [Tensor; 4]| {
+            let [weight, gradient, first, second] = [weight, gradient, first, second].map(Clone::clone);
+            (weight, gradient, first, second)
+        };
+        let owned = together.each_ref().map(item);
+        let items = owned.each_ref().map(|(weight, gradient, first, second)| adamw::Item {
+            weight,
+            gradient,
+            first,
+            second,
+            compute: None,
+            decay: true,
+        });
+        adamw::step(&Table::of_parameters(&case.device, 4).unwrap(), &items, &hyper, None).unwrap();
+        let table = Table::of_parameters(&case.device, 1).unwrap();
+        for [weight, gradient, first, second] in &alone {
+            let item = adamw::Item { weight, gradient, first, second, compute: None, decay: true };
+            adamw::step(&table, &[item], &hyper, None).unwrap();
+        }
+        for (together, alone) in together.iter().flatten().zip(alone.iter().flatten()) {
+            assert_eq!(bits(together), bits(alone), "{}", case.name());
+        }
+        let short = adamw::step(&table, &items, &hyper, None).unwrap_err().to_string();
+        assert_eq!(short, "adamw.step: 4 tensors, expected 1");
     }
 }

@@ -1,6 +1,6 @@
 use tensor::ops::random;
 
-use crate::support::{bits, cpu, read, tensor};
+use crate::support::{bits, cpu, devices, read, tensor};
 
 #[test]
 fn an_element_is_a_function_of_seed_name_and_its_index() {
@@ -20,6 +20,42 @@ fn an_element_is_a_function_of_seed_name_and_its_index() {
     for block in [0usize, 1, 1023, 1024, 4095, 4096, 9999] {
         let expected = philox::normals(philox::philox4x32(key, [block as u32, 0, 0, 0]));
         assert_eq!(long[4 * block..4 * block + 4], expected.map(f32::to_bits), "block {block}");
+    }
+}
+
+#[test]
+fn a_part_has_the_values_of_the_whole() {
+    let device = cpu();
+    let whole = tensor(&device, &vec![f32::NAN; 60_000], [60_000]);
+    for first in [0, 1, 3, 4, 4095, 4096, 20_001] {
+        let part = tensor(&device, &vec![f32::NAN; 30_011], [30_011]);
+        let of_whole = || whole.view(first, [30_011]).unwrap();
+        random::normal(&whole, 1, "w", 0.5, 2.0).unwrap();
+        random::normal_part(&part, first, 1, "w", 0.5, 2.0).unwrap();
+        assert_eq!(bits(&part), bits(&of_whole()), "{first}");
+        random::uniform(&whole, 1, "w", -0.5, 2.0).unwrap();
+        random::uniform_part(&part, first, 1, "w", -0.5, 2.0).unwrap();
+        assert_eq!(bits(&part), bits(&of_whole()), "{first}");
+    }
+}
+
+#[test]
+fn every_device_and_type_has_the_same_values_rounded() {
+    let (host, length) = (cpu(), 40_003);
+    let expected = |make: &dyn Fn(&tensor::Tensor)| {
+        let x = tensor(&host, &vec![f32::NAN; length], [length]);
+        make(&x);
+        x.to_vec::<f32>().unwrap()
+    };
+    for case in devices() {
+        let normal = |x: &tensor::Tensor| random::normal(x, 5, "blocks.1.weight", 0.1, 0.02).unwrap();
+        let uniform = |x: &tensor::Tensor| random::uniform(x, 5, "blocks.1.weight", -0.5, 0.25).unwrap();
+        for make in [&normal as &dyn Fn(&tensor::Tensor), &uniform] {
+            let x = case.tensor(&vec![f32::NAN; length], [length]);
+            make(&x);
+            let rounded: Vec<f32> = expected(make).iter().map(|v| case.round(*v)).collect();
+            assert_eq!(read(&x), crate::support::wide(&rounded), "{}", case.name());
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! One call of every operator, for tests that compare whole runs: on threads, and on Meta.
 
-use device::{Category, Device, Request};
+use device::Device;
 use tensor::ops::{
-    Activation, GradientTarget, activation, adamw, add, attention, cross_entropy, embedding, fill,
-    layer_norm, linear, mse, norm, random, scale, sgd,
+    Activation, GradientTarget, Table, activation, adamw, add, attention, cast, cross_entropy, embedding,
+    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd,
 };
 use tensor::{DType, Tensor};
 
-use crate::support::{indices, normal, tensor};
+use crate::support::{indices, normal, tensor, typed};
 
 /// Sizes of a step; none is a multiple of a tile.
 pub(crate) struct Sizes {
@@ -16,6 +16,8 @@ pub(crate) struct Sizes {
     pub(crate) width: usize,
     pub(crate) heads: usize,
     pub(crate) vocab: usize,
+    /// Of activations and weights.
+    pub(crate) dtype: DType,
 }
 
 /// Runs every operator once on operands of `sizes` and calls `after(operator, results)` after each.
@@ -23,6 +25,7 @@ pub(crate) fn every_operator(device: &Device, sizes: &Sizes, after: impl FnMut(&
     let mut run = Run { device, sizes, after };
     let saved = run.forward();
     run.activations(&saved);
+    run.pair(&saved);
     let (head, added, dlogits) = run.losses(&saved);
     let dqkv = run.backward(&saved, &head, &added, &dlogits);
     run.update(&dqkv, &head);
@@ -49,17 +52,26 @@ struct Saved {
 
 impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
     fn make(&self, name: &str, shape: &[usize]) -> Tensor {
+        self.make_as(self.sizes.dtype, name, shape)
+    }
+
+    /// What is f32 in every run.
+    fn make_f32(&self, name: &str, shape: &[usize]) -> Tensor {
+        self.make_as(DType::F32, name, shape)
+    }
+
+    fn make_as(&self, dtype: DType, name: &str, shape: &[usize]) -> Tensor {
         let values = normal(name, shape.iter().product());
         match *shape {
-            [a] => tensor(self.device, &values, [a]),
-            [a, b] => tensor(self.device, &values, [a, b]),
-            [a, b, c] => tensor(self.device, &values, [a, b, c]),
+            [a] => typed(self.device, dtype, &values, [a]),
+            [a, b] => typed(self.device, dtype, &values, [a, b]),
+            [a, b, c] => typed(self.device, dtype, &values, [a, b, c]),
             _ => unreachable!("operands here have up to three dimensions"),
         }
     }
 
     fn target(&self, name: &str, shape: &[usize], accumulate: bool) -> GradientTarget {
-        GradientTarget { tensor: self.make(name, shape), accumulate }
+        GradientTarget { tensor: self.make_f32(name, shape), accumulate }
     }
 
     fn after(&mut self, operator: &'static str, results: &[&Tensor]) {
@@ -67,7 +79,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
     }
 
     fn forward(&mut self) -> Saved {
-        let Sizes { batch, time, width, heads, vocab } = *self.sizes;
+        let Sizes { batch, time, width, heads, vocab, .. } = *self.sizes;
         let tokens = tensor(self.device, &indices("tokens", batch * time, vocab), [batch, time]);
         let (table, positions) =
             (self.make("table", &[vocab, width]), self.make("positions", &[time + 3, width]));
@@ -100,6 +112,18 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
             self.after("linear.backward_activation in place", &[&in_place]);
             self.after("activation.forward", &[&activation::forward(sum, kind).unwrap()]);
         }
+    }
+
+    fn pair(&mut self, saved: &Saved) {
+        let Sizes { batch, time, width, .. } = *self.sizes;
+        let hidden = 4 * width;
+        let (w1, b1) = (self.make("w1", &[hidden, width]), self.make("b1", &[hidden]));
+        let (w2, b2) = (self.make("w2", &[width, hidden]), self.make("b2", &[width]));
+        let made = feed_forward::forward(&saved.second.output, &w1, &b1, &w2, &b2).unwrap();
+        self.after("feed_forward.forward", &[&made.output, &made.pre_activation, &made.activated]);
+        let dy = self.make("dy", &[batch, time, width]);
+        let hidden = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation).unwrap();
+        self.after("feed_forward.backward_input_hidden", &[&hidden]);
     }
 
     /// The head's weight, its input and the gradient of its output.
@@ -158,21 +182,29 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
 
     fn update(&mut self, dqkv: &Tensor, head: &Tensor) {
         let Sizes { width, vocab, .. } = *self.sizes;
-        let table = self.make("table", &[vocab, width]);
-        let sums = Tensor::empty(
-            self.device,
-            [norm::chunks(dqkv.elements())],
-            DType::F32,
-            Request::new(Category::Workspace, "scenario"),
-        );
-        let (sums, out) = (sums.unwrap(), self.make("out", &[2]));
-        norm::chunk_sums(dqkv, &sums).unwrap();
+        let shape = [vocab, width];
+        let gradients = [self.make_f32("dtable", &shape), self.make_f32("dqkv", &[dqkv.elements()])];
+        let chunks = gradients.each_ref().map(|gradient| norm::chunks(gradient.elements()));
+        let sums = self.make_f32("sums", &[chunks.iter().sum()]);
+        let out = self.make_f32("out", &[2]);
+        norm::chunk_sums(&gradients[0], &sums.view(0, [chunks[0]]).unwrap()).unwrap();
         norm::finish(&sums, 1.0, &out).unwrap();
         self.after("norm", &[&sums, &out]);
-        let (first, moment) = (self.make("m", &[vocab, width]), self.make("v", &[vocab, width]));
-        fill::constant(&moment, 0.25).unwrap();
+        let table = Table::of_gradients(self.device, gradients.len()).unwrap();
+        norm::measure(&table, &gradients, &sums, 1.0, &out).unwrap();
+        self.after("norm.measure", &[&sums, &out]);
+
+        let (weight, gradient) = (self.make_f32("table", &shape), &gradients[0]);
+        let (first, second) = (self.make_f32("m", &shape), self.make_f32("v", &shape));
+        fill::constant(&second, 0.25).unwrap();
+        // On the host everything is f32.
+        let compute = (self.sizes.dtype == DType::Bf16).then_some(head);
+        if let Some(compute) = compute {
+            cast::into(&weight, compute).unwrap();
+            self.after("cast.into", &[compute]);
+        }
         let item =
-            adamw::Item { weight: &table, gradient: head, first: &first, second: &moment, decay: true };
+            adamw::Item { weight: &weight, gradient, first: &first, second: &second, compute, decay: true };
         let hyper = adamw::Hyper {
             learning_rate: 1e-3,
             beta1: 0.9,
@@ -181,14 +213,15 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
             weight_decay: 0.1,
             step: 2,
         };
-        adamw::step(&[item], &hyper, Some(&out)).unwrap();
-        self.after("adamw.step", &[&table, &first, &moment]);
-        let item = sgd::Item { weight: &table, gradient: head, momentum: Some(&first) };
+        let table = Table::of_parameters(self.device, 1).unwrap();
+        adamw::step(&table, &[item], &hyper, Some(&out)).unwrap();
+        self.after("adamw.step", &[&weight, &first, &second, head]);
+        let item = sgd::Item { weight: &weight, gradient, momentum: Some(&first), compute };
         let hyper = sgd::Hyper { learning_rate: 1e-3, momentum: 0.9, weight_decay: 0.1, first_step: false };
-        sgd::step(&[item], &hyper, Some(&out)).unwrap();
-        self.after("sgd.step", &[&table, &first]);
-        random::normal(&table, 1, "table", 0.0, 0.02).unwrap();
+        sgd::step(&table, &[item], &hyper, Some(&out)).unwrap();
+        self.after("sgd.step", &[&weight, &first, head]);
+        random::normal(&weight, 1, "table", 0.0, 0.02).unwrap();
         random::uniform(head, 1, "head", -1.0, 1.0).unwrap();
-        self.after("random", &[&table, head]);
+        self.after("random", &[&weight, head]);
     }
 }

@@ -94,6 +94,8 @@ pub(super) fn table_gradient(
     let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.frequent);
     let launch = launch.read(lists.lists).write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate);
     let turns = word((rows / workspace::FREQUENT).min(MOST_TURNS))?;
+    // How many tokens are frequent is on the device: the launch before stands for the bytes of both.
+    let launch = launch.cost(0, 0);
     Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS))?, 1], gpu::THREADS)?)
 }
 

@@ -1,0 +1,68 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use device::{Device, DeviceOptions};
+use tensor::DType;
+use tensor::ops::{Activation, linear};
+
+use crate::scenario::{Sizes, every_operator};
+use crate::support::{bits, gpu, operand};
+
+const TIMES: usize = 100;
+/// Several blocks of every kernel, tokens that are frequent and ones that are rare.
+const SIZES: [Sizes; 3] = [
+    Sizes { batch: 4, time: 160, width: 256, heads: 4, vocab: 700, dtype: DType::F32 },
+    Sizes { batch: 4, time: 160, width: 256, heads: 4, vocab: 700, dtype: DType::Bf16 },
+    Sizes { batch: 4, time: 99, width: 64, heads: 1, vocab: 7, dtype: DType::Bf16 },
+];
+
+#[test]
+fn a_busy_gpu_gives_the_same_bits_every_time() {
+    if gpu().is_none() {
+        return;
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| keep_busy(&done));
+        let repeated = std::panic::catch_unwind(|| SIZES.each_ref().map(repeat));
+        done.store(true, Ordering::Relaxed);
+        assert!(load.join().unwrap() > 0);
+        if let Err(failed) = repeated {
+            std::panic::resume_unwind(failed);
+        }
+    });
+}
+
+/// Products of sizes that leave multiprocessors to others now and then; how many there were.
+fn keep_busy(done: &AtomicBool) -> usize {
+    let device = Device::cuda(1, 0, &DeviceOptions::default()).unwrap();
+    let (x, _) = operand(&device, "x", [1024, 512]);
+    let (weight, _) = operand(&device, "weight", [768, 512]);
+    let mut products = 0;
+    while !done.load(Ordering::Relaxed) {
+        for _ in 0..20 {
+            linear::forward(&x, &weight, None, Activation::None).unwrap();
+        }
+        device.synchronize().unwrap();
+        products += 20;
+    }
+    products
+}
+
+fn repeat(sizes: &Sizes) {
+    let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+    let results = || {
+        let mut results = vec![];
+        every_operator(&device, sizes, |operator, made| {
+            results.push((operator, made.iter().map(|tensor| bits(tensor)).collect::<Vec<_>>()));
+        });
+        results
+    };
+    let first = results();
+    for time in 1..TIMES {
+        for ((operator, expected), (_, found)) in first.iter().zip(results()) {
+            assert!(*expected == found, "{operator} in {} differs at repetition {time}", sizes.dtype);
+        }
+    }
+
+    assert!(first.len() > 20);
+}

@@ -1,0 +1,271 @@
+// Backward attention on Hopper: one kernel owns queries, one keys. See attention_hopper.cuh.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+#define COLUMNS 64  // positions of a tile that comes through the ring
+#define COLUMN_BYTES (COLUMNS * D * 2)
+#define STAGE_BYTES (2 * COLUMN_BYTES + 1024)  // two tiles, then log-sum-exps and deltas
+#define STAGES (D == 128 ? 4 : 6)
+#define OWN_BYTES (2 * OWN_TILE + (8 * ROWS + 1023) / 1024 * 1024)  // two tiles, then log-sum-exps and deltas
+#define OWN_TILES (D == 64 ? 2 : 1)
+
+// Shared memory: own rows, a ring of stages, barriers.
+struct Memory {
+    u32 own, stages;
+    Ring<OWN_TILES> own_ring;
+    Ring<STAGES> ring;
+    __device__ explicit Memory(u8 *memory) {
+        own = (shared_address(memory) + 1023) & ~1023u;
+        stages = own + OWN_TILES * OWN_BYTES;
+        own_ring.barriers = stages + STAGES * STAGE_BYTES;
+        ring.barriers = own_ring.barriers + Ring<OWN_TILES>::BYTES;
+    }
+};
+
+struct Operands {
+    const bf16 *dy, *qkv;
+    const float *statistics;  // log-sum-exps in powers of two, then deltas, each [batch, heads, time]
+    u32 batch, time, heads;
+    __device__ Source third(u32 index, u32 head, u32 sequence) const {
+        const u64 stride = 3 * u64(heads) * D;
+        return {qkv + u64(sequence) * time * stride + (index * heads + head) * D, stride};
+    }
+    __device__ Source gradient(u32 head, u32 sequence) const {
+        const u64 stride = u64(heads) * D;
+        return {dy + u64(sequence) * time * stride + head * D, stride};
+    }
+};
+
+// Tiles of columns that a block of rows meets, from the diagonal on: OWN_KEYS: later queries, else earlier keys.
+template <bool OWN_KEYS> __device__ __forceinline__ u32 columns_met(u32 block, u32 time) {
+    const u32 all = (time + COLUMNS - 1) / COLUMNS;
+    return OWN_KEYS ? all - block * CONSUMERS : min((block + 1) * CONSUMERS, all);
+}
+
+template <bool OWN_KEYS> __device__ __forceinline__ void bring(const Memory &memory, const Operands &from, u32 warp) {
+    u32 turn = warp;
+    Place<OWN_TILES> own_place;
+    Place<STAGES> place;
+    const u32 time = from.time;
+    for_work(Work(time, from.heads, from.batch), from.heads, [&](u32 block, u32 head, u32 sequence) {
+        const u32 count = columns_met<OWN_KEYS>(block, time);
+        if (warp == RELAY) {
+            memory.own_ring.relay(own_place);
+            for (u32 step = 0; step < count; ++step) memory.ring.relay(place);
+            return;
+        }
+        const Source queries = from.third(0, head, sequence), keys = from.third(1, head, sequence);
+        const Source values = from.third(2, head, sequence), dy = from.gradient(head, sequence);
+        const float *logsumexp = from.statistics + (u64(sequence) * from.heads + head) * time;
+        const float *delta = logsumexp + u64(from.batch) * from.heads * time;
+        memory.own_ring.fill_together(own_place, [&](u32 index) {
+            const u32 to = memory.own + index * OWN_BYTES, first = block * ROWS;
+            copy_tile<ROWS, COPIERS>(to, OWN_KEYS ? keys : queries, first, time, warp);
+            copy_tile<ROWS, COPIERS>(to + OWN_TILE, OWN_KEYS ? values : dy, first, time, warp);
+            if (!OWN_KEYS && warp == 0) copy_numbers<ROWS>(to + 2 * OWN_TILE, logsumexp, first, time);
+            if (!OWN_KEYS && warp == 1) copy_numbers<ROWS>(to + 2 * OWN_TILE + 4 * ROWS, delta, first, time);
+        });
+        for (u32 step = 0; step < count; ++step)
+            memory.ring.fill(place, turn, [&](u32 index) {
+                const u32 to = memory.stages + index * STAGE_BYTES;
+                const u32 first = (OWN_KEYS ? block * CONSUMERS + step : count - 1 - step) * COLUMNS;
+                copy_tile<COLUMNS>(to, OWN_KEYS ? queries : keys, first, time);
+                copy_tile<COLUMNS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first, time);
+                // Past the end both are 0, and so are all products with such a query's weights.
+                if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES, logsumexp, first, time);
+                if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES + 256, delta, first, time);
+            });
+    });
+    finish_copies();
+}
+
+// Two neighbours in shared memory. `address` comes from `after`, so that this is not moved before the wait.
+__device__ __forceinline__ Vector<float, 2> shared_pair(u32 address) {
+    Vector<float, 2> pair;
+    asm("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.at[0]), "=f"(pair.at[1]) : "r"(address));
+    return pair;
+}
+__device__ __forceinline__ float shared_number(u32 address) {
+    float number;
+    asm("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(address));
+    return number;
+}
+__device__ __forceinline__ u32 after(u32 x) {
+    asm volatile("" : "+r"(x)::"memory");
+    return x;
+}
+
+// 64 rows against all columns they meet.
+template <bool OWN_KEYS> struct Consumer {
+    Memory memory;
+    float scale;
+    u32 group;
+    Place<OWN_TILES> own_place;
+    Place<STAGES> place;
+    float logsumexp[2], delta[2];  // of the own rows, where they are queries
+
+    __device__ __forceinline__ void skip(u32 count) {
+        for (; count > 0; --count) {
+            memory.ring.take(place);
+            memory.ring.release(place.index);
+            place.next();
+        }
+    }
+    __device__ __forceinline__ void own_done() {
+        memory.own_ring.release(own_place.index);
+        own_place.next();
+    }
+
+    // Row and column of the same number are the same position.
+    __device__ __forceinline__ void mask(float (&s)[COLUMNS / 2]) const {
+        const int distance = int(own_row(0)) - int(threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) {
+            const int d = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
+            if (OWN_KEYS ? distance > d : d > distance) s[i] = -INFINITE;
+        }
+        pin(s);  // keeps this a branch
+    }
+    // Weights from scores.
+    __device__ __forceinline__ void weights(float (&p)[COLUMNS / 2], u32 base) const {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; ++n) {
+            Vector<float, 2> less;
+            if (OWN_KEYS) less = shared_pair(base + n * 32);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                p[n * 4 + i] = exp2_fast(fmaf(p[n * 4 + i], scale, -(OWN_KEYS ? less.at[i % 2] : logsumexp[i / 2])));
+        }
+    }
+    // Gradients of scores from those of weights, ds, and the weights.
+    template <typename Weight> __device__ __forceinline__ void slopes(float (&ds)[COLUMNS / 2], u32 base, Weight weight) const {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; ++n) {
+            Vector<float, 2> less;
+            if (OWN_KEYS) less = shared_pair(base + 256 + n * 32);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                ds[n * 4 + i] = weight(n * 4 + i) * (ds[n * 4 + i] - (OWN_KEYS ? less.at[i % 2] : delta[i / 2]));
+        }
+    }
+
+    // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over `count` stages, of which the first is
+    // that in which the 64 rows meet themselves. Other consumers' work fills the waits of this one.
+    __device__ __forceinline__ void block(u32 count, float (&acc0)[D / 2], float (&acc1)[D / 2]) {
+        float p[COLUMNS / 2], ds[COLUMNS / 2];
+        memory.own_ring.take(own_place);
+        const u32 own = after(memory.own + own_place.index * OWN_BYTES);
+        const u32 left = descriptor(own + group * 64 * 128, ROWS);
+        if constexpr (!OWN_KEYS) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const u32 at = own + 2 * OWN_TILE + (own_row(group) + half * 8) * 4;
+                logsumexp[half] = shared_number(at), delta[half] = shared_number(at + 4 * ROWS);
+            }
+        }
+        memory.ring.take(place);
+        u32 here = place.index, add = 0;
+        do {
+            u32 packed_p[COLUMNS / 16][4], packed_ds[COLUMNS / 16][4];
+            const u32 first = descriptor(memory.stages, COLUMNS) + here * AT(STAGE_BYTES), second = first + AT(COLUMN_BYTES);
+            const u32 base = after(memory.stages + here * STAGE_BYTES + 2 * COLUMN_BYTES) + threadIdx.x % 4 * 8;
+            products_begin();
+            times_transposed(p, left, first);
+            products_commit();
+            times_transposed(ds, left + AT(OWN_TILE), second);
+            products_commit();
+            u32 next = here;
+            if (count > 1) {
+                place.next();
+                memory.ring.take(place);
+                next = place.index;
+            }
+            products_wait<1>();
+            pin(p);
+            if (add == 0) mask(p);
+            weights(p, base);
+            if constexpr (OWN_KEYS) {
+                pack(packed_p, p);
+                products_begin();
+                times(acc1, packed_p, second, add);
+                products_commit();
+            }
+            products_wait<OWN_KEYS>();
+            pin(ds);
+            if constexpr (OWN_KEYS)
+                slopes(ds, base, [&](int i) {  // the rounded weights have fewer registers
+                    const u32 pair = packed_p[i / 8][i / 2 % 4];
+                    return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
+                });
+            else
+                slopes(ds, base, [&](int i) { return p[i]; });
+            pack(packed_ds, ds);
+            products_begin();
+            times(acc0, packed_ds, first, add);
+            products_commit();
+            products_wait<0>();
+            pin(acc0);
+            if constexpr (OWN_KEYS) pin(acc1);
+            memory.ring.release(here);
+            here = next, add = 1;
+        } while (--count > 0);
+        place.next();
+        own_done();
+    }
+};
+
+// Both: grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 2 (HEAD_DIM 128: 1) times two tiles of 128
+// rows and 1 KiB, 8 (4) stages of two tiles of 64 rows and 1 KiB, and 2 KiB. Floors: 4 products for keys and values, 3 for
+// queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
+template <bool OWN_KEYS> __device__ __forceinline__ void backward(bf16 *dqkv, const Operands &from, float scale) {
+    const Memory memory(shared_memory);
+    const u32 warp = uniform(threadIdx.x / WARP), time = from.time;
+    if (threadIdx.x == 0) memory.own_ring.init(COPIERS), memory.ring.init(1);
+    __syncthreads();
+    if (warp < GROUP / WARP) {
+        few_registers();
+        bring<OWN_KEYS>(memory, from, warp);
+    } else {
+        many_registers();
+        Consumer<OWN_KEYS> consumer = {memory, scale * LOG2E, warp / 4 - 1};
+        for_work(Work(time, from.heads, from.batch), from.heads, [&](u32 block, u32 head, u32 sequence) {
+            const u32 row = block * ROWS + own_row(consumer.group);
+            float acc0[D / 2], acc1[D / 2];
+            const u32 count = columns_met<OWN_KEYS>(block, time), diagonal = block * CONSUMERS + consumer.group;
+            if (diagonal * COLUMNS >= time) {
+                // None of these 64 rows exists.
+                memory.own_ring.take(consumer.own_place);
+                consumer.own_done();
+                consumer.skip(count);
+                return;
+            }
+            // The first tiles of the block are other consumers' diagonals.
+            const u32 others = OWN_KEYS ? consumer.group : count - 1 - diagonal;
+            consumer.skip(others);
+            consumer.block(count - others, acc0, acc1);
+            const u64 stride = 3 * u64(from.heads) * D;
+            bf16 *to = dqkv + u64(sequence) * time * stride + head * D;
+            if constexpr (OWN_KEYS) {
+                store_rows(to + from.heads * D, stride, row, time, acc0, scale, scale);
+                store_rows(to + 2 * from.heads * D, stride, row, time, acc1, 1.0f, 1.0f);
+            } else {
+                store_rows(to, stride, row, time, acc0, scale, scale);
+            }
+        });
+    }
+}
+
+KERNEL __launch_bounds__(BLOCK, 1) attention_backward_query_hopper(bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy,
+                                                                   const bf16 *__restrict__ qkv,
+                                                                   const float *__restrict__ statistics, u32 batch, u32 time,
+                                                                   u32 heads, float scale) {
+    backward<false>(dqkv, {dy, qkv, statistics, batch, time, heads}, scale);
+}
+
+KERNEL __launch_bounds__(BLOCK, 1) attention_backward_key_value_hopper(bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy,
+                                                                       const bf16 *__restrict__ qkv,
+                                                                       const float *__restrict__ statistics, u32 batch, u32 time,
+                                                                       u32 heads, float scale) {
+    backward<true>(dqkv, {dy, qkv, statistics, batch, time, heads}, scale);
+}
+
+#endif

@@ -1,0 +1,225 @@
+// Forward attention on Hopper. See attention_hopper.cuh.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+#define KEYS 128  // keys of a tile
+#define KEY_TILE (KEYS * D * 2)
+#define SLOTS (D == 64 ? 8 : 5)
+#define QUERY_TILES 2
+
+// Shared memory: the queries of two blocks, a ring of key and value tiles, barriers.
+struct Memory {
+    u32 queries, tiles;
+    Ring<QUERY_TILES> query_ring;
+    Ring<SLOTS> ring;
+    __device__ explicit Memory(u8 *memory) {
+        queries = (shared_address(memory) + 1023) & ~1023u;
+        tiles = queries + QUERY_TILES * OWN_TILE;
+        query_ring.barriers = tiles + SLOTS * KEY_TILE;
+        ring.barriers = query_ring.barriers + Ring<QUERY_TILES>::BYTES;
+    }
+};
+
+// The last tile of keys that a block of queries meets.
+__device__ __forceinline__ u32 last_tile(u32 block, u32 time) { return (min((block + 1) * ROWS, time) - 1) / KEYS; }
+
+// What the producers go through: keys and values of each tile from the last back. f(third, tile).
+template <typename F> __device__ __forceinline__ void for_tiles(u32 last, F f) {
+    for (u32 left = last + 1; left > 0; --left) {
+        f(1, left - 1);
+        f(2, left - 1);
+    }
+}
+
+// The running softmax of rows row and row + 8.
+struct Softmax {
+    float largest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
+
+    // Turns scores into weights; gives what earlier sums are multiplied by.
+    __device__ __forceinline__ void step(float (&s)[KEYS / 2], float scale, float (&shrink)[2]) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float here[4] = {largest[half], s[half * 2], s[half * 2 + 4], s[half * 2 + 8]};
+#pragma unroll
+            for (int i = 0; i < KEYS / 2; i += 4) here[i / 4 % 4] = fmaxf(here[i / 4 % 4], fmaxf(s[i + half * 2], s[i + half * 2 + 1]));
+            float most = fmaxf(fmaxf(here[0], here[1]), fmaxf(here[2], here[3]));
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+            shrink[half] = exp2_fast((largest[half] - most) * scale);
+            largest[half] = most;
+        }
+        float sum[4] = {total[0] * shrink[0], total[1] * shrink[1], 0.0f, 0.0f};
+        const float offset[2] = {largest[0] * scale, largest[1] * scale};
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; ++i) {
+            s[i] = exp2_fast(fmaf(s[i], scale, -offset[i / 2 % 2]));
+            sum[i / 2 % 2 + i % 2 * 2] += s[i];
+        }
+        total[0] = sum[0] + sum[2], total[1] = sum[1] + sum[3];
+    }
+};
+
+// The consumers take turns to begin products, so that one computes weights while the other's products run.
+__device__ __forceinline__ void turn_wait(u32 group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+}
+__device__ __forceinline__ void turn_pass(u32 group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory");
+}
+
+// Keys are walked from the diagonal back, so that only the first tile is masked; the products of a tile with its weights run
+// while the softmax of the next is computed.
+struct Consumer {
+    Memory memory;
+    float scale;
+    u32 group;
+    Place<QUERY_TILES> query_place;
+    Place<SLOTS> place;
+
+    __device__ __forceinline__ u32 tile(u32 index) const { return descriptor(memory.tiles, KEYS) + index * AT(KEY_TILE); }
+    // Waits for the next tile of the ring; its index there.
+    __device__ __forceinline__ u32 take() {
+        memory.ring.take(place);
+        const u32 index = place.index;
+        place.next();
+        return index;
+    }
+    __device__ __forceinline__ void skip_tiles(u32 count) {
+        for (count *= 2; count > 0; --count) memory.ring.release(take());
+    }
+    __device__ __forceinline__ void queries_done() {
+        memory.query_ring.release(query_place.index);
+        query_place.next();
+    }
+
+    // 64 queries, of which the first is `first`, against the tiles up to `last`, which holds the diagonal.
+    __device__ __forceinline__ void rows(u32 first, u32 last, Softmax &softmax, float (&out)[D / 2]) {
+        float s[KEYS / 2], shrink[2];
+        u32 p[KEYS / 16][4];
+        const u32 queries = descriptor(memory.queries + query_place.index * OWN_TILE + group * 64 * 128, ROWS);
+        u32 keys = take();
+        // Values come before the next keys, so that who waited for those need not wait for these.
+        Place<SLOTS> values = place;
+        place.next();
+        turn_wait(group);
+        products_begin();
+        times_transposed(s, queries, tile(keys));
+        products_commit();
+        turn_pass(group);
+        products_wait<0>();
+        pin(s);
+        memory.ring.release(keys);
+        const int distance = int(first + own_row(0)) - int(last * KEYS + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; ++i)
+            if (i / 4 * 8 + i % 2 - i / 2 % 2 * 8 > distance) s[i] = -INFINITE;
+        softmax.step(s, scale, shrink);
+        pack(p, s);
+        int add = 0;
+        for (u32 left = last; left > 0; --left) {
+            keys = take();
+            const Place<SLOTS> next_values = place;
+            place.next();
+            turn_wait(group);
+            products_begin();
+            times_transposed(s, queries, tile(keys));
+            products_commit();
+            times(out, p, tile(values.index), add);
+            products_commit();
+            turn_pass(group);
+            add = 1;
+            products_wait<1>();
+            pin(s);
+            memory.ring.release(keys);
+            softmax.step(s, scale, shrink);
+            products_wait<0>();
+            pin(out);
+            memory.ring.release(values.index);
+            values = next_values;
+#pragma unroll
+            for (int i = 0; i < D / 2; ++i) out[i] *= shrink[i / 2 % 2];
+            pack(p, s);
+        }
+        queries_done();
+        memory.ring.take(values);
+        products_begin();
+        times(out, p, tile(values.index), add);
+        products_commit();
+        products_wait<0>();
+        pin(out);
+        memory.ring.release(values.index);
+    }
+};
+
+// Grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 12 (HEAD_DIM 128: 7) tiles of 128 rows and 2 KiB:
+// one block a multiprocessor, for a consumer's 240 registers hold a tile of scores, its weights and the output at once.
+// Floor: 2 products, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at HEAD_DIM 64 as long for exponentials.
+KERNEL __launch_bounds__(BLOCK, 1) attention_forward_hopper(bf16 *__restrict__ out, float *__restrict__ logsumexp,
+                                                            const bf16 *__restrict__ qkv, u32 batch, u32 time, u32 heads,
+                                                            float scale) {
+    const Memory memory(shared_memory);
+    const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
+    const u64 stride = 3 * u64(width);
+    if (threadIdx.x == 0) memory.query_ring.init(COPIERS), memory.ring.init(1);
+    __syncthreads();
+    const Work work(time, heads, batch);
+    if (warp < GROUP / WARP) {
+        few_registers();
+        u32 turn = warp;
+        Place<QUERY_TILES> query_place;
+        Place<SLOTS> place;
+        for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
+            if (warp == RELAY) {
+                memory.query_ring.relay(query_place);
+                for_tiles(last_tile(block, time), [&](u32, u32) { memory.ring.relay(place); });
+                return;
+            }
+            const bf16 *queries = qkv + u64(sequence) * time * stride + head * D;
+            memory.query_ring.fill_together(query_place, [&](u32 index) {
+                copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, stride}, block * ROWS, time, warp);
+            });
+            for_tiles(last_tile(block, time), [&](u32 third, u32 tile) {
+                memory.ring.fill(place, turn, [&](u32 index) {
+                    copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {queries + third * width, stride}, tile * KEYS, time);
+                });
+            });
+        });
+        finish_copies();
+    } else {
+        many_registers();
+        Consumer consumer = {memory, scale * LOG2E, warp / 4 - 1};
+        if (consumer.group == 1) turn_pass(1);
+        for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
+            const u32 first = block * ROWS + consumer.group * 64, row = first + own_row(0);
+            const u32 last = last_tile(block, time), diagonal = min((first + 63) / KEYS, last);
+            memory.query_ring.take(consumer.query_place);
+            if (first >= time) {
+                // None of these 64 rows exists.
+                consumer.queries_done();
+                for (u32 left = last + 1; left > 0; --left) {
+                    turn_wait(consumer.group);
+                    turn_pass(consumer.group);
+                    consumer.skip_tiles(1);
+                }
+                return;
+            }
+            Softmax softmax;
+            float acc[D / 2];
+            consumer.skip_tiles(last - diagonal);
+            consumer.rows(first, diagonal, softmax, acc);
+            float total[2];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                total[half] = softmax.total[half] + __shfl_xor_sync(ALL_LANES, softmax.total[half], 1);
+                total[half] += __shfl_xor_sync(ALL_LANES, total[half], 2);
+            }
+            store_rows(out + u64(sequence) * time * width + head * D, width, row, time, acc, 1.0f / total[0], 1.0f / total[1]);
+            float *line = logsumexp + (u64(sequence) * heads + head) * time;
+            if (threadIdx.x % 4 == 0) {
+                if (row < time) line[row] = softmax.largest[0] * scale + LN2 * __log2f(total[0]);
+                if (row + 8 < time) line[row + 8] = softmax.largest[1] * scale + LN2 * __log2f(total[1]);
+            }
+        });
+    }
+}
+
+#endif
