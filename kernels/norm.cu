@@ -120,8 +120,8 @@ KERNEL __launch_bounds__(THREADS) measure_f32(Gradient *table, float *sums, floa
     measure<float>(table, sums, result, count, chunks, max_norm);
 }
 
-// The sums alone, of tensors that are parts of longer ones, each from its own place on. The table: the tensors, then for each
-// (and one past the last) its first chunk, then where its sums begin.
+// The sums alone, of tensors that are parts of longer ones, each from its own place on. The table: the tensors, then for
+// each (and one past the last) its first chunk, then where its sums begin.
 KERNEL __launch_bounds__(THREADS) part_sums_f32(const Gradient *__restrict__ table, float *__restrict__ sums, u32 count,
                                                 u32 chunks) {
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);

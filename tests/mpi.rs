@@ -34,8 +34,10 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
         "optim.kind=sgd",
         "train.micro_batches=8",
     ];
-    let table: [(&str, &[&str]); 3] = [
+    let table: [(&str, &[&str]); 5] = [
         ("transformer", &[]),
+        ("the optimizer's state in parts", &["parallel.shard_optimizer=true", "optim.clip_norm=0.1"]),
+        ("sums of the transport", &["parallel.shard_optimizer=true", "parallel.reduction=nccl"]),
         ("several micro-batches a lane", &["train.micro_batches=8", "optim.clip_norm=0.5"]),
         ("perceptron", mlp),
     ];

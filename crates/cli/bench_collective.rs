@@ -5,23 +5,39 @@
 //! time; *bus bandwidth* multiplies it by what each rank has to move for each byte, so that it can be held against the
 //! hardware's whatever the number of ranks: 2(n−1)/n for all-reduce, (n−1)/n for reduce-scatter and all-gather, else 1.
 
+mod gpu;
+
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use collective::{CollectiveError, Communicator, threads};
 use device::{Buffer, Category, DType, Device, DeviceError, DeviceOptions, Request, StreamKind};
+use gpu::GpuBench;
+use parallel::ParallelError;
+use tensor::TensorError;
 use trainer::{Startup, TrainError};
 
 /// The arguments of `plimsoll bench collective`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchCollectiveArgs {
-    /// Ranks, as threads of this process [default: 2]; under mpirun its processes are the ranks
+    /// Ranks, as threads of this process [default: 2, and on GPUs as many as there are]; under mpirun its processes are
+    /// the ranks
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
+    /// What the ranks own: host memory, or a GPU each, which NCCL connects
+    #[arg(long, value_enum, default_value_t = Place::Cpu)]
+    device: Place,
     /// How long each size is measured, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 200)]
     milliseconds: u64,
+}
+
+/// Where operands lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Place {
+    Cpu,
+    Cuda,
 }
 
 const SIZES: [usize; 10] = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
@@ -40,6 +56,10 @@ enum BenchError {
     Collective(#[from] CollectiveError),
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error(transparent)]
+    Parallel(#[from] ParallelError),
     #[error("the output: {0}")]
     Output(#[from] std::io::Error),
 }
@@ -61,20 +81,18 @@ pub(crate) fn run(args: &BenchCollectiveArgs) -> ExitCode {
 
 fn start(args: &BenchCollectiveArgs) -> std::result::Result<(), TrainError> {
     let mut startup = Startup::begin()?;
-    let asked = match args.ranks {
-        Some(0) => Err(TrainError::Refused("--ranks 0: there is at least one rank".to_owned())),
-        Some(ranks) if startup.is_in_job() => {
-            Err(TrainError::Refused(format!("--ranks {ranks}: the launcher's processes are the ranks")))
-        }
-        ranks => Ok(ranks.unwrap_or(2)),
-    };
+    let asked = asked(args, startup.is_in_job());
     let ranks = startup.agree(asked)?;
-    let time = Duration::from_millis(args.milliseconds);
+    let (time, place) = (Duration::from_millis(args.milliseconds), args.device);
     #[cfg(feature = "mpi")]
     if startup.is_in_job() {
-        return over_mpi(startup, time);
+        return over_mpi(startup, place, time);
     }
     let ran = threads::run(ranks, threads::Options::default(), move |communicator| {
+        if place == Place::Cuda {
+            let ordinal = communicator.rank();
+            return GpuBench::new(communicator, ordinal, time)?.run("threads of one process");
+        }
         let mut bench = Bench::new(communicator, time)?;
         bench.head("threads of one process")?;
         bench.all()
@@ -82,12 +100,53 @@ fn start(args: &BenchCollectiveArgs) -> std::result::Result<(), TrainError> {
     ran.map(drop).map_err(|error| TrainError::Rank { rank: error.rank, reason: error.cause.to_string() })
 }
 
+/// How many ranks there are to be as threads. Errors: arguments that do not go together, or not with the machine.
+fn asked(args: &BenchCollectiveArgs, in_job: bool) -> std::result::Result<usize, TrainError> {
+    let refused = |text: String| Err(TrainError::Refused(text));
+    let gpus = match args.device {
+        Place::Cpu => None,
+        Place::Cuda => Some(gpu::available().map_err(TrainError::Refused)?),
+    };
+    match (args.ranks, gpus) {
+        (Some(0), _) => refused("--ranks 0: there is at least one rank".to_owned()),
+        (Some(ranks), _) if in_job => {
+            refused(format!("--ranks {ranks}: the launcher's processes are the ranks"))
+        }
+        (Some(1), Some(_)) => {
+            refused("--ranks 1: on GPUs collectives are between two ranks or more".to_owned())
+        }
+        (Some(ranks), Some(gpus)) if ranks > gpus => {
+            refused(format!("--ranks {ranks}: every rank owns a GPU, and there are {gpus}"))
+        }
+        (ranks, gpus) => Ok(ranks.or(gpus).unwrap_or(2)),
+    }
+}
+
 #[cfg(feature = "mpi")]
-fn over_mpi(startup: Startup, time: Duration) -> std::result::Result<(), TrainError> {
+fn over_mpi(startup: Startup, place: Place, time: Duration) -> std::result::Result<(), TrainError> {
     startup.run_job(|world, communicator| {
+        let transport = format!("processes, {}", world.library_version());
+        let on_gpus = |communicator| {
+            let (ordinal, local) = world.local();
+            let gpus = gpu::available()?;
+            if world.size() == 1 {
+                return Err("on GPUs collectives are between two ranks or more".to_owned());
+            }
+            if local > gpus {
+                return Err(format!(
+                    "every rank owns a GPU: there are {local} ranks and {gpus} GPUs on this host"
+                ));
+            }
+            let measured =
+                GpuBench::new(communicator, ordinal, time).and_then(|mut bench| bench.run(&transport));
+            measured.map_err(|error| error.to_string())
+        };
+        if place == Place::Cuda {
+            return on_gpus(communicator);
+        }
         let measured = || -> Result<()> {
             let mut bench = Bench::new(communicator, time)?;
-            bench.head(&format!("processes, {}", world.library_version()))?;
+            bench.head(&transport)?;
             bench.all()?;
             bench.compare(world)
         };

@@ -9,6 +9,8 @@ use telemetry::units::{bytes, grouped};
 use trainer::config::{Model, RunConfig};
 use trainer::{BenchOptions, DeviceChoice, StepMeasure, TrainError, bench_step};
 
+use crate::bench_model::BenchModel;
+
 /// The arguments of `plimsoll bench step`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchStepArgs {
@@ -38,14 +40,6 @@ pub(crate) struct BenchStepArgs {
     json: bool,
 }
 
-/// A model's name, its sizes (layers, heads, width, context, vocabulary), and its micro-batch.
-const MODELS: [(&str, [usize; 5], usize); 4] = [
-    ("small", [4, 4, 128, 128, 256], 32),
-    ("gpt2-124m", [12, 12, 768, 1024, 50304], 64),
-    ("gpt2-355m", [24, 16, 1024, 1024, 50304], 32),
-    ("gpt2-1558m", [48, 25, 1600, 1024, 50304], 16),
-];
-
 /// Measures and prints. 0: done; 1: the run failed; 2: arguments that are wrong.
 pub(crate) fn run(args: &BenchStepArgs) -> ExitCode {
     match measure(args) {
@@ -61,17 +55,7 @@ fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
     let device = DeviceChoice::from_name(&args.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
     let precision = args.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
-    let Some((_, sizes, micro_batch)) = MODELS.iter().find(|(name, ..)| *name == args.model) else {
-        let names = MODELS.map(|(name, ..)| name).join(", ");
-        return Err(TrainError::Refused(format!("--model {}: {names} are the models", args.model)));
-    };
-    let [layers, heads, width, context, vocabulary] = sizes;
-    let micro_batch = args.micro_batch.unwrap_or(*micro_batch);
-    let text = format!(
-        "[model]\nlayers = {layers}\nheads = {heads}\nwidth = {width}\ncontext = {context}\nvocabulary = {vocabulary}\n\
-         [data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch = {micro_batch}\nmicro_batches = 1\n\
-         [optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{precision}\"\n"
-    );
+    let text = BenchModel::named(&args.model)?.configuration(args.micro_batch, 1, precision);
     let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.overrides)?;
     let options = BenchOptions { device, steps: args.steps.max(1), warm_up: args.warm_up.max(1) };
     let shape = match &config.model {

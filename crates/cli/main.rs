@@ -2,6 +2,8 @@
 
 mod bench_allocator;
 mod bench_collective;
+mod bench_model;
+mod bench_scaling;
 mod bench_step;
 mod replay;
 mod sample;
@@ -43,6 +45,9 @@ enum Bench {
     Allocator(bench_allocator::BenchAllocatorArgs),
     /// Time and bandwidth of every collective by message size, between threads or, under mpirun, processes
     Collective(bench_collective::BenchCollectiveArgs),
+    /// Speed, exposed communication and peak memory of a training step on 1, 2, 4, … ranks, as threads or, under mpirun,
+    /// processes
+    Scaling(bench_scaling::BenchScalingArgs),
     /// Time of a training step, and on a GPU where in it the time goes
     Step(bench_step::BenchStepArgs),
 }
@@ -58,6 +63,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
         Command::Bench(Bench::Collective(arguments)) => bench_collective::run(&arguments),
+        Command::Bench(Bench::Scaling(arguments)) => bench_scaling::run(&arguments),
         Command::Bench(Bench::Step(arguments)) => bench_step::run(&arguments),
     }
 }

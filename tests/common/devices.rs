@@ -1,5 +1,7 @@
 //! The devices that there are: one test body runs on all of them.
 
+use std::io::Write;
+
 use device::{Description, Device, DeviceOptions};
 
 /// Whether there is a GPU; says so once where there is none.
@@ -7,7 +9,7 @@ pub(crate) fn gpu() -> bool {
     match device::cuda::availability() {
         Ok(_) => true,
         Err(why) => {
-            println!("without a GPU: {why}");
+            let _ = writeln!(std::io::stderr(), "skipped: {why}");
             false
         }
     }

@@ -29,11 +29,13 @@ pub enum Operation {
     Split,
     /// The host waits for a stream.
     Synchronize,
+    /// The ranks' devices are connected.
+    Connect,
 }
 
 impl Operation {
     /// Every operation, in the order of their numbers.
-    pub const ALL: [Operation; 11] = [
+    pub const ALL: [Operation; 12] = [
         Operation::Broadcast,
         Operation::Gather,
         Operation::AllGather,
@@ -45,6 +47,7 @@ impl Operation {
         Operation::Barrier,
         Operation::Split,
         Operation::Synchronize,
+        Operation::Connect,
     ];
 
     /// The name in messages and tables.
@@ -61,6 +64,7 @@ impl Operation {
             Operation::Barrier => "barrier",
             Operation::Split => "split",
             Operation::Synchronize => "synchronize",
+            Operation::Connect => "connect",
         }
     }
 

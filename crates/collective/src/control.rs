@@ -71,9 +71,32 @@ impl fmt::Debug for Observer {
     }
 }
 
+/// What a transport knows of the other ranks beside calls.
+pub(crate) trait Peers {
+    /// The first failure in the world.
+    fn failure(&self) -> Option<Failure>;
+
+    /// Notes that this rank is alive and has begun a call.
+    fn sign(&self) {}
+
+    /// The rank among these, numbers in the world, that the others most likely wait for. It may take a moment to ask.
+    fn silent(&self, _among: &[usize]) -> Option<usize> {
+        None
+    }
+
+    /// Tells the world that another rank is lost, where it would not hear it of that one's own.
+    fn lost(&self, _rank: usize, _reason: &str) {}
+}
+
+impl<F: Fn() -> Option<Failure>> Peers for F {
+    fn failure(&self) -> Option<Failure> {
+        self()
+    }
+}
+
 /// Asks whether a rank has failed. It never blocks. It stays on the worker's thread.
 #[derive(Clone)]
-pub struct Watch(Rc<dyn Fn() -> Option<Failure>>);
+pub struct Watch(Rc<dyn Peers>);
 
 impl Watch {
     /// A watch that answers with what `ask` does.
@@ -81,9 +104,17 @@ impl Watch {
         Watch(Rc::new(ask))
     }
 
+    pub(crate) fn over(peers: impl Peers + 'static) -> Self {
+        Watch(Rc::new(peers))
+    }
+
+    pub(crate) fn peers(&self) -> &dyn Peers {
+        &*self.0
+    }
+
     /// The first failure in the world, if there was one.
     pub fn failure(&self) -> Option<Failure> {
-        (self.0)()
+        self.0.failure()
     }
 }
 

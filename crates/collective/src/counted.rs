@@ -9,9 +9,10 @@ use crate::data::DataPlane;
 use crate::error::Result;
 use crate::geometry::Shards;
 use crate::host::{
-    Operand, broadcast_tree, check_gather, check_groups, check_point_to_point, check_regions, check_root,
-    check_sum, copy, my_group,
+    Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum, copy,
+    my_group,
 };
+use crate::tally::Tally;
 use crate::traffic::Traffic;
 
 /// The control plane of one rank without the others.
@@ -75,34 +76,19 @@ pub(crate) struct CountedData {
     /// Numbers in the world, by number in the group.
     members: Vec<usize>,
     calls: u64,
-    traffic: Traffic,
+    tally: Tally,
 }
 
 impl CountedData {
     pub(crate) fn new(rank: usize, members: Vec<usize>) -> Self {
-        CountedData { rank, members, calls: 0, traffic: Traffic::default() }
+        let tally = Tally::new(rank, members.len());
+        CountedData { rank, members, calls: 0, tally }
     }
 
     fn at(&mut self, operation: Operation) -> Operand {
         let call = Call { plane: Plane::Data, operation, sequence: self.calls };
         self.calls += 1;
         Operand { rank: self.members[self.rank], call }
-    }
-
-    /// Counts a call whose rounds each move shards between this rank and all others.
-    fn record_shards(&mut self, operation: Operation, rounds: &[(Shards, Direction)]) {
-        let (mut sent, mut received) = (0, 0);
-        for (shards, direction) in rounds {
-            let own = shards.range(self.rank).len() as u64 * (self.members.len() as u64 - 1);
-            let others = (shards.total() - shards.range(self.rank).len()) as u64;
-            let (out, back) = match direction {
-                Direction::Gather => (own, others),
-                Direction::Scatter => (others, own),
-            };
-            sent += out;
-            received += back;
-        }
-        self.traffic.record(operation, sent, received);
     }
 
     fn point_to_point(
@@ -114,17 +100,9 @@ impl CountedData {
         let call = Call { plane: Plane::Data, operation, sequence: 0 };
         let at = Operand { rank: self.members[self.rank], call };
         check_point_to_point(at, self.rank, self.members.len(), sends, receives)?;
-        let total = |regions: &[(usize, Region<'_>)]| regions.iter().map(|(_, r)| r.bytes as u64).sum();
-        self.traffic.record(operation, total(sends), total(receives));
+        self.tally.point_to_point(operation, sends, receives);
         Ok(())
     }
-}
-
-/// Whether this rank's shard goes to all others, or theirs go to them.
-#[derive(Clone, Copy)]
-enum Direction {
-    Gather,
-    Scatter,
 }
 
 impl DataPlane for CountedData {
@@ -138,11 +116,7 @@ impl DataPlane for CountedData {
 
     fn all_reduce(&mut self, region: Region<'_>, dtype: DType, _stream: StreamKind) -> Result<()> {
         check_sum(self.at(Operation::AllReduce), dtype, &[region])?;
-        let shards = Shards::of_elements(region.bytes, dtype.bytes(), self.members.len());
-        self.record_shards(
-            Operation::AllReduce,
-            &[(shards, Direction::Scatter), (shards, Direction::Gather)],
-        );
+        self.tally.all_reduce(region.bytes, dtype);
         Ok(())
     }
 
@@ -157,7 +131,7 @@ impl DataPlane for CountedData {
         check_sum(at, dtype, &[input, output])?;
         check_gather(at, self.members.len(), output, input)?;
         let shards = Shards::equal(output.bytes, self.members.len());
-        self.record_shards(Operation::ReduceScatter, &[(shards, Direction::Scatter)]);
+        self.tally.reduce_scatter(output.bytes);
         copy(at, input.part(shards.range(self.rank).start, output.bytes), output)
     }
 
@@ -166,7 +140,7 @@ impl DataPlane for CountedData {
         check_regions(at, 2, &[input, output])?;
         check_gather(at, self.members.len(), input, output)?;
         let shards = Shards::equal(input.bytes, self.members.len());
-        self.record_shards(Operation::AllGather, &[(shards, Direction::Gather)]);
+        self.tally.all_gather(input.bytes);
         (0..self.members.len())
             .try_for_each(|rank| copy(at, input, output.part(shards.range(rank).start, input.bytes)))
     }
@@ -175,9 +149,7 @@ impl DataPlane for CountedData {
         let at = self.at(Operation::Broadcast);
         check_root(at, self.members.len(), root)?;
         check_regions(at, 2, &[region])?;
-        let (parent, children) = broadcast_tree(self.rank, self.members.len(), root);
-        let bytes = region.bytes as u64;
-        self.traffic.record(Operation::Broadcast, bytes * children.len() as u64, parent.map_or(0, |_| bytes));
+        self.tally.broadcast(root, region.bytes);
         Ok(())
     }
 
@@ -200,7 +172,7 @@ impl DataPlane for CountedData {
 
     fn barrier(&mut self, _stream: StreamKind) -> Result<()> {
         self.at(Operation::Barrier);
-        self.traffic.record(Operation::Barrier, 0, 0);
+        self.tally.nothing(Operation::Barrier);
         Ok(())
     }
 
@@ -210,7 +182,7 @@ impl DataPlane for CountedData {
 
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
         check_groups(self.at(Operation::Split), self.members.len(), groups)?;
-        self.traffic.record(Operation::Split, 0, 0);
+        self.tally.nothing(Operation::Split);
         let (group, place) = my_group(groups, self.rank);
         let members = groups[group].iter().map(|member| self.members[*member]).collect();
         Ok(Box::new(CountedData::new(place, members)))
@@ -220,6 +192,6 @@ impl DataPlane for CountedData {
     fn observe(&mut self, _observer: Observer) {}
 
     fn traffic(&self) -> Traffic {
-        self.traffic
+        self.tally.traffic()
     }
 }

@@ -70,6 +70,13 @@ pub trait DataPlane {
     /// place in the list. All ranks pass the same groups, which hold every rank once.
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>>;
 
+    /// Makes the connections, with these peers and for every collective, that a transport would otherwise make in the
+    /// first call that needs them, and waits until they stand; all ranks of the group call it, and peers name each
+    /// other. Transports over host memory have nothing to make.
+    fn warm_up(&mut self, _peers: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
     /// From now on tells `observer` of every call that begins, also in groups that are split off later.
     fn observe(&mut self, observer: Observer);
 

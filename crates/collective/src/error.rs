@@ -45,6 +45,16 @@ pub enum CollectiveError {
         /// How long.
         waited: Duration,
     },
+    /// Work that ranks do together was not over within the timeout, and none of them is known to be to blame.
+    #[error("rank {rank}, {call}: it was not over within {:.1} s, and no rank is known to have failed", waited.as_secs_f64())]
+    Stalled {
+        /// Rank that was waiting.
+        rank: usize,
+        /// What it was in.
+        call: Call,
+        /// How long.
+        waited: Duration,
+    },
     /// Two ranks are in different calls, or in one call with different operands.
     #[error("rank {rank} is in {mine}, but rank {peer} is in {theirs}")]
     Mismatch {

@@ -10,6 +10,7 @@
 //! * [`Communicator::solo`]: a world of one;
 //! * [`threads::run`]: ranks as threads of one process;
 //! * `mpi::start`, with the feature `mpi`: ranks as processes;
+//! * [`Communicator::over_nccl`]: any of these with the regions of GPUs going over NCCL;
 //! * [`Communicator::counted`]: one rank of many alone, for planning: it moves nothing and counts everything.
 //!
 //! ```
@@ -45,9 +46,11 @@ mod host;
 mod link;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+pub mod nccl;
 mod piece;
 mod solo;
 mod sum;
+mod tally;
 pub mod threads;
 mod traffic;
 

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use collective::Communicator;
 use collective::threads::{Options, run};
-use common::{Check, Failed, Number, Outcome, STREAM, buffer, everywhere, filled, tree_sum, value};
+use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
+use common::{
+    Check, Failed, Number, Outcome, STREAM, assert_sums, buffer, everywhere, filled, value, values,
+};
 use device::Device;
 use half::{bf16, f16};
 
@@ -19,8 +22,9 @@ fn inputs<T: Number>(rank: usize, count: usize) -> Vec<T> {
     (0..count).map(|place| T::of(value(rank, place))).collect()
 }
 
-fn sums<T: Number>(world_size: usize, places: std::ops::Range<usize>) -> Vec<T> {
-    places.map(|place| tree_sum(0, world_size, &|rank| T::of(value(rank, place)))).collect()
+/// The operands of sums.
+fn operand<T: Number>(rank: usize, place: usize) -> T {
+    T::of(value(rank, place))
 }
 
 fn all_reduce<T: Number>(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
@@ -28,7 +32,7 @@ fn all_reduce<T: Number>(communicator: &mut Communicator, device: &Device) -> Ou
     for count in COUNTS {
         let buffer = filled::<T>(device, &inputs(rank, count));
         communicator.data.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
-        assert_eq!(*buffer.read::<T>(0, count)?, *sums::<T>(world_size, 0..count), "{count} elements");
+        assert_sums(device, world_size, &values::<T>(device, &buffer, 0, count)?, &operand);
     }
     Ok(())
 }
@@ -44,14 +48,14 @@ fn reduce_scatter<T: Number>(communicator: &mut Communicator, device: &Device) -
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let input = filled::<T>(device, &inputs(rank, count * world_size));
-        let expected = sums::<T>(world_size, rank * count..(rank + 1) * count);
+        let of = |from: usize, place: usize| operand::<T>(from, rank * count + place);
         let output = buffer(device, bytes);
         let whole = input.region(0, input.bytes());
         communicator.data.reduce_scatter(whole, output.region(0, bytes), T::DTYPE, STREAM)?;
-        assert_eq!(*output.read::<T>(0, count)?, *expected, "{count} elements");
+        assert_sums(device, world_size, &values::<T>(device, &output, 0, count)?, &of);
         let own = input.region(rank * bytes, bytes);
         communicator.data.reduce_scatter(whole, own, T::DTYPE, STREAM)?;
-        assert_eq!(*input.read::<T>(rank * bytes, count)?, *expected, "{count} elements in place");
+        assert_sums(device, world_size, &values::<T>(device, &input, rank * bytes, count)?, &of);
     }
     Ok(())
 }
@@ -74,12 +78,13 @@ fn all_gather<T: Number>(communicator: &mut Communicator, device: &Device) -> Ou
         let output = buffer(device, bytes * world_size);
         let whole = output.region(0, output.bytes());
         communicator.data.all_gather(input.region(0, bytes), whole, STREAM)?;
-        assert_eq!(*output.read::<T>(0, count * world_size)?, *expected, "{count} elements");
+        assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} elements");
         device.zero(whole)?;
         let own = output.region(rank * bytes, bytes);
         device.copy_from_host(&inputs::<T>(rank, count), own)?;
+        device.synchronize()?;
         communicator.data.all_gather(own, whole, STREAM)?;
-        assert_eq!(*output.read::<T>(0, count * world_size)?, *expected, "{count} elements in place");
+        assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} in place");
     }
     Ok(())
 }
@@ -98,7 +103,11 @@ fn broadcast_from_every_root(communicator: &mut Communicator, device: &Device) -
         for count in COUNTS {
             let buffer = filled::<bf16>(device, &inputs(rank, count));
             communicator.data.broadcast(root, buffer.region(0, buffer.bytes()), STREAM)?;
-            assert_eq!(*buffer.read::<bf16>(0, count)?, *inputs::<bf16>(root, count), "from {root}");
+            assert_eq!(
+                values::<bf16>(device, &buffer, 0, count)?,
+                inputs::<bf16>(root, count),
+                "from {root}"
+            );
         }
     }
     Ok(())
@@ -115,7 +124,7 @@ fn sends_and_receives_pass_values_along(communicator: &mut Communicator, device:
         if rank + 1 < world_size {
             communicator.data.send(rank + 1, region, STREAM)?;
         }
-        assert_eq!(*buffer.read::<f32>(0, count)?, *inputs::<f32>(0, count), "{count} elements");
+        assert_eq!(values::<f32>(device, &buffer, 0, count)?, inputs::<f32>(0, count), "{count} elements");
     }
     communicator.data.barrier(STREAM)?;
     Ok(())
@@ -141,7 +150,7 @@ fn exchange_of_all_with_all_does_not_deadlock(
         };
         communicator.data.exchange(&regions("sent"), &regions("received"), STREAM)?;
         for from in (0..world_size).filter(|from| *from != rank) {
-            assert_eq!(*incoming[from].read::<f32>(0, 2 * count)?, *of(from, rank), "from {from}");
+            assert_eq!(values::<f32>(device, &incoming[from], 0, 2 * count)?, of(from, rank), "from {from}");
         }
     }
     Ok(())
@@ -164,7 +173,7 @@ fn exchange_matches_plain_sends_and_receives(
         communicator.data.receive(partner, other_region, STREAM)?;
         communicator.data.send(partner, own_region, STREAM)?;
     }
-    assert_eq!(other.read::<f32>(0, 1)?[0], partner as f32);
+    assert_eq!(values::<f32>(device, &other, 0, 1)?, [partner as f32]);
     Ok(())
 }
 
@@ -180,7 +189,8 @@ fn groups_sum_among_themselves(communicator: &mut Communicator, device: &Device)
     assert_eq!(plane.world_size(), members.len());
     let buffer = filled(device, &[1.0 + rank as f32]);
     plane.all_reduce(buffer.region(0, 4), device::DType::F32, STREAM)?;
-    assert_eq!(buffer.read::<f32>(0, 1)?[0], members.iter().map(|r| 1.0 + *r as f32).sum::<f32>());
+    let sum: f32 = members.iter().map(|r| 1.0 + *r as f32).sum();
+    assert_eq!(values::<f32>(device, &buffer, 0, 1)?, [sum]);
     communicator.data.all_reduce(buffer.region(0, 4), device::DType::F32, STREAM)?;
     communicator.data.synchronize(STREAM)?;
     Ok(())
@@ -206,26 +216,32 @@ fn control_messages_arrive_whole(communicator: &mut Communicator, _: &Device) ->
     Ok(())
 }
 
+/// Each rank is late once, on both planes; nobody goes on before it has come.
+fn barriers_wait(communicator: &mut Communicator, come: &[AtomicUsize; 2]) -> Outcome<()> {
+    let world_size = communicator.world_size();
+    for late in 0..world_size {
+        for (plane, come) in come.iter().enumerate() {
+            if communicator.rank() == late {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            come.fetch_add(1, Ordering::SeqCst);
+            if plane == 0 {
+                communicator.control.barrier()?;
+            } else {
+                communicator.data.barrier(STREAM)?;
+                communicator.data.synchronize(STREAM)?;
+            }
+            assert!(come.load(Ordering::SeqCst) >= (late + 1) * world_size);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_barrier_waits_for_everybody() {
     for world_size in 2..=6 {
         let come = Arc::new([const { AtomicUsize::new(0) }; 2]);
-        let outcome = run(world_size, Options::default(), move |mut communicator| -> Outcome<()> {
-            for late in 0..world_size {
-                for (plane, come) in come.iter().enumerate() {
-                    if communicator.rank() == late {
-                        std::thread::sleep(Duration::from_millis(2));
-                    }
-                    come.fetch_add(1, Ordering::SeqCst);
-                    match plane {
-                        0 => communicator.control.barrier()?,
-                        _ => communicator.data.barrier(STREAM)?,
-                    }
-                    assert!(come.load(Ordering::SeqCst) >= (late + 1) * world_size);
-                }
-            }
-            Ok(())
-        });
+        let outcome = run(world_size, Options::default(), move |mut c| barriers_wait(&mut c, &come));
         outcome.unwrap();
     }
 }
@@ -250,9 +266,65 @@ fn alone_and_over_threads() {
     }
 }
 
+#[test]
+fn over_nccl() {
+    let Some(gpus) = gpus() else { return };
+    for world_size in 2..=gpus.largest_world {
+        for settings in SETTINGS {
+            let outcome = run_on_gpus(world_size, PATIENCE, settings, |communicator, device| {
+                CHECKS.iter().try_for_each(|(_, check)| check(communicator, device))
+            });
+            outcome.unwrap_or_else(|error| panic!("{world_size} ranks, {settings}: {error}"));
+        }
+        let come = Arc::new([const { AtomicUsize::new(0) }; 2]);
+        let outcome = run_on_gpus(world_size, PATIENCE, "", move |c, _| barriers_wait(c, &come));
+        outcome.unwrap_or_else(|error| panic!("{world_size} ranks: {error}"));
+    }
+}
+
+/// Ranks whose first calls with each other differ in form connect all the same, without a word before.
+#[test]
+fn first_calls_over_nccl_may_differ_in_form() {
+    let Some(gpus) = gpus() else { return };
+    let outcome = run(gpus.largest_world, Options::default(), |communicator| {
+        let device = common::nccl::gpu(communicator.rank(), communicator.rank(), "")?;
+        let mut communicator = communicator.over_nccl(&device, PATIENCE)?;
+        exchange_matches_plain_sends_and_receives(&mut communicator, &device)?;
+        sends_and_receives_pass_values_along(&mut communicator, &device)
+    });
+    outcome.unwrap();
+}
+
 #[cfg(feature = "mpi")]
 mod mpi {
-    use super::{CHECKS, common};
+    use super::{CHECKS, PATIENCE, common, gpus};
+
+    #[test]
+    fn over_mpi_and_nccl() {
+        let Some(gpus) = gpus() else { return };
+        for ranks in 2..=gpus.largest_world {
+            let Some(output) = common::mpi::launched(ranks, "mpi::one_rank_on_a_gpu", "") else { return };
+            let text = common::mpi::text(&output);
+            assert!(output.status.success(), "{ranks} ranks: {text}");
+            assert_eq!(text.matches("every check held").count(), ranks, "{text}");
+        }
+    }
+
+    #[test]
+    #[ignore = "one process of a job that over_mpi_and_nccl starts"]
+    fn one_rank_on_a_gpu() {
+        let (world, communicator) = collective::mpi::start(PATIENCE).unwrap();
+        let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
+        let mut communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
+        let peers: Vec<usize> = (0..world.size()).collect();
+        communicator.data.warm_up(&peers).unwrap();
+        for (name, check) in CHECKS {
+            check(&mut communicator, &device).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        drop(communicator);
+        world.finish().unwrap();
+        println!("every check held");
+    }
 
     #[test]
     fn over_mpi() {

@@ -4,6 +4,7 @@ mod common;
 
 use collective::threads::{Options, run};
 use collective::{Communicator, Operation, Traffic};
+use common::nccl::{PATIENCE, gpus, run_on_gpus};
 use common::{Outcome, STREAM, buffer, cpu, filled, meta};
 use device::{DType, Device};
 
@@ -52,6 +53,18 @@ fn threads_on_cpu_and_meta_and_counted_agree() {
             .collect();
         assert_eq!(real.unwrap(), counted, "{world_size} ranks");
         assert_eq!(imagined.unwrap(), counted, "{world_size} ranks on Meta");
+    }
+}
+
+#[test]
+fn nccl_and_counted_agree() {
+    let Some(gpus) = gpus() else { return };
+    for world_size in 2..=gpus.largest_world {
+        let real = run_on_gpus(world_size, PATIENCE, "", work);
+        let counted: Vec<_> = (0..world_size)
+            .map(|rank| work(&mut Communicator::counted(rank, world_size), &meta(rank)).unwrap())
+            .collect();
+        assert_eq!(real.unwrap(), counted, "{world_size} ranks");
     }
 }
 

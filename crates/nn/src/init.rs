@@ -20,11 +20,12 @@ impl Init {
         Init::Uniform(1.0 / (inputs as f32).sqrt())
     }
 
-    pub(crate) fn fill(self, tensor: &Tensor, seed: u64, name: &str) -> Result<()> {
+    /// Fills `tensor`, which is the elements of a parameter from `first` on.
+    pub(crate) fn fill(self, tensor: &Tensor, first: usize, seed: u64, name: &str) -> Result<()> {
         match self {
             Init::Constant(value) => fill::constant(tensor, value),
-            Init::Normal(deviation) => random::normal(tensor, seed, name, 0.0, deviation),
-            Init::Uniform(bound) => random::uniform(tensor, seed, name, -bound, bound),
+            Init::Normal(deviation) => random::normal_part(tensor, first, seed, name, 0.0, deviation),
+            Init::Uniform(bound) => random::uniform_part(tensor, first, seed, name, -bound, bound),
         }
     }
 }

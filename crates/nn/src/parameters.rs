@@ -65,7 +65,7 @@ impl Parameters {
         let scope = self.device.module(name);
         let tensor = Tensor::empty(&self.device, shape, self.dtype, request)?;
         drop(scope);
-        init.fill(&tensor, self.seed, name)?;
+        init.fill(&tensor, 0, self.seed, name)?;
         let decay = shape.dims().len() >= 2;
         self.list.push(Parameter { name: name.to_owned(), tensor, decay, init });
         Ok(ParameterId(self.list.len() - 1))
@@ -84,11 +84,11 @@ impl Parameters {
         Weight::new(self.list[parameter.0].tensor.clone(), id)
     }
 
-    /// Gives `target`, of a parameter's shape and f32 or bf16, the parameter's initial values: those of an f32 master
-    /// are not rounded to the parameter's type.
-    pub fn fill_initial(&self, parameter: ParameterId, target: &Tensor) -> Result<()> {
+    /// Gives `target`, f32 or bf16 and as long as the parameter or a part of it, the parameter's initial values from
+    /// element `first` on: those of an f32 master are not rounded to the parameter's type.
+    pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, .. } = &self.list[parameter.0];
-        Ok(init.fill(target, self.seed, name)?)
+        Ok(init.fill(target, first, self.seed, name)?)
     }
 
     /// The type of their values.

@@ -6,10 +6,10 @@ use tensor::{Result, Tensor};
 
 use crate::norm::GradientNorm;
 
-/// A parameter as the optimizer sees it.
+/// A parameter, or a part of one, as the optimizer sees it.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Its name.
+    /// The parameter's name.
     pub name: String,
     /// Its values, f32 or bf16, updated in place.
     pub weight: Tensor,
@@ -36,7 +36,7 @@ pub enum Kind {
     },
 }
 
-/// The optimizer's tensors for one parameter.
+/// The optimizer's tensors for one slot.
 #[derive(Clone, Debug)]
 pub struct State {
     /// The weight in f32, which is what is updated. That of an f32 parameter is the parameter itself, in one storage; that of

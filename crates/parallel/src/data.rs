@@ -3,9 +3,13 @@
 mod buckets;
 mod lanes;
 mod reduction;
+mod shards;
+mod sharing;
 mod tree;
 
-pub use buckets::{BucketLayout, Place};
+pub use buckets::{BucketLayout, Gradient, Place};
 pub use lanes::Lanes;
-pub use reduction::{GradientReduction, MicroBatchSink, ReductionOptions};
-pub use tree::tree_all_reduce;
+pub use reduction::{GradientReduction, MicroBatchSink, Reduction, ReductionOptions};
+pub use shards::{Piece, Shards};
+pub use sharing::{gather_sums, gather_weights};
+pub use tree::{tree_all_reduce, tree_reduce_scatter};

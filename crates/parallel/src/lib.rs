@@ -18,6 +18,7 @@
 pub mod data;
 mod error;
 mod grid;
+pub mod pipeline;
 
 pub use error::{ParallelError, Result};
 pub use grid::RankGrid;

@@ -4,8 +4,11 @@
 use autograd::{GradientSink, Weight};
 use collective::{Communicator, threads};
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
+use half::bf16;
 use nn::{Init, Parameters};
-use parallel::data::{GradientReduction, Lanes, ReductionOptions, tree_all_reduce};
+use parallel::data::{
+    GradientReduction, Lanes, Reduction, ReductionOptions, gather_sums, gather_weights, tree_all_reduce,
+};
 use parallel::{ParallelError, Result};
 use tensor::Tensor;
 
@@ -32,11 +35,11 @@ fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize) ->
     level.remove(0)
 }
 
-const SHAPES: [usize; 4] = [5, 300, 128, 1000];
+const SHAPES: [usize; 5] = [9000, 5, 300, 9500, 128];
 
-/// Four parameters, the first of which is used twice.
-fn parameters(device: &Device) -> (Parameters, Vec<Weight>) {
-    let mut parameters = Parameters::new(device, 1, DType::F32);
+/// Five parameters, the first of which is used twice.
+fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
+    let mut parameters = Parameters::new(device, 1, dtype);
     let mut uses: Vec<_> = (0..SHAPES.len())
         .map(|i| parameters.create(&format!("p{i}"), [SHAPES[i]], Init::Constant(0.0)).unwrap())
         .collect();
@@ -44,19 +47,37 @@ fn parameters(device: &Device) -> (Parameters, Vec<Weight>) {
     (parameters, uses)
 }
 
-/// Runs two steps of made-up backward passes as one rank and returns the gradients and loss of the second.
+/// What one rank has of one sum: the parameter, the first element, the values.
+type Part = (usize, usize, Vec<f32>);
+
+fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: How) -> ReductionOptions {
+    let (data, rank) = (communicator.world_size(), communicator.rank());
+    ReductionOptions { lanes, data, rank, bucket_bytes, reduction: how.0, sharded: how.1 }
+}
+
+/// Who adds, and whether the sums are divided.
+type How = (Reduction, bool);
+const ALL: [How; 4] = [
+    (Reduction::Tree, false),
+    (Reduction::Tree, true),
+    (Reduction::Library, false),
+    (Reduction::Library, true),
+];
+
+/// Runs two steps of made-up backward passes as one rank and returns the loss and gradients of the second.
 fn run(
     mut communicator: Communicator,
     lanes: usize,
     micro_batches: usize,
     bucket_bytes: usize,
-) -> Result<Vec<Vec<f32>>> {
+    how: How,
+) -> Result<(f32, Vec<Part>)> {
     let (rank, data) = (communicator.rank(), communicator.world_size());
     let device = Device::cpu(rank, &DeviceOptions::default())?;
-    let (parameters, uses) = parameters(&device);
+    let (parameters, uses) = parameters(&device, DType::F32);
     let lanes = Lanes::new(lanes, micro_batches, data)?;
-    let mut reduction =
-        GradientReduction::new(&device, &parameters, ReductionOptions { lanes, data, bucket_bytes })?;
+    let options = options(lanes, &communicator, bucket_bytes, how);
+    let mut reduction = GradientReduction::new(&device, &parameters, options)?;
     let each = micro_batches / data;
     for _ in 0..2 {
         for micro_batch in rank * each..(rank + 1) * each {
@@ -77,35 +98,124 @@ fn run(
         }
         reduction.finish(&mut *communicator.data)?;
     }
-    let mut results = vec![reduction.loss()?.to_vec::<f32>()?];
-    for gradient in reduction.gradients() {
-        results.push(gradient.to_vec::<f32>()?);
+    let parts = reduction.shards().own().iter().zip(reduction.gradients());
+    let parts = parts.map(|(piece, gradient)| {
+        assert_eq!(piece.elements.len(), gradient.elements());
+        Ok((piece.parameter, piece.elements.start, gradient.to_vec::<f32>()?))
+    });
+    Ok((reduction.loss()?.to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
+}
+
+/// Puts the parts of some ranks together; every element must be there once.
+fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<Part>)>) -> Vec<Vec<f32>> {
+    let mut all = SHAPES.map(|elements| vec![None; elements]);
+    for (parameter, first, values) in ranks.flat_map(|(_, parts)| parts) {
+        for (index, value) in values.iter().enumerate() {
+            assert!(all[*parameter][first + index].replace(*value).is_none());
+        }
     }
-    Ok(results)
+    all.map(|values| values.into_iter().map(Option::unwrap).collect()).into()
 }
 
 #[test]
 fn every_grid_gives_the_sum_of_the_design() {
     for (lanes, micro_batches) in [(1, 1), (1, 3), (2, 4), (4, 4), (8, 8), (4, 12)] {
-        let mut reference = vec![expected(99, 1, micro_batches, lanes)];
-        for (index, elements) in SHAPES.iter().enumerate() {
-            reference.push(expected(index as u32, *elements, micro_batches, lanes));
-        }
+        let loss = expected(99, 1, micro_batches, lanes)[0];
+        let sums = SHAPES.iter().enumerate();
+        let mut reference: Vec<_> =
+            sums.map(|(index, elements)| expected(index as u32, *elements, micro_batches, lanes)).collect();
         let second_use = expected(SHAPES.len() as u32, SHAPES[0], micro_batches, lanes);
-        reference[1].iter_mut().zip(&second_use).for_each(|(sum, other)| *sum += other);
+        reference[0].iter_mut().zip(&second_use).for_each(|(sum, other)| *sum += other);
         for data in [1, 2, 4, 8].into_iter().filter(|data| *data <= lanes) {
-            for bucket_bytes in [1, 2048, 1 << 20] {
-                let body = move |communicator| run(communicator, lanes, micro_batches, bucket_bytes);
-                for (rank, results) in
-                    threads::run(data, threads::Options::default(), body).unwrap().iter().enumerate()
-                {
-                    assert_eq!(
-                        results, &reference,
-                        "{lanes} lanes, {data} ranks, rank {rank}, {bucket_bytes}"
-                    );
+            // A bucket for each gradient, some gradients, all of them.
+            let trees = [1, 1 << 20].into_iter().flat_map(|bytes| [(bytes, ALL[0]), (bytes, ALL[1])]);
+            for (bucket_bytes, how) in ALL.map(|how| (40_000, how)).into_iter().chain(trees) {
+                let body = move |communicator| run(communicator, lanes, micro_batches, bucket_bytes, how);
+                let ranks = threads::run(data, threads::Options::default(), body).unwrap();
+                let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}");
+                assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
+                match how.1 {
+                    true => assert_eq!(assemble(ranks.iter()), reference, "{name}"),
+                    false => {
+                        ranks.iter().for_each(|r| assert_eq!(assemble([r].into_iter()), reference, "{name}"))
+                    }
                 }
             }
         }
+    }
+}
+
+/// Values that say where they belong, exact in bf16 too.
+fn mark(parameter: usize, element: usize) -> f32 {
+    (1 + parameter + (element / 4096) * 16) as f32
+}
+
+#[test]
+fn every_rank_gets_the_weights_that_others_keep() {
+    for (ranks, dtype) in [1, 2, 4, 8].into_iter().flat_map(|n| [(n, DType::F32), (n, DType::Bf16)]) {
+        let body = move |mut communicator: Communicator| -> Result<()> {
+            let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
+            let (parameters, _) = parameters(&device, dtype);
+            let lanes = Lanes::new(ranks, ranks, ranks)?;
+            let options = options(lanes, &communicator, 40_000, (Reduction::Tree, true));
+            let reduction = GradientReduction::new(&device, &parameters, options)?;
+            let weights: Vec<_> = parameters.list().iter().map(|p| p.tensor.clone()).collect();
+            let write = |tensor: &Tensor, values: &[f32]| match dtype {
+                DType::F32 => tensor.set(values),
+                _ => tensor.set(&values.iter().map(|value| bf16::from_f32(*value)).collect::<Vec<_>>()),
+            };
+            for piece in reduction.shards().own() {
+                let values: Vec<_> = piece.elements.clone().map(|i| mark(piece.parameter, i)).collect();
+                write(&piece.of(&weights[piece.parameter])?, &values)?;
+            }
+            gather_weights(&mut *communicator.data, reduction.shards(), &parameters)?;
+            for (parameter, weight) in weights.iter().enumerate() {
+                let found = match dtype {
+                    DType::F32 => weight.to_vec::<f32>()?,
+                    _ => weight.to_vec::<bf16>()?.into_iter().map(bf16::to_f32).collect(),
+                };
+                let expected: Vec<_> = (0..weight.elements()).map(|i| mark(parameter, i)).collect();
+                assert_eq!(found, expected, "{ranks} ranks, {dtype:?}, parameter {parameter}");
+            }
+            Ok(())
+        };
+        threads::run(ranks, threads::Options::default(), body).unwrap();
+    }
+}
+
+#[test]
+fn sums_that_one_rank_each_has_are_gathered_exactly() {
+    let values = gradient(3, 0, 777);
+    let expected = values.iter().map(|value| value * value).collect::<Vec<_>>();
+    for ranks in [1, 2, 4, 8] {
+        let expected = expected.clone();
+        let body = move |mut communicator: Communicator| -> Result<()> {
+            let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
+            let own =
+                |(index, sum): (usize, &f32)| if index % ranks == communicator.rank() { *sum } else { 0.0 };
+            let own: Vec<_> = expected.iter().enumerate().map(own).collect();
+            let sums = Tensor::from_host(&device, &own, [own.len()], Category::OptimizerState)?;
+            gather_sums(&mut *communicator.data, &sums)?;
+            assert_eq!(sums.to_vec::<f32>()?, expected);
+            Ok(())
+        };
+        threads::run(ranks, threads::Options::default(), body).unwrap();
+    }
+}
+
+#[test]
+fn only_the_tree_takes_scratch() {
+    for (how, takes) in ALL.into_iter().zip([true, true, false, false]) {
+        let body = move |communicator: Communicator| -> Result<()> {
+            let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
+            let (parameters, _) = parameters(&device, DType::F32);
+            let options = options(Lanes::new(2, 2, 2)?, &communicator, 40_000, how);
+            let _reduction = GradientReduction::new(&device, &parameters, options)?;
+            let held = device.with_allocator(|a| a.category_bytes().get(Category::Communication));
+            assert_eq!(held > 0, takes, "{how:?}");
+            Ok(())
+        };
+        threads::run(2, threads::Options::default(), body).unwrap();
     }
 }
 
@@ -130,11 +240,10 @@ fn the_tree_adds_in_rank_order() {
 #[test]
 fn a_gradient_that_never_comes_is_named() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-    let (parameters, uses) = parameters(&device);
-    let lanes = Lanes::new(1, 1, 1).unwrap();
-    let options = ReductionOptions { lanes, data: 1, bucket_bytes: 512 };
-    let mut reduction = GradientReduction::new(&device, &parameters, options).unwrap();
+    let (parameters, uses) = parameters(&device, DType::F32);
     let mut communicator = Communicator::solo();
+    let options = options(Lanes::new(1, 1, 1).unwrap(), &communicator, 512, ALL[0]);
+    let mut reduction = GradientReduction::new(&device, &parameters, options).unwrap();
     let mut sink = reduction.sink(&mut *communicator.data);
     for weight in uses.iter().filter(|weight| weight.use_id().0 != 2) {
         sink.target(weight).unwrap().tensor.zero().unwrap();

@@ -50,6 +50,23 @@ pub enum TelemetryError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A line that holds no run.
+    #[error("line {line} is no measured run: {reason}")]
+    Line {
+        /// Which, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Something is wrong with what a file holds.
+    #[error("{}: {source}", path.display())]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: Box<TelemetryError>,
+    },
     /// The process has a log already.
     #[error("the log of this process is set up already")]
     SecondLog,

@@ -7,7 +7,7 @@
 //! ```
 //! use collective::{Communicator, Traffic};
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
-//! use telemetry::{DriverAccount, RankStatistics, Sources, gather, table::memory_table};
+//! use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Sources, gather, table::memory_table};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
 //! allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter))?;
@@ -17,6 +17,7 @@
 //!     at_peak: allocator.peak_category_bytes(),
 //!     traffic: Traffic::default(),
 //!     driver: DriverAccount::default(),
+//!     phases: PhaseTimes::default(),
 //! };
 //! let mut communicator = Communicator::solo();
 //! let own = RankStatistics::take(communicator.rank(), "box", "cpu", &sources);
@@ -31,14 +32,18 @@
 mod error;
 pub mod log;
 pub mod memory_views;
+mod phase;
 pub mod progress;
 mod rank_statistics;
 pub mod run_files;
+pub mod scaling;
 mod statistic;
+mod svg;
 pub mod table;
 pub mod units;
 
 pub use error::{Result, TelemetryError};
+pub use phase::{Phase, PhaseCounter, PhaseTimes};
 pub use progress::Progress;
 pub use rank_statistics::{DriverAccount, RankStatistics, Sources, gather, host_name};
 pub use statistic::{Statistic, Unit};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Result, TelemetryError};
+use crate::phase::PhaseTimes;
 use crate::statistic::Statistic;
 
 /// A message of statistics has fewer bytes than this, whatever it says.
@@ -27,6 +28,8 @@ pub struct Sources<'a> {
     pub traffic: Traffic,
     /// What the device's driver says.
     pub driver: DriverAccount,
+    /// What its steps took.
+    pub phases: PhaseTimes,
 }
 
 /// Bytes that are used on a device, as its driver says, and what accounts for them beside the allocator. All 0 where
@@ -37,6 +40,8 @@ pub struct DriverAccount {
     pub context: u64,
     /// See [`Statistic::ModuleBytes`].
     pub modules: u64,
+    /// See [`Statistic::CommunicatorBytes`].
+    pub communicators: u64,
     /// See [`Statistic::WarmUpBytes`].
     pub warm_up: u64,
     /// See [`Statistic::DriverUsedBytes`].
@@ -152,10 +157,16 @@ fn value(statistic: Statistic, sources: &Sources<'_>) -> u64 {
         Statistic::CollectiveCalls => return sources.traffic.total().calls,
         Statistic::ContextBytes => return sources.driver.context,
         Statistic::ModuleBytes => return sources.driver.modules,
+        Statistic::CommunicatorBytes => return sources.driver.communicators,
         Statistic::WarmUpBytes => return sources.driver.warm_up,
         Statistic::DriverUsedBytes => return sources.driver.used,
         Statistic::UnaccountedBytes => return sources.driver.unaccounted,
         Statistic::UnaccountedGrowthBytes => return sources.driver.unaccounted_growth,
+        Statistic::TimedSteps => return sources.phases.steps,
+        Statistic::MedianStepTime => return sources.phases.median_step,
+        Statistic::WholeStepTime => return sources.phases.whole_step(),
+        Statistic::MedianTime(phase) => return sources.phases.median[phase.index()],
+        Statistic::WholeTime(phase) => return sources.phases.whole[phase.index()],
         Statistic::LiveBytes(category) => return sources.live.get(category),
         Statistic::PeakBytes(category) => return sources.at_peak.get(category),
     };

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use memory::Category;
 
+use crate::phase::Phase;
+
 /// What a value counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -12,6 +14,8 @@ pub enum Unit {
     Bytes,
     /// A number of things.
     Count,
+    /// Millionths of a second.
+    Microseconds,
 }
 
 macro_rules! statistics {
@@ -25,6 +29,10 @@ macro_rules! statistics {
             /// The same when `allocated_bytes` was at its peak; over all categories they make
             /// `peak_allocated_bytes`. Not the category's own peak.
             PeakBytes(Category),
+            /// What a step spends in a phase: the median over the last 1,024 timed steps.
+            MedianTime(Phase),
+            /// What all timed steps spent in it.
+            WholeTime(Phase),
         }
 
         impl Statistic {
@@ -34,6 +42,8 @@ macro_rules! statistics {
                     $(Statistic::$variant => $name.into(),)+
                     Statistic::LiveBytes(category) => format!("live_{}_bytes", category.name()).into(),
                     Statistic::PeakBytes(category) => format!("at_peak_{}_bytes", category.name()).into(),
+                    Statistic::MedianTime(phase) => format!("median_{}_microseconds", phase.name()).into(),
+                    Statistic::WholeTime(phase) => format!("whole_{}_microseconds", phase.name()).into(),
                 }
             }
 
@@ -42,6 +52,7 @@ macro_rules! statistics {
                 match self {
                     $(Statistic::$variant => Unit::$unit,)+
                     Statistic::LiveBytes(_) | Statistic::PeakBytes(_) => Unit::Bytes,
+                    Statistic::MedianTime(_) | Statistic::WholeTime(_) => Unit::Microseconds,
                 }
             }
         }
@@ -51,6 +62,8 @@ macro_rules! statistics {
             plain
                 .chain(Category::ALL.into_iter().map(Statistic::LiveBytes))
                 .chain(Category::ALL.into_iter().map(Statistic::PeakBytes))
+                .chain(Phase::ALL.into_iter().map(Statistic::MedianTime))
+                .chain(Phase::ALL.into_iter().map(Statistic::WholeTime))
                 .collect()
         });
     };
@@ -100,14 +113,24 @@ statistics! {
     ContextBytes "context_bytes" Bytes,
     /// What loaded kernels and library handles then took.
     ModuleBytes "module_bytes" Bytes,
+    /// What connections to other ranks took: buffers and kernels of NCCL.
+    CommunicatorBytes "communicator_bytes" Bytes,
     /// What the first step made drivers and libraries take besides.
     WarmUpBytes "warm_up_bytes" Bytes,
     /// Used on the device at the end, as its driver says.
     DriverUsedBytes "driver_used_bytes" Bytes,
-    /// That, less context, modules, warm-up and reserved: what nothing accounts for. 0 where it would be negative.
+    /// That, less context, modules, communicators, warm-up and reserved: what nothing accounts for. 0 where it would be negative.
     UnaccountedBytes "unaccounted_bytes" Bytes,
     /// How much more that is than after the second step.
     UnaccountedGrowthBytes "unaccounted_growth_bytes" Bytes,
+    /// Steps whose phases were timed: all but the first, which warms up, unless there is no other. 0 where nothing is
+    /// computed.
+    TimedSteps "timed_steps" Count,
+    /// The median timed step, from its begin to its end on the device's compute stream. Leaves out what lies between steps:
+    /// validations, checkpoints, agreeing on when to stop.
+    MedianStepTime "median_step_microseconds" Microseconds,
+    /// All timed steps together.
+    WholeStepTime "whole_step_microseconds" Microseconds,
 }
 
 impl Statistic {

@@ -1,10 +1,14 @@
-//! Tables of memory by rank.
+//! Tables by rank: memory, devices, time.
 
 use std::fmt::Write;
 
 use crate::rank_statistics::RankStatistics;
 use crate::statistic::{Statistic, Unit};
-use crate::units::{bytes, grouped};
+use crate::units::{bytes, grouped, milliseconds};
+
+mod phases;
+
+pub use phases::phase_table;
 
 /// Above this many ranks, those with equal values share a line.
 const LINES: usize = 16;
@@ -46,9 +50,10 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
 }
 
 /// What accounts for the bytes that the drivers say are used.
-const ACCOUNT: [Statistic; 6] = [
+const ACCOUNT: [Statistic; 7] = [
     Statistic::ContextBytes,
     Statistic::ModuleBytes,
+    Statistic::CommunicatorBytes,
     Statistic::WarmUpBytes,
     Statistic::ReservedBytes,
     Statistic::UnaccountedBytes,
@@ -61,7 +66,8 @@ pub fn device_table(ranks: &[RankStatistics]) -> String {
     if ranks.iter().all(|rank| rank.get(Statistic::DriverUsedBytes) == 0) {
         return String::new();
     }
-    let titles = ["context", "modules", "warm-up", "reserved", "unaccounted", "used, says the driver"];
+    let titles =
+        ["context", "modules", "NCCL", "warm-up", "reserved", "unaccounted", "used, says the driver"];
     let mut header = vec!["rank".to_owned()];
     header.extend(titles.map(str::to_owned));
     let row = |rank: &RankStatistics| {
@@ -141,8 +147,13 @@ fn groups<'a>(ranks: &'a [RankStatistics], columns: &[Place]) -> Vec<Vec<&'a Ran
 
 /// Rank numbers with runs joined: `0-3,8`.
 fn rank_list(ranks: &[&RankStatistics]) -> String {
+    joined(ranks.iter().map(|statistics| statistics.rank))
+}
+
+/// Rising numbers with runs joined.
+pub(crate) fn joined(numbers: impl Iterator<Item = usize>) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
-    for rank in ranks.iter().map(|statistics| statistics.rank) {
+    for rank in numbers {
         match runs.last_mut() {
             Some((_, last)) if *last + 1 == rank => *last = rank,
             _ => runs.push((rank, rank)),
@@ -162,6 +173,7 @@ fn exact(statistic: Statistic, value: u64) -> String {
     match statistic.unit() {
         Unit::Bytes => format!("{} ({})", grouped(value), bytes(value)),
         Unit::Count => grouped(value),
+        Unit::Microseconds => milliseconds(value),
     }
 }
 
@@ -171,7 +183,10 @@ fn extreme(ranks: &[RankStatistics], statistic: Statistic, wins: Wins) -> String
     let best = values.reduce(|old, new| if wins(new.0, old.0) { new } else { old });
     let Some((value, rank)) = best else { return String::new() };
     let everywhere = ranks.iter().all(|rank| rank.get(statistic) == value);
-    let short = if statistic.unit() == Unit::Bytes { bytes(value) } else { grouped(value) };
+    let short = match statistic.unit() {
+        Unit::Bytes => bytes(value),
+        Unit::Count | Unit::Microseconds => exact(statistic, value),
+    };
     if everywhere { format!("{short} on all") } else { format!("{short} on rank {rank}") }
 }
 
@@ -190,7 +205,7 @@ fn troubles(ranks: &[RankStatistics]) -> String {
 
 /// Rows with their columns under each other, the first `left` of them flush left; a rule before the rows in
 /// `rules`.
-fn aligned(rows: &[Vec<String>], left: usize, rules: &[usize]) -> String {
+pub(crate) fn aligned(rows: &[Vec<String>], left: usize, rules: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
     let widths: Vec<usize> =

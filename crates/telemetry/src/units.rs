@@ -23,6 +23,11 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Microseconds as milliseconds, to the microsecond.
+pub fn milliseconds(microseconds: u64) -> String {
+    format!("{}.{:03} ms", grouped(microseconds / 1000), microseconds % 1000)
+}
+
 /// Seconds as hours, minutes and seconds.
 pub fn duration(seconds: f64) -> String {
     let whole =
@@ -46,6 +51,8 @@ mod tests {
         ] {
             assert_eq!((bytes(number).as_str(), grouped(number).as_str()), (with_unit, in_groups));
         }
+        assert_eq!(milliseconds(1_234_056), "1,234.056 ms");
+        assert_eq!(milliseconds(7), "0.007 ms");
         assert_eq!(duration(3_725.4), "1:02:05");
         assert_eq!(duration(f64::INFINITY), "unknown");
     }

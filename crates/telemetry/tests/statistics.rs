@@ -8,8 +8,10 @@ use collective::{Communicator, Operation, Traffic};
 use memory::drivers::Counting;
 use memory::{Allocator, Category, Settings, Stream, Tag};
 use proptest::prelude::*;
-use telemetry::table::{device_table, full_table, memory_table};
-use telemetry::{DriverAccount, RankStatistics, Sources, Statistic, TelemetryError, Unit, gather};
+use telemetry::table::{device_table, full_table, memory_table, phase_table};
+use telemetry::{
+    DriverAccount, Phase, PhaseTimes, RankStatistics, Sources, Statistic, TelemetryError, Unit, gather,
+};
 
 /// An allocator that holds `mebibytes` of parameters and had an activation of as many.
 fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
@@ -28,11 +30,13 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
         driver: DriverAccount {
             context: 500,
             modules: 30,
+            communicators: 11,
             warm_up: 7,
             used: 1000,
             unaccounted: 5,
             unaccounted_growth: 1,
         },
+        phases: PhaseTimes::default(),
     };
     RankStatistics::take(rank, host, "cpu", &sources)
 }
@@ -47,6 +51,7 @@ fn exhausted(rank: usize) -> RankStatistics {
         at_peak: allocator.peak_category_bytes(),
         traffic: Traffic::default(),
         driver: DriverAccount::default(),
+        phases: PhaseTimes::default(),
     };
     RankStatistics::take(rank, "a", "cpu", &sources)
 }
@@ -67,6 +72,7 @@ fn values_are_the_allocators_and_the_wires() {
         (Statistic::Segments, 2),
         (Statistic::ContextBytes, 500),
         (Statistic::ModuleBytes, 30),
+        (Statistic::CommunicatorBytes, 11),
         (Statistic::WarmUpBytes, 7),
         (Statistic::DriverUsedBytes, 1000),
         (Statistic::UnaccountedBytes, 5),
@@ -100,6 +106,12 @@ fn names_are_keys() {
         assert_eq!(
             statistic.name().contains("bytes"),
             statistic.unit() == Unit::Bytes,
+            "{}",
+            statistic.name()
+        );
+        assert_eq!(
+            statistic.name().ends_with("_microseconds"),
+            statistic.unit() == Unit::Microseconds,
             "{}",
             statistic.name()
         );
@@ -236,6 +248,7 @@ bytes_received                   200 B on all         200 B on all
 collective_calls                     2 on all             2 on all
 context_bytes                    500 B on all         500 B on all
 module_bytes                      30 B on all          30 B on all
+communicator_bytes                11 B on all          11 B on all
 warm_up_bytes                      7 B on all           7 B on all
 driver_used_bytes               1000 B on all        1000 B on all
 unaccounted_bytes                  5 B on all           5 B on all
@@ -255,5 +268,93 @@ fn devices_with_a_driver_have_an_account() {
     assert!(lines[1].ends_with("used, says the driver"), "{table}");
     let words = lines[3].split_whitespace().map(|word| word.replace(",", ""));
     let first: Vec<_> = words.filter(|word| word.parse::<u64>().is_ok()).collect();
-    assert_eq!(first, ["0", "500", "30", "7", "67108864", "5", "1000"], "{table}");
+    assert_eq!(first, ["0", "500", "30", "11", "7", "67108864", "5", "1000"], "{table}");
+}
+
+/// A rank whose steps took so many microseconds in each phase, three of them.
+fn timed(rank: usize, median: [u64; 5]) -> RankStatistics {
+    let allocator = Allocator::new(Counting::new(1 << 20), Settings::default()).unwrap();
+    let sources = Sources {
+        statistics: allocator.statistics(),
+        live: allocator.category_bytes(),
+        at_peak: allocator.peak_category_bytes(),
+        traffic: Traffic::default(),
+        driver: DriverAccount::default(),
+        phases: PhaseTimes {
+            steps: 3,
+            median,
+            whole: median.map(|time| 3 * time),
+            median_step: median.iter().sum(),
+        },
+    };
+    RankStatistics::take(rank, "a", "cpu", &sources)
+}
+
+#[test]
+fn times_are_statistics() {
+    let statistics = timed(0, [1, 20, 300, 4000, 50000]);
+    for (statistic, value) in [
+        (Statistic::TimedSteps, 3),
+        (Statistic::MedianStepTime, 54321),
+        (Statistic::WholeStepTime, 3 * 54321),
+        (Statistic::MedianTime(Phase::Inputs), 1),
+        (Statistic::MedianTime(Phase::Reduce), 4000),
+        (Statistic::WholeTime(Phase::Update), 150_000),
+    ] {
+        assert_eq!(statistics.get(statistic), value, "{}", statistic.name());
+    }
+    let entry = serde_json::Value::from(statistics.to_json());
+    assert_eq!(entry["median_optimizer_microseconds"], 50000);
+    assert_eq!(entry["whole_backward_microseconds"], 900);
+    assert_eq!(RankStatistics::decode(0, &statistics.encode().unwrap()).unwrap(), statistics);
+}
+
+#[test]
+fn phases_have_a_table() {
+    assert_eq!(phase_table(&[statistics(0, "a", 32)]), "", "nothing was timed");
+    let one = "\
+time by phase, median of 3 steps
+phase                median  part of the step  all steps
+--------------------------------------------------------
+inputs             0.500 ms             0.5 %    0.002 s
+forward           30.000 ms            30.0 %    0.090 s
+backward          60.500 ms            60.5 %    0.181 s
+reduce, exposed    8.000 ms             8.0 %    0.024 s
+optimizer          1.000 ms             1.0 %    0.003 s
+--------------------------------------------------------
+step             100.000 ms           100.0 %    0.300 s
+";
+    assert_eq!(phase_table(&[timed(0, [500, 30_000, 60_500, 8000, 1000])]), one);
+}
+
+#[test]
+fn ranks_that_are_behind_are_named() {
+    let ranks = [
+        timed(0, [500, 30_000, 60_000, 8500, 1000]),
+        timed(1, [500, 30_000, 66_000, 2500, 1000]),
+        timed(2, [500, 30_999, 60_000, 7501, 1000]),
+    ];
+    let table = phase_table(&ranks);
+    let expected = "\
+time by phase, median of 3 steps
+phase                      maximum               minimum  part of the step  all steps
+-------------------------------------------------------------------------------------
+inputs             0.500 ms on all       0.500 ms on all             0.5 %    0.002 s
+forward       30.999 ms on rank 2   30.000 ms on rank 0            30.3 %    0.091 s
+backward      66.000 ms on rank 1   60.000 ms on rank 0            62.0 %    0.186 s
+reduce, exposed     8.500 ms on rank 0    2.500 ms on rank 1             6.2 %    0.019 s
+optimizer          1.000 ms on all       1.000 ms on all             1.0 %    0.003 s
+-------------------------------------------------------------------------------------
+step             100.000 ms on all     100.000 ms on all           100.0 %    0.300 s
+backward: rank 1 takes 6.000 ms longer than rank 0, 6.0 % of a step
+reduce: rank 0 waits 6.000 ms longer than rank 1, 6.0 % of a step
+";
+    // The columns' places are those of the rank table; words and their order are what matters here.
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let told = |text: &str| words(&text.replace('-', ""));
+    assert_eq!(told(&table), told(expected), "{table}");
+    let words_under =
+        |ranks: &[RankStatistics]| phase_table(ranks).lines().skip(10).map(str::to_owned).collect::<Vec<_>>();
+    let near = [timed(0, [0, 40_000, 60_000, 0, 0]), timed(1, [0, 41_000, 59_000, 0, 0])];
+    assert!(words_under(&near).is_empty(), "1 % of a step is not beyond it");
 }

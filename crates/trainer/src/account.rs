@@ -37,6 +37,7 @@ impl Account {
         Ok(DriverAccount {
             context: ledger.context,
             modules: ledger.modules,
+            communicators: ledger.communicators,
             warm_up: positive(self.warm_up),
             used: ledger.used,
             unaccounted: positive(ledger.rest - self.warm_up),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use collective::Communicator;
 use device::cuda::TimedCall;
-use device::{Category, DType, Device, Matmul, Operand, Request};
+use device::{Backend, Category, DType, Device, Matmul, Operand, Request};
 use tensor::{Tensor, ops};
 
 use crate::build;
@@ -13,6 +13,10 @@ use crate::error::Result;
 use crate::placement::{DeviceChoice, Placed};
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
+
+mod scaling;
+
+pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
@@ -78,9 +82,7 @@ pub struct StepMeasure {
 impl StepMeasure {
     /// The median step in seconds.
     pub fn median(&self) -> f64 {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+        median(&self.seconds)
     }
 
     /// Tokens a second at the median.
@@ -93,6 +95,12 @@ impl StepMeasure {
         let flops: u64 = self.families.iter().map(|family| family.flops).sum();
         Some(flops as f64 / self.median() / self.rates?.flops_per_second)
     }
+}
+
+fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Runs `config` for a few steps. Errors: those of a run.
@@ -126,20 +134,24 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
     })
 }
 
-/// Seconds from the end of one step to that of the next, and the last loss. As in training, a step's loss is read when the
-/// next step has been enqueued.
+/// Seconds from the end of one step to that of the next, and the last loss. As in training, on a GPU a step's loss is read
+/// when the next step has been enqueued; elsewhere a step is over when its call returns.
 fn timed_steps(worker: &mut Worker, options: &BenchOptions) -> Result<(Vec<f64>, f32)> {
-    let mut seconds = Vec::new();
+    let (mut seconds, mut loss) = (Vec::new(), f32::NAN);
     let mut ended = Instant::now();
-    let mut loss = f32::NAN;
-    for step in 0..=options.warm_up + options.steps {
-        if step < options.warm_up + options.steps {
+    let all = options.warm_up + options.steps;
+    let late = u64::from(worker.device().backend() == Backend::Cuda);
+    for step in 0..all + late {
+        if step == options.warm_up {
+            worker.phases.restart();
+        }
+        if step < all {
             worker.step(step)?;
         }
-        let Some(before) = step.checked_sub(1) else { continue };
-        loss = worker.scalars(before)?.loss;
+        let Some(over) = step.checked_sub(late) else { continue };
+        loss = worker.scalars(over)?.loss;
         let now = std::mem::replace(&mut ended, Instant::now()).elapsed().as_secs_f64();
-        if before >= options.warm_up {
+        if over >= options.warm_up {
             seconds.push(now);
         }
     }
@@ -196,21 +208,19 @@ fn rates(device: &Device) -> Result<Rates> {
         accumulate: false,
         epilogue: device::Epilogue::None,
     };
-    let median = |run: &dyn Fn() -> Result<()>| -> Result<f64> {
+    let timed = |run: &dyn Fn() -> Result<()>| -> Result<f64> {
         run()?;
         device.begin_profile();
         (0..ROUNDS).try_for_each(|_| run())?;
-        let mut times: Vec<_> =
-            device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect();
-        times.sort_by(f64::total_cmp);
-        Ok(times.get(times.len() / 2).copied().unwrap_or(f64::NAN) / 1e3)
+        let times: Vec<_> = device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect();
+        Ok(median(&times) / 1e3)
     };
-    let product_seconds = median(&|| Ok(device.matmul(&product)?))?;
+    let product_seconds = timed(&|| Ok(device.matmul(&product)?))?;
     let (from, to) = (
         Tensor::zeros(device, [COPIED], DType::F32, request)?,
         Tensor::empty(device, [COPIED], DType::F32, request)?,
     );
-    let copy_seconds = median(&|| Ok(to.copy_from(&from)?))?;
+    let copy_seconds = timed(&|| Ok(to.copy_from(&from)?))?;
     Ok(Rates {
         flops_per_second: 2.0 * (SIDE as f64).powi(3) / product_seconds,
         bytes_per_second: 2.0 * from.bytes() as f64 / copy_seconds,

@@ -1,51 +1,113 @@
 //! The identity of a set of weights.
 
-use optim::Optimizer;
+use device::{DType, Element};
+use half::bf16;
 use sha2::{Digest, Sha256};
+use tensor::Tensor;
 
-use crate::error::Result;
+use crate::error::{Result, TrainError};
+use crate::state::{self, Array};
+use crate::worker::Worker;
 
 /// Elements copied to the host at a time.
 const PIECE: usize = 1 << 18;
 
 /// SHA-256 in hexadecimal over the parameters sorted by the bytes of their names: of each its name in UTF-8, then its
-/// f32 master weights, little-endian. Copies to the host in pieces and allocates nothing on the device.
-pub(crate) fn weights_sha256(optimizer: &Optimizer) -> Result<String> {
-    let mut sorted: Vec<_> = optimizer.slots().iter().zip(optimizer.states()).collect();
-    sorted.sort_by(|a, b| a.0.name.as_bytes().cmp(b.0.name.as_bytes()));
-    let mut digest = Sha256::new();
-    let mut values = Vec::new();
-    for (slot, state) in sorted {
-        digest.update(slot.name.as_bytes());
-        let elements = state.master.elements();
-        for start in (0..elements).step_by(PIECE) {
-            let len = PIECE.min(elements - start);
-            values.resize(len, 0.0_f32);
-            let piece = state.master.view(start, [len])?;
-            piece.device().copy_to_host(piece.region(), &mut values)?;
-            values.iter().for_each(|value| digest.update(value.to_le_bytes()));
+/// f32 master weights, little-endian. All ranks call it and have the answer. Copies to the host in pieces and allocates
+/// nothing on the device.
+///
+/// Errors: the first rank that does not have the weights of rank 0.
+pub(crate) fn agreed_hash(worker: &mut Worker) -> Result<String> {
+    let masters = state::masters(worker);
+    if !masters.iter().any(Array::is_divided) {
+        let masters = masters.iter().filter_map(|array| Some((array.name.as_str(), array.whole()?)));
+        let own = weights_sha256(masters)?;
+        return same_on_all(worker, &own).map(|()| own);
+    }
+    // Nobody has all masters; but all have the weights that follow from them.
+    let in_use = worker.model.parameters().list().iter().map(|p| (p.name.as_str(), &p.tensor));
+    let in_use = weights_sha256(in_use)?;
+    same_on_all(worker, &in_use)?;
+    let mut text = divided_sha256(worker, masters)?.into_bytes();
+    worker.communicator.control.broadcast(0, &mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn same_on_all(worker: &mut Worker, own: &str) -> Result<()> {
+    let all = worker.communicator.control.all_gather(own.as_bytes())?;
+    match all.iter().position(|other| *other != all[0]) {
+        None => Ok(()),
+        Some(rank) => {
+            let reason = "its weights are not those of rank 0 after training".to_owned();
+            Err(TrainError::Rank { rank, reason })
         }
     }
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Result<String> {
+    let mut sorted: Vec<_> = weights.collect();
+    sorted.sort_by_key(|(name, _)| name.as_bytes());
+    let mut digest = Sha256::new();
+    for (name, tensor) in sorted {
+        digest.update(name.as_bytes());
+        match tensor.dtype() {
+            DType::Bf16 => feed(&mut digest, tensor, |value: bf16| value.to_le_bytes())?,
+            _ => feed(&mut digest, tensor, f32::to_le_bytes)?,
+        }
+    }
+    Ok(hexadecimal(digest))
+}
+
+fn feed<T: Element, const N: usize>(
+    digest: &mut Sha256,
+    tensor: &Tensor,
+    bytes: fn(T) -> [u8; N],
+) -> Result<()> {
+    let elements = tensor.elements();
+    let mut values = Vec::new();
+    for start in (0..elements).step_by(PIECE) {
+        let len = PIECE.min(elements - start);
+        values.resize(len, T::zeroed());
+        let piece = tensor.view(start, [len])?;
+        piece.device().copy_to_host(piece.region(), &mut values)?;
+        values.iter().for_each(|value| digest.update(bytes(*value)));
+    }
+    Ok(())
+}
+
+/// The hash of masters that all ranks have parts of; on rank 0, a parameter at a time.
+fn divided_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
+    masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+    let mut digest = Sha256::new();
+    let mut values = Vec::new();
+    for array in masters {
+        let elements = if worker.grid.rank() == 0 { array.shape.elements() } else { 0 };
+        values.resize(elements, 0.0);
+        array.bring(worker, &mut values)?;
+        digest.update(array.name.as_bytes());
+        values.iter().for_each(|value: &f32| digest.update(value.to_le_bytes()));
+    }
+    Ok(hexadecimal(digest))
+}
+
+fn hexadecimal(digest: Sha256) -> String {
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use device::{Category, Device, DeviceOptions};
-    use optim::{Kind, Optimizer, Slot};
     use tensor::Tensor;
 
     #[test]
     fn names_in_the_order_of_their_bytes_each_with_its_values() {
         let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-        let slot = |name: &str, values: &[f32]| {
-            let weight = Tensor::from_host(&device, values, [values.len()], Category::Parameter).unwrap();
-            Slot { name: name.to_owned(), weight, decay: false }
-        };
-        let slots = [slot("é", &[-1.0]), slot("a", &[0.5, 1.5, 2.5])];
-        let optimizer = Optimizer::new(&device, &slots, Kind::Sgd { momentum: 0.0 }, 0.0).unwrap();
+        let tensor =
+            |values: &[f32]| Tensor::from_host(&device, values, [values.len()], Category::Parameter).unwrap();
+        let (second, first) = (tensor(&[-1.0]), tensor(&[0.5, 1.5, 2.5]));
         // sha256 of "a", 0.5, 1.5, 2.5, "é", -1, as Python's hashlib and struct give it.
         let expected = "e4802aa3a0ea12851d885f660946bd5f7924bdc37ad6ac417ec069b7b960721d";
-        assert_eq!(super::weights_sha256(&optimizer).unwrap(), expected);
+        let weights = [("é", &second), ("a", &first)];
+        assert_eq!(super::weights_sha256(weights.into_iter()).unwrap(), expected);
     }
 }

@@ -10,7 +10,7 @@ use collective::{Communicator, threads};
 use telemetry::RankStatistics;
 use telemetry::log::Log;
 use telemetry::run_files::Summary;
-use telemetry::table::{device_table, memory_table};
+use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{bytes, grouped};
 
 use crate::config::RunConfig;
@@ -224,6 +224,7 @@ impl fmt::Display for TrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", memory_table(&self.ranks))?;
         write!(f, "{}", device_table(&self.ranks))?;
+        write!(f, "{}", phase_table(&self.ranks))?;
         match self.unplanned.as_slice() {
             [] => writeln!(f, "Every rank used what was planned, to the byte.")?,
             ranks => writeln!(f, "Not as planned: ranks {ranks:?}.")?,

@@ -21,6 +21,7 @@ mod failure;
 mod hash;
 mod interrupt;
 mod launch;
+mod phases;
 mod placement;
 mod plan;
 mod resume;
@@ -29,15 +30,19 @@ mod run_directory;
 mod sample;
 mod session;
 mod startup;
+mod state;
 mod status;
 mod step;
 mod views;
 mod worker;
 
-pub use bench::{BenchOptions, FamilyTime, Rates, StepMeasure, bench_step};
+pub use bench::{
+    BenchOptions, FamilyTime, Rates, ScalingCase, StepMeasure, bench_scaling, bench_scaling_as, bench_step,
+};
 pub use error::{Result, TrainError};
 pub use interrupt::Interrupt;
 pub use launch::{RunOptions, TrainReport, train, train_as};
+pub use phases::{PhaseSink, Phases};
 pub use placement::{DeviceChoice, Gpus, Placement};
 pub use plan::{Plan, plan};
 pub use sample::{SampleOptions, sample};

@@ -61,8 +61,7 @@ pub struct Gpus {
 impl Placement {
     /// GPU `ordinal` for one rank. Errors: why there is none.
     pub fn one_gpu(ordinal: usize) -> Result<Self> {
-        let description = cuda::describe(ordinal).map_err(|error| TrainError::Refused(error.to_string()))?;
-        Ok(Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![ordinal], description }))
+        Ok(Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![ordinal], description: describe(ordinal)? }))
     }
 
     /// The device of `rank`. Errors: settings that the allocator refuses, a GPU that does not start.
@@ -141,41 +140,119 @@ impl Placed {
                 TrainError::Refused(format!("--device cuda: {why}; --device cpu trains on the host"))
             })?,
         };
-        let asked = startup.is_in_job() || ranks.is_some();
-        on_gpus(&found, choice, config, asked)
+        let (local_rank, local_size) = startup.local();
+        let asked = Asked {
+            world_size: config.world_size(),
+            job: startup.is_in_job().then_some((local_rank, local_size)),
+            threads: ranks.is_some(),
+        };
+        let there = There {
+            gpus: found.len(),
+            shown_by_launcher: std::env::var_os("CUDA_VISIBLE_DEVICES").is_some(),
+            nccl: collective::nccl::is_there(),
+        };
+        on_gpus(&found, config, startup.rank(), choose(&asked, &there)?)
     }
 }
 
-fn on_gpus(found: &[Found], choice: DeviceChoice, config: &mut RunConfig, asked: bool) -> Result<Placed> {
-    let world_size = config.world_size();
-    if asked && world_size > 1 {
-        if choice == DeviceChoice::Auto {
-            let reason = format!("the CPU: {world_size} ranks on GPUs are not built yet");
-            return Ok(Placed { placement: Placement::Cpu, reason });
+/// Who wants how many GPUs.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    world_size: usize,
+    /// In a job: this rank's number among those of its host, and how many those are.
+    job: Option<(usize, usize)>,
+    /// Whether the number of ranks was asked for on the command line.
+    threads: bool,
+}
+
+/// What there is on this host.
+#[derive(Clone, Copy, Debug)]
+struct There {
+    gpus: usize,
+    /// Whether somebody chose the GPUs that this process sees.
+    shown_by_launcher: bool,
+    nccl: bool,
+}
+
+/// The GPUs of this process's ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Choice {
+    /// One for each.
+    Each(Vec<usize>),
+    /// One rank does the work of all; why.
+    One(&'static str),
+}
+
+fn choose(asked: &Asked, there: &There) -> Result<Choice> {
+    let world_size = asked.world_size;
+    if world_size == 1 {
+        return Ok(Choice::Each(vec![0]));
+    }
+    let without_nccl = || {
+        let text = format!("{world_size} ranks on GPUs need NCCL, and libnccl.so cannot be opened");
+        TrainError::Refused(text)
+    };
+    match asked.job {
+        Some(_) if !there.nccl => Err(without_nccl()),
+        // A launcher that shows each process its own GPU, as Slurm's --gpus-per-task does.
+        Some((_, local_size)) if there.gpus == 1 && local_size > 1 && there.shown_by_launcher => {
+            Ok(Choice::Each(vec![0]))
         }
-        let text = format!("--device cuda: {world_size} ranks on GPUs are not built yet");
-        return Err(TrainError::Refused(text));
+        Some((_, local_size)) if local_size > there.gpus => Err(TrainError::Refused(format!(
+            "there are {local_size} ranks on this host and {} GPUs: one rank runs on one GPU",
+            there.gpus
+        ))),
+        Some((local_rank, _)) => Ok(Choice::Each(vec![local_rank])),
+        None if world_size <= there.gpus && there.nccl => Ok(Choice::Each((0..world_size).collect())),
+        None if asked.threads && world_size <= there.gpus => Err(without_nccl()),
+        None if asked.threads => Err(TrainError::Refused(format!(
+            "--ranks {world_size}: there are {} GPUs, and one rank runs on one GPU",
+            there.gpus
+        ))),
+        None if world_size <= there.gpus => Ok(Choice::One("without NCCL (libnccl.so cannot be opened), ")),
+        None => Ok(Choice::One("")),
     }
-    let placement = Placement::one_gpu(0)?;
-    let name = found.first().map_or("", |found| found.name.as_str());
-    let mut reason = format!("GPU 0 of {}, {name}", found.len());
-    if world_size > 1 {
-        (config.parallel.data, config.parallel.pipeline) = (1, 1);
-        reason += &format!(
-            ": one rank does the work of the {world_size} that are configured, in {} lanes and so with the same bits",
-            config.parallel.lanes
-        );
+}
+
+fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<Placed> {
+    let (world_size, all) = (config.world_size(), found.len());
+    let name = |ordinal: usize| found.get(ordinal).map_or("", |found| found.name.as_str());
+    let (ordinals, reason) = match choice {
+        Choice::Each(ordinals) if ordinals.len() == 1 => {
+            let reason = format!("GPU {} of {all}, {}", ordinals[0], name(ordinals[0]));
+            (ordinals, reason)
+        }
+        Choice::Each(ordinals) => {
+            let reason = format!("{} of {all} GPUs, {}", ordinals.len(), name(0));
+            (ordinals, reason)
+        }
+        Choice::One(why) => {
+            (config.parallel.data, config.parallel.pipeline) = (1, 1);
+            let reason = format!(
+                "GPU 0 of {all}, {}: {why}one rank does the work of the {world_size} that are configured, in {} lanes and so \
+                 with the same bits",
+                name(0),
+                config.parallel.lanes
+            );
+            (vec![0], reason)
+        }
+    };
+    let first = ordinals.first().copied().unwrap_or(0);
+    let mut description = describe(first)?;
+    if config.world_size() > 1 {
+        description.libraries += &format!(", NCCL {}", collective::nccl::version().unwrap_or_default());
     }
-    Ok(Placed { placement, reason })
+    let first_rank = if ordinals.len() == 1 && config.world_size() > 1 { rank } else { 0 };
+    Ok(Placed { placement: Placement::Cuda(Gpus { first_rank, ordinals, description }), reason })
+}
+
+fn describe(ordinal: usize) -> Result<Description> {
+    cuda::describe(ordinal).map_err(|error| TrainError::Refused(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found(count: usize) -> Vec<Found> {
-        (0..count).map(|ordinal| Found { ordinal, name: "some GPU".to_owned() }).collect()
-    }
 
     #[test]
     fn names_of_devices() {
@@ -191,9 +268,39 @@ mod tests {
     }
 
     #[test]
-    fn more_ranks_than_gpus_that_somebody_asked_for_are_refused() {
-        let mut config = RunConfig::quickstart(&[]).unwrap();
-        let error = on_gpus(&found(1), DeviceChoice::Cuda, &mut config, true).unwrap_err();
-        assert_eq!(error.exit_status(), 2);
+    fn every_rank_has_a_gpu_or_one_rank_does_all_or_it_is_refused() {
+        let there = |gpus: usize| There { gpus, shown_by_launcher: false, nccl: true };
+        let alone = |world_size: usize, threads: bool| Asked { world_size, job: None, threads };
+        let job =
+            |world_size: usize, local: (usize, usize)| Asked { world_size, job: Some(local), threads: false };
+        let each = |ordinals: &[usize]| Some(Choice::Each(ordinals.to_vec()));
+        let shown = There { shown_by_launcher: true, ..there(1) };
+        let without = There { nccl: false, ..there(4) };
+        for (asked, there, expected, said) in [
+            (alone(1, false), there(1), each(&[0]), ""),
+            (alone(4, false), there(4), each(&[0, 1, 2, 3]), ""),
+            (alone(2, true), there(4), each(&[0, 1]), ""),
+            (alone(4, false), there(2), Some(Choice::One("")), ""),
+            (alone(4, true), there(2), None, "--ranks 4: there are 2 GPUs"),
+            (alone(4, true), without, None, "libnccl.so"),
+            (job(4, (2, 4)), there(4), each(&[2]), ""),
+            // Two hosts with four ranks each: the second host's ranks begin again at GPU 0.
+            (job(8, (0, 4)), there(4), each(&[0]), ""),
+            (job(8, (3, 8)), there(4), None, "8 ranks on this host and 4 GPUs"),
+            (job(4, (3, 4)), shown, each(&[0]), ""),
+            (job(4, (3, 4)), there(1), None, "4 ranks on this host and 1 GPUs"),
+            (job(2, (0, 2)), without, None, "libnccl.so"),
+            (job(1, (0, 1)), without, each(&[0]), ""),
+        ] {
+            match choose(&asked, &there) {
+                Ok(choice) => assert_eq!(Some(choice), expected, "{asked:?} {there:?}"),
+                Err(error) => {
+                    assert!(expected.is_none() && error.to_string().contains(said), "{asked:?}: {error}");
+                    assert_eq!(error.exit_status(), 2);
+                }
+            }
+        }
+        let one = choose(&alone(2, false), &There { nccl: false, ..there(2) }).unwrap();
+        assert!(matches!(one, Choice::One(why) if why.contains("NCCL")));
     }
 }

@@ -1,14 +1,16 @@
 //! What a rank will use, found by running it on Meta: the real worker with nothing behind it.
 
 use collective::Communicator;
-use device::Device;
+use device::{Device, DeviceOptions};
 use memory::Statistics;
 use parallel::RankGrid;
+use parallel::data::{BucketLayout, Shards};
 use telemetry::{RankStatistics, Statistic};
 
+use crate::build;
 use crate::error::{Result, TrainError};
 use crate::session::Calendar;
-use crate::worker::{Setup, Worker};
+use crate::worker::{Setup, Worker, bucket_bytes};
 
 /// What one rank will use, to the byte.
 #[derive(Clone, Debug)]
@@ -96,8 +98,9 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
 pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
     let mut plans: Vec<Plan> = Vec::new();
     let mut roles: Vec<Role> = Vec::new();
+    let shards = shards(setup)?;
     for rank in 0..setup.config.world_size() {
-        let role = Role::of(setup, rank)?;
+        let role = Role::of(setup, shards.as_ref(), rank)?;
         let known =
             roles.iter().position(|other| *other == role).map(|index| plans[index].statistics.clone());
         let statistics = match known {
@@ -115,16 +118,33 @@ pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
 struct Role {
     stage: usize,
     validations: u64,
+    /// Elements of its pieces, where ranks keep different ones.
+    pieces: Vec<usize>,
 }
 
 impl Role {
-    fn of(setup: &Setup, rank: usize) -> Result<Self> {
+    fn of(setup: &Setup, shards: Option<&Shards>, rank: usize) -> Result<Self> {
         let parallel = &setup.config.parallel;
         let grid = RankGrid::new(parallel.data, parallel.pipeline, rank)?;
         let count = setup.config.train.validation_micro_batches;
         let before = count.saturating_sub(grid.data_rank() as u64);
-        Ok(Role { stage: grid.stage(), validations: before.div_ceil(grid.data() as u64) })
+        let validations = before.div_ceil(grid.data() as u64);
+        let pieces = shards.map_or(&[][..], |shards| &shards.by_rank()[grid.data_rank()]);
+        let pieces = pieces.iter().map(|piece| piece.elements.len()).collect();
+        Ok(Role { stage: grid.stage(), validations, pieces })
     }
+}
+
+/// Who keeps what of the optimizer's state; none where everyone keeps all.
+fn shards(setup: &Setup) -> Result<Option<Shards>> {
+    let (config, ranks) = (&setup.config, setup.config.parallel.data);
+    if !config.parallel.shard_optimizer || ranks == 1 {
+        return Ok(None);
+    }
+    let device = Device::meta(0, setup.placement.description(), &DeviceOptions::default())?;
+    let model = build::model(config, &device, build::compute_dtype(config))?;
+    let layout = BucketLayout::of(model.parameters(), bucket_bytes(config), ranks);
+    Ok(Some(Shards::divided(model.parameters(), &layout, ranks, 0)))
 }
 
 /// Turns running out of memory in the dry run into a refusal that says how much the run needs.

@@ -8,10 +8,10 @@ use telemetry::run_files::{MetricsWriter, StepMetrics};
 use telemetry::{Progress, RankStatistics, Sources, host_name};
 
 use crate::build;
-use crate::checkpoint::{CheckpointError, Saver};
+use crate::checkpoint::{self, CheckpointError, Saver};
 use crate::error::{Result, TrainError};
 use crate::failure;
-use crate::hash::weights_sha256;
+use crate::hash::agreed_hash;
 use crate::launch::RunOptions;
 use crate::placement::Placement;
 use crate::resume;
@@ -56,7 +56,14 @@ pub(crate) fn run_rank(
     let device = setup.device(rank)?;
     let outcome = Worker::on(device.clone(), setup, communicator).and_then(|mut worker| {
         worker.status = status.clone();
-        train_rank(worker, options, directory)
+        // The data plane may be another one now.
+        status.observe(&mut worker.communicator);
+        let outcome = train_rank(&mut worker, options, directory);
+        if let Err(error) = &outcome {
+            // Before the connections go, so that no other rank waits for this one.
+            worker.communicator.control.fail(&failure::sentence(error));
+        }
+        outcome
     });
     status.end(if outcome.is_ok() { State::Done } else { State::Failed });
     outcome.map_err(|error| match error.is_out_of_memory() {
@@ -80,35 +87,35 @@ pub(crate) fn prepare_kernels(setup: &Setup) -> Result<()> {
     device::cuda::prepare_kernels(first, &progress).map_err(|error| TrainError::Refused(error.to_string()))
 }
 
-fn train_rank(mut worker: Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {
+fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {
     let setup = worker.setup.clone();
     let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.model().parameters().elements(), worker.device());
-    resume::begin(&mut worker, options.resume)?;
+    resume::begin(worker, options.resume)?;
     let mut saver = None;
     let course = match rank {
         0 => {
             let mut reporter = Reporter::new(setup, options, directory)?;
-            let course = session::run(&mut worker, &options.interrupt, &mut reporter)?;
+            let course = session::run(worker, &options.interrupt, &mut reporter)?;
             saver = reporter.saver.take();
             course
         }
-        _ => session::run(&mut worker, &options.interrupt, &mut Silent)?,
+        _ => session::run(worker, &options.interrupt, &mut Silent)?,
     };
     if setup.config.memory.history > 0 && !worker.device().is_meta() {
-        views::write(&worker, directory.path())?;
+        views::write(worker, directory.path())?;
     }
-    let own = statistics(&worker)?;
+    let own = statistics(worker)?;
     let ranks = telemetry::gather(&mut *worker.communicator.control, &own)?.unwrap_or_default();
-    let weights_sha256 = agreed_hash(&mut worker)?;
-    let text = setup.dataset.text.as_deref().filter(|_| rank == 0 && !worker.device().is_meta());
-    let sample = sample_of_run(&setup.config, text, &worker.optimizer, SAMPLE_TOKENS)?;
+    let weights_sha256 = agreed_hash(worker)?;
+    let sample = sample_of_run(worker, SAMPLE_TOKENS)?;
     let unsaved = saver.and_then(|mut saver| saver.finish().err());
     Ok(Outcome { course, ranks, weights_sha256, sample, unsaved })
 }
 
 /// The rank's counters now.
-fn statistics(worker: &Worker) -> Result<RankStatistics> {
+pub(crate) fn statistics(worker: &mut Worker) -> Result<RankStatistics> {
+    let phases = worker.phases.times()?;
     let traffic = worker.communicator.data.traffic();
     let driver = worker.account.close(worker.device())?;
     Ok(worker.device().with_allocator(|allocator| {
@@ -118,23 +125,11 @@ fn statistics(worker: &Worker) -> Result<RankStatistics> {
             at_peak: allocator.peak_category_bytes(),
             traffic,
             driver,
+            phases,
         };
         let device = &worker.device().description().name;
         RankStatistics::take(worker.grid().rank(), &host_name(), device, &sources)
     }))
-}
-
-/// The hash of the weights, which all ranks must have alike. Errors: the first rank that has others.
-fn agreed_hash(worker: &mut Worker) -> Result<String> {
-    let own = weights_sha256(&worker.optimizer)?;
-    let all = worker.communicator.control.all_gather(own.as_bytes())?;
-    match all.iter().position(|other| *other != all[0]) {
-        None => Ok(own),
-        Some(rank) => Err(TrainError::Rank {
-            rank,
-            reason: "its weights are not those of rank 0 after training".to_owned(),
-        }),
-    }
 }
 
 /// Rank 0's observer: progress for whoever watches, a line of `metrics.jsonl` for every step.
@@ -189,7 +184,7 @@ impl Observer for Reporter {
         Ok(())
     }
 
-    fn save(&mut self, worker: &Worker, course: &Course) -> Result<()> {
+    fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
         let Some(saver) = &mut self.saver else { return Ok(()) };
         saver.save(worker, course)
     }
@@ -210,7 +205,7 @@ impl Observer for Silent {
         Ok(())
     }
 
-    fn save(&mut self, _: &Worker, _: &Course) -> Result<()> {
-        Ok(())
+    fn save(&mut self, worker: &mut Worker, _: &Course) -> Result<()> {
+        checkpoint::contribute(worker)
     }
 }

@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 use autograd::Tape;
-use data::{MicroBatch, Source, TextSource, Tokenizer};
+use data::{MicroBatch, Source, Tokenizer};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::{Input, Model};
-use optim::Optimizer;
 use tensor::Tensor;
 
 use crate::build;
 use crate::checkpoint::{self, CheckpointError};
 use crate::config::{self, DataKind, RunConfig};
 use crate::error::{Result, TrainError};
+use crate::state;
+use crate::worker::Worker;
 
 /// Tokens of the held-out text that the sample at the end of a run starts from.
 const PROMPT: usize = 24;
@@ -95,17 +96,26 @@ fn prompt_tokens(prompt: &str, tokenizer: Tokenizer, vocabulary: usize) -> Resul
 }
 
 /// Continues the opening of the held-out text by `count` tokens: (prompt, continuation). `None` for a model or data
-/// without text. Tokens are drawn from Philox keyed by the run's seed, so a model always says the same.
-pub(crate) fn sample_of_run(
-    config: &RunConfig,
-    text: Option<&TextSource>,
-    trained: &Optimizer,
-    count: usize,
-) -> Result<Option<(String, String)>> {
-    let (Some(text), config::Model::Gpt(gpt)) = (text, &config.model) else { return Ok(None) };
-    let mut sampler = Sampler::new(config, gpt.context, text.tokenizer())?;
-    for (copy, state) in sampler.model.parameters().list().iter().zip(trained.states()) {
-        copy.tensor.set(&state.master.to_vec::<f32>()?)?;
+/// without text, and on ranks other than 0, which bring in what they keep of the weights. Tokens are drawn from Philox
+/// keyed by the run's seed, so a model always says the same.
+pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<(String, String)>> {
+    let setup = worker.setup.clone();
+    let (Some(text), config::Model::Gpt(gpt)) = (&setup.dataset.text, &setup.config.model) else {
+        return Ok(None);
+    };
+    if worker.device.is_meta() {
+        return Ok(None);
+    }
+    let trained = state::masters(worker);
+    if worker.grid.rank() != 0 {
+        trained.iter().try_for_each(|array| array.bring(worker, &mut []))?;
+        return Ok(None);
+    }
+    let mut sampler = Sampler::new(&setup.config, gpt.context, text.tokenizer())?;
+    for (copy, array) in sampler.model.parameters().list().iter().zip(&trained) {
+        let mut values = vec![0.0; array.shape.elements()];
+        array.bring(worker, &mut values)?;
+        copy.tensor.set(&values)?;
     }
     let mut batch = MicroBatch::default();
     text.validation(0, &mut batch)?;

@@ -55,8 +55,8 @@ pub(crate) struct StepReport {
 pub(crate) trait Observer {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
 
-    /// Takes a checkpoint of what there is after the steps of `course`.
-    fn save(&mut self, worker: &Worker, course: &Course) -> Result<()>;
+    /// Takes a checkpoint of what there is after the steps of `course`, or this rank's part in one.
+    fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()>;
 }
 
 /// What the loop leaves.

@@ -48,6 +48,11 @@ impl Startup {
         self.job.as_ref().map_or(0, Job::rank)
     }
 
+    /// Its number among the ranks of its host, and how many those are.
+    pub(crate) fn local(&self) -> (usize, usize) {
+        self.job.as_ref().map_or((0, 1), Job::local)
+    }
+
     /// Whether it is a rank of a job.
     #[must_use]
     pub fn is_in_job(&self) -> bool {

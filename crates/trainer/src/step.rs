@@ -2,6 +2,8 @@
 
 use autograd::Tape;
 use nn::Input;
+use parallel::data::{gather_sums, gather_weights};
+use telemetry::Phase;
 
 use crate::error::{Result, TrainError};
 use crate::worker::Worker;
@@ -21,41 +23,66 @@ impl Worker {
     pub fn step(&mut self, step: u64) -> Result<()> {
         self.status.step(step, || self.device.statistics());
         self.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
+        self.phases.begin()?;
         let count = self.setup.config.train.micro_batches;
-        for micro_batch in self.grid.micro_batches(count) {
+        let own = self.grid.micro_batches(count);
+        for micro_batch in own.clone() {
+            let reduces = self.grid.data() > 1 && micro_batch + 1 == own.end;
             let micro_batch = micro_batch as u64;
             let number = step * count as u64 + micro_batch;
-            self.micro_batch(number).map_err(|source| TrainError::Step {
+            self.micro_batch(number, reduces).map_err(|source| TrainError::Step {
                 step,
                 micro_batch,
                 source: Box::new(source),
             })?;
         }
         self.update(step)?;
+        self.phases.end()?;
         self.account.after_step(&self.device)
     }
 
-    /// Forward and backward of training micro-batch `number`, counted over all steps and ranks.
-    fn micro_batch(&mut self, number: u64) -> Result<()> {
+    /// Forward and backward of training micro-batch `number`, counted over all steps and ranks; `reduces` says whether its
+    /// gradients complete the rank's, and go to the other ranks.
+    fn micro_batch(&mut self, number: u64, reduces: bool) -> Result<()> {
+        self.phases.enter(Phase::Inputs)?;
         let scale = 1.0 / self.setup.config.train.micro_batches as f32;
         self.setup.dataset.source.train(number, &mut self.batch)?;
         let (inputs, targets) = self.upload()?;
+        self.phases.enter(Phase::Forward)?;
         let tape = Tape::recording(&self.device);
         let prediction = self.model.forward(&tape, Input::Batch(inputs))?;
         let loss = self.model.loss(&tape, prediction, &targets, scale)?;
         drop(targets);
         let value = loss.tensor().clone();
-        tape.backward(loss, &mut self.reduction.sink(&mut *self.communicator.data))?;
+        self.phases.enter(Phase::Backward)?;
+        let sink = self.reduction.sink(&mut *self.communicator.data);
+        tape.backward(loss, &mut self.phases.sink(sink, reduces))?;
         self.reduction.add_loss(&value)?;
         Ok(())
     }
 
-    /// Completes the reduction and updates the parameters.
+    /// Completes the reduction and updates the parameters: each rank its own pieces, where they are divided.
     fn update(&mut self, step: u64) -> Result<()> {
-        self.reduction.finish(&mut *self.communicator.data)?;
-        let gradients = self.reduction.gradients();
-        self.norm.measure(gradients)?;
+        let plane = &mut *self.communicator.data;
+        self.phases.enter(Phase::Reduce)?;
+        self.reduction.finish(plane)?;
+        self.phases.enter(Phase::Update)?;
+        let (gradients, shards) = (self.reduction.gradients(), self.reduction.shards());
+        if shards.is_divided() {
+            let sums = self.norm.measure_parts(gradients)?;
+            self.phases.enter(Phase::Reduce)?;
+            gather_sums(plane, sums)?;
+            self.phases.enter(Phase::Update)?;
+            self.norm.finish()?;
+        } else {
+            self.norm.measure(gradients)?;
+        }
         self.optimizer.step(gradients, self.schedule.rate(step), Some(&self.norm))?;
+        if shards.is_divided() {
+            self.phases.enter(Phase::Reduce)?;
+            gather_weights(plane, shards, self.model.parameters())?;
+            self.phases.enter(Phase::Update)?;
+        }
         let scalars = &self.scalars[(step % 2) as usize];
         scalars.view(0, [1])?.copy_from(&self.reduction.loss()?)?;
         scalars.view(1, [1])?.copy_from(&self.norm.result().view(0, [1])?)?;

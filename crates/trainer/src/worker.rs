@@ -1,21 +1,23 @@
 //! One rank: its device, its model, its buffers, and what it does in a step.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use collective::Communicator;
 use data::{HostArray, HostData, MicroBatch};
 use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
 use half::bf16;
-use nn::{Model, ParameterId};
+use nn::{Model, ParameterId, Parameters};
 use optim::{GradientNorm, Optimizer, Schedule, Slot};
 use parallel::RankGrid;
-use parallel::data::{GradientReduction, Lanes, ReductionOptions};
+use parallel::data::{GradientReduction, Lanes, Reduction, ReductionOptions, Shards};
 use tensor::Tensor;
 
 use crate::account::Account;
 use crate::build::{self, Dataset};
-use crate::config::{Compute, RunConfig};
+use crate::config::{self, Compute, RunConfig};
 use crate::error::{Result, TrainError};
+use crate::phases::Phases;
 use crate::placement::Placement;
 use crate::resume::ResumePoint;
 use crate::status::Status;
@@ -124,6 +126,8 @@ pub struct Worker {
     pub(crate) reading: [Option<HostCopy<f32>>; 2],
     /// What the driver says is used.
     pub(crate) account: Account,
+    /// What the phases of a step take.
+    pub(crate) phases: Phases,
     /// Says to others where this rank is.
     pub(crate) status: Status,
 }
@@ -147,26 +151,25 @@ impl Worker {
                 grid.world_size()
             )));
         }
+        let communicator = connect(communicator, &device, config)?;
         let events = if device.is_meta() { 0 } else { config.memory.history };
         device.with_allocator(|allocator| {
             allocator.record_history(usize::try_from(events).unwrap_or(usize::MAX))
         });
         let model = build::model(config, &device, build::compute_dtype(config))?;
-        let lanes = Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?;
-        let bucket_bytes = usize::try_from(parallel.bucket_bytes).unwrap_or(usize::MAX);
-        let options = ReductionOptions { lanes, data: parallel.data, bucket_bytes };
+        let options = ReductionOptions {
+            lanes: Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?,
+            data: parallel.data,
+            rank: grid.data_rank(),
+            bucket_bytes: bucket_bytes(config),
+            reduction: match parallel.reduction {
+                config::Reduction::Tree => Reduction::Tree,
+                config::Reduction::Library => Reduction::Library,
+            },
+            sharded: parallel.shard_optimizer,
+        };
         let reduction = GradientReduction::new(&device, model.parameters(), options)?;
-        let slot =
-            |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
-        let slots: Vec<_> = model.parameters().list().iter().map(slot).collect();
-        let (kind, weight_decay) = build::optimizer_kind(config);
-        let optimizer = Optimizer::new(&device, &slots, kind, weight_decay)?;
-        for (index, (slot, state)) in slots.iter().zip(optimizer.states()).enumerate() {
-            if !state.master.shares_storage(&slot.weight) {
-                model.parameters().fill_initial(ParameterId(index), &state.master)?;
-            }
-        }
-        let norm = GradientNorm::new(&device, &slots, config.optim.clip_norm as f32)?;
+        let (optimizer, norm) = optimizer(&device, config, model.parameters(), reduction.shards())?;
         let request = Request::new(Category::Other, "step_scalars");
         let scalars = [
             Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
@@ -175,6 +178,7 @@ impl Worker {
         Ok(Worker {
             setup: setup.clone(),
             grid,
+            phases: Phases::new(&device),
             device,
             communicator,
             model,
@@ -226,6 +230,58 @@ impl Worker {
             HostData::F32(values) => Tensor::from_host(&self.device, values, shape, Category::Input)?,
         })
     }
+}
+
+/// Connects GPUs for every pair of ranks and every collective, so that nothing is connected or loaded later, and notes what
+/// that takes of the device. Ranks on the host are connected already.
+fn connect(communicator: Communicator, device: &Device, config: &RunConfig) -> Result<Communicator> {
+    if !device.is_cuda_like() {
+        return Ok(communicator);
+    }
+    let timeout = Duration::from_secs(config.parallel.timeout_seconds);
+    let mut communicator = communicator.over_nccl(device, timeout)?;
+    let peers: Vec<_> = (0..communicator.world_size()).collect();
+    communicator.data.warm_up(&peers)?;
+    device.note_communicators()?;
+    Ok(communicator)
+}
+
+/// Bytes at which a bucket of gradients is closed.
+pub(crate) fn bucket_bytes(config: &RunConfig) -> usize {
+    usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
+}
+
+/// What updates this rank's pieces of the parameters, with their masters' initial values, and what clips their
+/// gradients.
+fn optimizer(
+    device: &Device,
+    config: &RunConfig,
+    parameters: &Parameters,
+    shards: &Shards,
+) -> Result<(Optimizer, GradientNorm)> {
+    let mut slots = Vec::new();
+    for piece in shards.own() {
+        let nn::Parameter { name, tensor, decay, .. } = &parameters.list()[piece.parameter];
+        slots.push(Slot { name: name.clone(), weight: piece.of(tensor)?, decay: *decay });
+    }
+    let (kind, weight_decay) = build::optimizer_kind(config);
+    let optimizer = Optimizer::new(device, &slots, kind, weight_decay)?;
+    for (piece, (slot, state)) in shards.own().iter().zip(slots.iter().zip(optimizer.states())) {
+        if !state.master.shares_storage(&slot.weight) {
+            let parameter = ParameterId(piece.parameter);
+            parameters.fill_initial(parameter, piece.elements.start, &state.master)?;
+        }
+    }
+    let max_norm = config.optim.clip_norm as f32;
+    let norm = if shards.is_divided() {
+        let sizes: Vec<_> = parameters.list().iter().map(|p| p.tensor.elements()).collect();
+        let parts: Vec<_> =
+            shards.own().iter().map(|piece| (piece.parameter, piece.elements.start)).collect();
+        GradientNorm::of_parts(device, &sizes, &parts, max_norm)?
+    } else {
+        GradientNorm::new(device, &slots, max_norm)?
+    };
+    Ok((optimizer, norm))
 }
 
 impl std::fmt::Debug for Worker {

@@ -11,7 +11,7 @@ use crate::error::{CollectiveError, Result};
 use crate::geometry::Shards;
 use crate::host::region::on_meta;
 use crate::host::{
-    Moved, Operand, Transfers, barrier, begin, broadcast_tree, check_gather, check_groups,
+    Moved, Operand, Transfers, barrier, begin, broadcast_tree, check_gather, check_groups, check_on_host,
     check_point_to_point, check_regions, check_root, check_sum, copy, my_group,
 };
 use crate::link::Link;
@@ -66,6 +66,11 @@ impl<L: Link> HostData<L> {
         (0..self.link.world_size()).filter(move |peer| *peer != rank)
     }
 
+    /// Alone, nothing is moved, and where regions lie does not matter.
+    fn check_movable(&self, at: Operand, regions: &[Region<'_>]) -> Result<()> {
+        if self.world_size() == 1 { Ok(()) } else { check_on_host(at, regions) }
+    }
+
     /// Compares the groups of a split with those that the other ranks gave.
     fn same_groups(&mut self, at: Operand, signature: Signature, groups: &[Vec<usize>]) -> Result<()> {
         let mine = format!("{groups:?}");
@@ -100,6 +105,7 @@ impl<L: Link> HostData<L> {
         self.observer.begins(call);
         let at = self.at(call);
         check_point_to_point(at, self.link.rank(), self.link.world_size(), sends, receives)?;
+        sends.iter().chain(receives).try_for_each(|(_, region)| check_on_host(at, &[*region]))?;
         let mut transfers = Transfers::new(call);
         let message = |count: &mut u64, region: &Region<'_>| {
             let call = Call { plane: Plane::Data, operation: Operation::Send, sequence: *count };
@@ -131,6 +137,7 @@ impl<L: Link> DataPlane for HostData<L> {
         let (signature, at) = self.next(Operation::AllReduce);
         let signature = signature.bytes(region.bytes).dtype(dtype);
         check_sum(at, dtype, &[region])?;
+        self.check_movable(at, &[region])?;
         begin(&mut self.link, &signature)?;
         let mut moved = Moved::default();
         if self.world_size() > 1 {
@@ -155,7 +162,13 @@ impl<L: Link> DataPlane for HostData<L> {
         let signature = signature.bytes(output.bytes).dtype(dtype);
         check_sum(at, dtype, &[input, output])?;
         check_gather(at, self.world_size(), output, input)?;
+        self.check_movable(at, &[input, output])?;
         begin(&mut self.link, &signature)?;
+        if self.world_size() == 1 {
+            copy(at, input, output)?;
+            self.record(Operation::ReduceScatter, Moved::default());
+            return Ok(());
+        }
         let shards = Shards::equal(output.bytes, self.world_size());
         let moved = self.reduce_shards(signature, dtype, input, shards, output)?;
         self.record(Operation::ReduceScatter, moved);
@@ -167,6 +180,7 @@ impl<L: Link> DataPlane for HostData<L> {
         let signature = signature.bytes(input.bytes);
         check_regions(at, 2, &[input, output])?;
         check_gather(at, self.world_size(), input, output)?;
+        self.check_movable(at, &[input, output])?;
         begin(&mut self.link, &signature)?;
         let shards = Shards::equal(input.bytes, self.world_size());
         copy(at, input, output.part(shards.range(self.rank()).start, input.bytes))?;
@@ -180,6 +194,7 @@ impl<L: Link> DataPlane for HostData<L> {
         let signature = signature.bytes(region.bytes).root(root);
         check_root(at, self.world_size(), root)?;
         check_regions(at, 2, &[region])?;
+        self.check_movable(at, &[region])?;
         let call = begin(&mut self.link, &signature)?;
         let (parent, children) = broadcast_tree(self.rank(), self.world_size(), root);
         let piece = if on_meta(&region) { usize::MAX } else { PIECE_BYTES };

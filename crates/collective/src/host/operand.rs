@@ -1,6 +1,6 @@
 //! Checks of operands that hold on every transport, so that Meta, host and device refuse the same calls.
 
-use device::{DType, Region};
+use device::{Backend, DType, Region};
 
 use crate::call::Call;
 use crate::error::{CollectiveError, Result};
@@ -44,6 +44,17 @@ pub(crate) fn check_sum(at: Operand, dtype: DType, regions: &[Region<'_>]) -> Re
         return at.refuse(format!("there is no sum of {dtype}"));
     }
     check_regions(at, dtype.bytes(), regions)
+}
+
+/// No region is a GPU's: this transport reads and writes with the host's hands.
+pub(crate) fn check_on_host(at: Operand, regions: &[Region<'_>]) -> Result<()> {
+    if regions.iter().any(|region| region.buffer.backend() == Backend::Cuda) {
+        return at.refuse(
+            "regions of GPUs go over NCCL (Communicator::over_nccl), and this transport moves host memory"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// `whole` has `world_size` parts of the length of `part`.

@@ -4,7 +4,7 @@ use device::{Backend, Region};
 use half::bf16;
 
 use crate::error::{CollectiveError, Result};
-use crate::host::Operand;
+use crate::host::{Operand, check_on_host};
 use crate::piece::{Piece, Pool};
 
 /// Whether nothing stands behind a region.
@@ -39,6 +39,7 @@ pub(crate) fn copy(at: Operand, source: Region<'_>, target: Region<'_>) -> Resul
     if same || on_meta(&source) {
         return Ok(());
     }
+    check_on_host(at, &[source, target])?;
     let refused = |source| CollectiveError::device(at.rank, at.call)(source);
     let from = source.buffer.read::<bf16>(source.offset, source.bytes / 2).map_err(refused)?;
     let mut to = target.buffer.write::<bf16>(target.offset, target.bytes / 2).map_err(refused)?;

@@ -9,7 +9,7 @@ use crate::control::Watch;
 use crate::error::Failure;
 use crate::link::{Absent, Closed, Link, Message};
 use crate::mpi::raw::{Completed, Fault, Request};
-use crate::mpi::shared::Shared;
+use crate::mpi::shared::{ProcessPeers, Shared};
 use crate::mpi::wire::{HEADER_BYTES, Header, INLINE_BYTES};
 use crate::piece::{PIECE_BYTES, Pool};
 
@@ -239,8 +239,7 @@ impl Link for MpiLink {
     }
 
     fn watch(&self) -> Watch {
-        let world = Rc::clone(&self.world);
-        Watch::new(move || world.failure())
+        Watch::over(ProcessPeers(Rc::clone(&self.world)))
     }
 
     fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)> {

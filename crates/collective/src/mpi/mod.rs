@@ -95,10 +95,8 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     };
     let shared = Rc::new(Shared::new(rank, size, library, timeout, crowded));
     let link = |context| MpiLink::new(Rc::clone(&shared), (0..size).collect(), context);
-    let mut communicator = Communicator {
-        control: Box::new(HostControl::new(link(link::CONTROL))),
-        data: Box::new(HostData::new(link(link::DATA))),
-    };
+    let mut communicator =
+        Communicator::new(HostControl::new(link(link::CONTROL)), HostData::new(link(link::DATA)));
     let said = communicator.control.all_gather(&Process::own().encode())?;
     let known = |(rank, text): (usize, &Vec<u8>)| Process::decode(text).ok_or(StartError::Unknown { rank });
     let all = said.iter().enumerate().map(known).collect::<Result<_, _>>()?;

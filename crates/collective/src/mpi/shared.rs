@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ::mpi::environment::Universe;
 
+use crate::control::Peers;
 use crate::error::Failure;
 use crate::mpi::processes::Processes;
 use crate::mpi::raw::{Channel, Fault, Request};
@@ -272,6 +273,25 @@ impl Shared {
                 _ => lively = Instant::now(),
             }
         }
+    }
+}
+
+/// A rank's view of the others.
+pub(super) struct ProcessPeers(pub(super) Rc<Shared>);
+
+impl Peers for ProcessPeers {
+    fn failure(&self) -> Option<Failure> {
+        self.0.failure()
+    }
+
+    /// One that does not answer: those who wait do.
+    fn silent(&self, among: &[usize]) -> Option<usize> {
+        let answers = self.0.ask();
+        among.iter().copied().find(|rank| answers[*rank].is_none())
+    }
+
+    fn lost(&self, rank: usize, reason: &str) {
+        self.0.fail(rank, reason);
     }
 }
 

@@ -136,10 +136,7 @@ impl Seat {
     fn communicator(&self) -> Communicator {
         let [control, data] = &self.meshes;
         let link = |mesh: &Arc<Mesh>| ThreadLink::new(Arc::clone(mesh), self.rank, self.timeout);
-        Communicator {
-            control: Box::new(HostControl::new(link(control))),
-            data: Box::new(HostData::new(link(data))),
-        }
+        Communicator::new(HostControl::new(link(control)), HostData::new(link(data)))
     }
 }
 

@@ -1,7 +1,10 @@
 //! What the threads of a world share: who has failed and who has ended.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
+use crate::control::Peers;
 use crate::error::Failure;
 use crate::threads::signal::Signal;
 
@@ -11,6 +14,9 @@ pub(crate) struct World {
     failure: Mutex<Option<Failure>>,
     failed: Signal,
     ended: Vec<Signal>,
+    /// When each rank last began a call on its device, in microseconds since `began`; 0 before.
+    signs: Vec<AtomicU64>,
+    began: Instant,
 }
 
 impl World {
@@ -19,6 +25,8 @@ impl World {
             failure: Mutex::default(),
             failed: Signal::default(),
             ended: (0..size).map(|_| Signal::default()).collect(),
+            signs: (0..size).map(|_| AtomicU64::new(0)).collect(),
+            began: Instant::now(),
         }
     }
 
@@ -44,5 +52,29 @@ impl World {
     /// Raised when the rank's thread makes no more calls.
     pub(crate) fn ended(&self, rank: usize) -> &Signal {
         &self.ended[rank]
+    }
+}
+
+/// A rank's view of the others.
+pub(crate) struct ThreadPeers {
+    pub(crate) world: Arc<World>,
+    pub(crate) rank: usize,
+}
+
+impl Peers for ThreadPeers {
+    fn failure(&self) -> Option<Failure> {
+        self.world.failure()
+    }
+
+    fn sign(&self) {
+        let now = u64::try_from(self.world.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.world.signs[self.rank].store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// The one that was the first to begin no more calls: others came to wait for it later.
+    fn silent(&self, among: &[usize]) -> Option<usize> {
+        let sign = |rank: &usize| self.world.signs[*rank].load(Ordering::Relaxed);
+        let earliest = among.iter().copied().filter(|rank| *rank != self.rank).min_by_key(sign)?;
+        (sign(&earliest) < sign(&self.rank)).then_some(earliest)
     }
 }

@@ -4,9 +4,11 @@
 
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+pub(crate) mod nccl;
 
 use collective::threads::{Options, run};
 use collective::{CollectiveError, Communicator};
+use device::Backend;
 use device::{Buffer, Category, DType, Description, Device, DeviceOptions, Element, Request, StreamKind};
 use half::{bf16, f16};
 
@@ -53,11 +55,25 @@ pub(crate) fn buffer(device: &Device, bytes: usize) -> Buffer {
     device.allocate(bytes, Request::new(Category::Communication, "test").on(STREAM)).unwrap()
 }
 
-/// A buffer with these values.
+/// A buffer with these values, on every stream.
 pub(crate) fn filled<T: Element>(device: &Device, values: &[T]) -> Buffer {
     let buffer = buffer(device, size_of_val(values));
     device.copy_from_host(values, buffer.region(0, size_of_val(values))).unwrap();
+    device.synchronize().unwrap();
     buffer
+}
+
+/// `count` values from byte `offset` on, once all streams have done what they were given.
+pub(crate) fn values<T: Element>(
+    device: &Device,
+    buffer: &Buffer,
+    offset: usize,
+    count: usize,
+) -> Outcome<Vec<T>> {
+    let mut values = vec![T::zeroed(); count];
+    device.synchronize()?;
+    device.copy_to_host(buffer.region(offset, size_of_val(&*values)), &mut values)?;
+    Ok(values)
 }
 
 /// Values that differ by rank and place, and whose sums are rounded.
@@ -69,22 +85,30 @@ pub(crate) fn value(rank: usize, place: usize) -> f32 {
 
 /// An element type with a sum.
 pub(crate) trait Number: Element + PartialEq + std::fmt::Debug {
+    /// The largest relative error of one rounding.
+    const ROUNDING: f64;
     fn of(value: f32) -> Self;
     fn plus(self, other: Self) -> Self;
+    fn wide(self) -> f64;
 }
 
 impl Number for f32 {
+    const ROUNDING: f64 = 1.0 / (1 << 24) as f64;
     fn of(value: f32) -> Self {
         value
     }
     fn plus(self, other: Self) -> Self {
         self + other
     }
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
 }
 
 macro_rules! half_number {
-    ($($type:ty),*) => {$(
+    ($($type:ty, $bits:expr);*) => {$(
         impl Number for $type {
+            const ROUNDING: f64 = 1.0 / (1 << $bits) as f64;
             fn of(value: f32) -> Self {
                 <$type>::from_f32(value)
             }
@@ -92,10 +116,13 @@ macro_rules! half_number {
                 // f64 holds the sum of two halves exactly, so it is rounded once.
                 <$type>::from_f64(self.to_f64() + other.to_f64())
             }
+            fn wide(self) -> f64 {
+                self.to_f64()
+            }
         }
     )*};
 }
-half_number!(bf16, f16);
+half_number!(bf16, 8; f16, 11);
 
 /// The sum of ranks `first..first + count` in the documented order, written as its definition.
 pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize) -> T) -> T {
@@ -104,6 +131,28 @@ pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize
     }
     let left = count.next_power_of_two() / 2;
     tree_sum(first, left, of).plus(tree_sum(first + left, count - left, of))
+}
+
+/// That these are the sums over ranks of what `of` gives for a rank and a place: bit for bit in the documented order, and
+/// where more than two are added by a library, as near as any order comes.
+#[track_caller]
+pub(crate) fn assert_sums<T: Number>(
+    device: &Device,
+    world_size: usize,
+    sums: &[T],
+    of: &impl Fn(usize, usize) -> T,
+) {
+    for (place, sum) in sums.iter().enumerate() {
+        let expected = tree_sum(0, world_size, &|rank| of(rank, place));
+        if device.backend() != Backend::Cuda || world_size <= 2 {
+            assert_eq!(*sum, expected, "place {place} of {}", sums.len());
+            continue;
+        }
+        let sizes: f64 = (0..world_size).map(|rank| of(rank, place).wide().abs()).sum();
+        let bound = 2.0 * world_size as f64 * T::ROUNDING * sizes;
+        let error = (sum.wide() - expected.wide()).abs();
+        assert!(error <= bound, "place {place} of {}: {sum:?}, not {expected:?}", sums.len());
+    }
 }
 
 /// The error of a thread world's first failed rank.

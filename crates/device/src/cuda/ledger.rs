@@ -1,15 +1,19 @@
 //! What the driver says is used, beside what the allocator reserved.
 
+use std::cell::Cell;
+
 use cudarc::driver::CudaContext;
 
 use super::error::{Named, Result};
 use crate::device::Device;
 
 /// Used bytes at the start, as the driver counts them: everybody's on the GPU, not this process's alone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) after_context: u64,
     pub(crate) after_modules: u64,
+    /// What a library for talking to other ranks took.
+    pub(crate) communicators: Cell<u64>,
 }
 
 /// A reading of the driver's account of one GPU, in bytes.
@@ -19,7 +23,9 @@ pub struct Ledger {
     pub context: u64,
     /// Used by kernels and library handles, which came next.
     pub modules: u64,
-    /// Used now, less both and less what the allocator has reserved.
+    /// What connections to other ranks took.
+    pub communicators: u64,
+    /// Used now, less all of these and less what the allocator has reserved.
     pub rest: i64,
     /// Used now, in all.
     pub used: u64,
@@ -35,10 +41,22 @@ impl Device {
     pub fn ledger(&self) -> crate::Result<Option<Ledger>> {
         let Some(cuda) = self.gpu() else { return Ok(None) };
         let used = used(&cuda.context).map_err(|error| self.cuda_error(error))?;
-        let start = cuda.ledger;
+        let start = &cuda.ledger;
         let reserved = self.statistics().reserved();
         let modules = start.after_modules.saturating_sub(start.after_context);
-        let rest = used as i64 - start.after_context as i64 - modules as i64 - reserved as i64;
-        Ok(Some(Ledger { context: start.after_context, modules, rest, used }))
+        let communicators = start.communicators.get();
+        let known = start.after_context + modules + communicators + reserved;
+        let rest = used as i64 - known as i64;
+        Ok(Some(Ledger { context: start.after_context, modules, communicators, rest, used }))
+    }
+
+    /// Says that what is used now and nothing accounts for yet is connections to other ranks; nothing where there is no
+    /// driver.
+    pub fn note_communicators(&self) -> crate::Result<()> {
+        if let (Some(cuda), Some(ledger)) = (self.gpu(), self.ledger()?) {
+            let before = cuda.ledger.communicators.get();
+            cuda.ledger.communicators.set(before + u64::try_from(ledger.rest).unwrap_or(0));
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ mod profile;
 mod staging;
 mod streams;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -46,6 +46,8 @@ pub(crate) struct Cuda {
     pub(crate) modules: RefCell<modules::Modules>,
     pub(crate) blas: blas::Blas,
     pub(crate) events: Rc<EventPool>,
+    /// Those that say when.
+    pub(crate) marks: Rc<EventPool>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) ledger: ledger::Start,
     pub(crate) context: Arc<CudaContext>,
@@ -58,12 +60,14 @@ impl Cuda {
         let after_context = ledger::used(&context)?;
         let streams = Arc::new(Streams::new(&context)?);
         let events = EventPool::new(&context, false);
+        let marks = EventPool::new(&context, true);
         let description = describe(ordinal)?;
         let modules = modules::Modules::load(&context, &architecture(description.compute_capability))?;
         let blas = blas::Blas::new()?;
         let staging = staging::Staging::new(&context, &events)?;
         let fetches = staging::Fetches::new(&context, &events);
-        let ledger = ledger::Start { after_context, after_modules: ledger::used(&context)? };
+        let after_modules = ledger::used(&context)?;
+        let ledger = ledger::Start { after_context, after_modules, communicators: Cell::new(0) };
         let cuda = Cuda {
             profile: RefCell::default(),
             staging: RefCell::new(staging),
@@ -71,6 +75,7 @@ impl Cuda {
             modules: RefCell::new(modules),
             blas,
             events,
+            marks,
             streams,
             ledger,
             context,

@@ -1,9 +1,9 @@
 //! Where each gradient lies in the flat buckets.
 
 use autograd::UseId;
-
-/// Buckets begin, and gradients in them lie, on multiples of this many f32 elements (512 bytes).
-const ALIGNMENT: usize = 128;
+use device::DType;
+use nn::Parameters;
+use tensor::ops::norm::CHUNK;
 
 /// A gradient's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +14,24 @@ pub struct Place {
     pub offset: usize,
 }
 
+/// The gradient of one use of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gradient {
+    /// Its elements.
+    pub elements: usize,
+    /// Whether the parameter has other uses too.
+    pub shared: bool,
+}
+
 /// The buckets of one gradient set, filled in the order in which backward completes gradients.
+///
+/// Every gradient begins on a multiple of the norm's chunk, and so does every rank's part of a bucket: a rank's part of
+/// a gradient has the whole's chunks. The gradients of a parameter with several uses each have a bucket of their own:
+/// these buckets are equally long, so a rank's part is the same of all uses, and the uses are added where they are,
+/// without another exchange. The price is a bucket or two that close early, of what is mostly a large table anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketLayout {
-    /// Elements of each bucket, a multiple of ranks × 128 so that it divides into aligned shards.
+    /// Elements of each bucket, a multiple of ranks × [`CHUNK`].
     pub elements: Vec<usize>,
     /// Gradients in each bucket.
     pub members: Vec<usize>,
@@ -26,18 +40,29 @@ pub struct BucketLayout {
 }
 
 impl BucketLayout {
-    /// Places the gradients of `sizes` elements (index: use), last use first, closing a bucket before it
-    /// would exceed `bucket_elements`; a larger gradient has a bucket of its own.
-    pub fn new(sizes: &[usize], bucket_elements: usize, ranks: usize) -> Self {
+    /// The buckets of a model's gradients, in f32.
+    pub fn of(parameters: &Parameters, bucket_bytes: usize, ranks: usize) -> Self {
+        let uses = parameters.uses();
+        let gradient = |used: &nn::Use| Gradient {
+            elements: parameters.list()[used.parameter.0].tensor.elements(),
+            shared: uses.iter().filter(|other| other.parameter == used.parameter).count() > 1,
+        };
+        let gradients: Vec<_> = uses.iter().map(gradient).collect();
+        BucketLayout::new(&gradients, bucket_bytes / DType::F32.bytes(), ranks)
+    }
+
+    /// Places `gradients` (index: use), last use first, closing a bucket before it would exceed `bucket_elements`; a
+    /// larger gradient, and a shared one, has a bucket of its own.
+    pub fn new(gradients: &[Gradient], bucket_elements: usize, ranks: usize) -> Self {
         let mut layout = BucketLayout {
             elements: Vec::new(),
             members: Vec::new(),
-            places: vec![Place { bucket: 0, offset: 0 }; sizes.len()],
+            places: vec![Place { bucket: 0, offset: 0 }; gradients.len()],
         };
-        let mut filled = 0;
-        for (index, size) in sizes.iter().enumerate().rev() {
-            let size = size.next_multiple_of(ALIGNMENT);
-            if layout.members.is_empty() || filled + size > bucket_elements {
+        let (mut filled, mut full) = (0, true);
+        for (index, Gradient { elements, shared }) in gradients.iter().enumerate().rev() {
+            let elements = elements.next_multiple_of(CHUNK);
+            if full || *shared || filled + elements > bucket_elements {
                 layout.close(filled, ranks);
                 layout.members.push(0);
                 filled = 0;
@@ -45,7 +70,8 @@ impl BucketLayout {
             let bucket = layout.members.len() - 1;
             layout.places[index] = Place { bucket, offset: filled };
             layout.members[bucket] += 1;
-            filled += size;
+            filled += elements;
+            full = *shared;
         }
         layout.close(filled, ranks);
         layout
@@ -53,7 +79,7 @@ impl BucketLayout {
 
     fn close(&mut self, filled: usize, ranks: usize) {
         if self.elements.len() < self.members.len() {
-            self.elements.push(filled.next_multiple_of(ALIGNMENT * ranks));
+            self.elements.push(filled.next_multiple_of(CHUNK * ranks));
         }
     }
 
@@ -72,28 +98,38 @@ impl BucketLayout {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{ALIGNMENT, BucketLayout};
+    use super::{BucketLayout, CHUNK, Gradient};
 
     proptest! {
         #[test]
-        fn gradients_lie_apart_aligned_and_inside(
-            sizes in prop::collection::vec(1_usize..5000, 0..40),
-            bucket_elements in 1_usize..6000,
+        fn gradients_lie_apart_on_chunks_and_inside(
+            gradients in prop::collection::vec((1_usize..20_000, prop::bool::weighted(0.1)), 0..40),
+            bucket_elements in 1_usize..60_000,
             ranks in prop::sample::select(vec![1_usize, 2, 4, 8]),
         ) {
-            let layout = BucketLayout::new(&sizes, bucket_elements, ranks);
+            let gradients: Vec<_> =
+                gradients.into_iter().map(|(elements, shared)| Gradient { elements, shared }).collect();
+            let layout = BucketLayout::new(&gradients, bucket_elements, ranks);
             prop_assert_eq!(layout.elements.len(), layout.members.len());
-            prop_assert_eq!(layout.members.iter().sum::<usize>(), sizes.len());
-            prop_assert!(layout.elements.iter().all(|elements| elements % (ALIGNMENT * ranks) == 0));
-            let mut spans: Vec<_> =
-                layout.places.iter().zip(&sizes).map(|(p, size)| (p.bucket, p.offset, p.offset + size)).collect();
+            prop_assert_eq!(layout.members.iter().sum::<usize>(), gradients.len());
+            prop_assert!(layout.members.iter().all(|members| *members > 0));
+            prop_assert!(layout.elements.iter().all(|elements| elements % (CHUNK * ranks) == 0));
+            let mut spans: Vec<_> = layout
+                .places
+                .iter()
+                .zip(&gradients)
+                .map(|(place, g)| (place.bucket, place.offset, place.offset + g.elements))
+                .collect();
             spans.sort_unstable();
             for (bucket, start, end) in &spans {
-                prop_assert!(start % ALIGNMENT == 0 && *end <= layout.elements[*bucket]);
+                prop_assert!(start % CHUNK == 0 && *end <= layout.elements[*bucket]);
             }
             prop_assert!(spans.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1));
             // Backward order: later uses come no later.
             prop_assert!(layout.places.windows(2).all(|pair| pair[0].bucket >= pair[1].bucket));
+            for (place, gradient) in layout.places.iter().zip(&gradients) {
+                prop_assert!(!gradient.shared || layout.members[place.bucket] == 1);
+            }
         }
     }
 }

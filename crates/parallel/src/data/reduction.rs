@@ -8,8 +8,21 @@ use tensor::{Tensor, ops};
 
 use super::buckets::{BucketLayout, Place};
 use super::lanes::Lanes;
-use super::tree::tree_all_reduce;
+use super::shards::Shards;
+use super::tree::{shard, tree_all_reduce, tree_reduce_scatter};
 use crate::error::{ParallelError, Result};
+
+/// What a bucket's length is a multiple of, beside the ranks, where it holds no gradients: 512 bytes.
+const ALIGNMENT: usize = 128;
+
+/// Who adds gradients over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Plimsoll, in the order of a fixed tree: the same bits on every grid.
+    Tree,
+    /// The transport, in the order that it likes: the same bits on the same grid.
+    Library,
+}
 
 /// How gradients are reduced.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +31,18 @@ pub struct ReductionOptions {
     pub lanes: Lanes,
     /// Data-parallel ranks.
     pub data: usize,
+    /// Which of them this one is.
+    pub rank: usize,
     /// A bucket is closed before it would exceed this.
     pub bucket_bytes: usize,
+    /// Who adds.
+    pub reduction: Reduction,
+    /// Whether each rank gets only the sums that its part of the optimizer needs.
+    pub sharded: bool,
 }
+
+/// Second and later uses of a parameter, in use order: (piece, view of set 0).
+type FurtherUses = Vec<(usize, Tensor)>;
 
 /// Persistent gradient buffers of one rank and the state of the step in them.
 ///
@@ -33,11 +55,12 @@ pub struct GradientReduction {
     layout: BucketLayout,
     /// By set, then bucket; the last bucket of each holds the loss.
     sets: Vec<Vec<Tensor>>,
+    /// For what the others send of one bucket: [`Reduction::Tree`] among several ranks.
     scratch: Option<Tensor>,
-    /// View of set 0 by parameter: what the optimizer reads.
+    shards: Shards,
+    /// View of set 0 by piece: what the optimizer reads.
     gradients: Vec<Tensor>,
-    /// Second and later uses of a parameter, in use order: (parameter, view of set 0).
-    further_uses: Vec<(usize, Tensor)>,
+    further_uses: FurtherUses,
     names: Vec<String>,
     micro_batch: usize,
     /// Gradients that the current backward has yet to give, by bucket.
@@ -47,12 +70,12 @@ pub struct GradientReduction {
 impl GradientReduction {
     /// Takes the buffers for `parameters`. Errors: out of memory.
     pub fn new(device: &Device, parameters: &Parameters, options: ReductionOptions) -> Result<Self> {
-        let uses = parameters.uses();
-        let shapes: Vec<_> = uses.iter().map(|u| parameters.list()[u.parameter.0].tensor.shape()).collect();
-        let sizes: Vec<_> = shapes.iter().map(|shape| shape.elements()).collect();
-        let bucket_elements = options.bucket_bytes / DType::F32.bytes();
-        let layout = BucketLayout::new(&sizes, bucket_elements, options.data);
-        let loss = BucketLayout::new(&[1], 1, options.data).largest();
+        let layout = BucketLayout::of(parameters, options.bucket_bytes, options.data);
+        let shards = match options.sharded {
+            true => Shards::divided(parameters, &layout, options.data, options.rank),
+            false => Shards::undivided(parameters),
+        };
+        let loss = ALIGNMENT * options.data;
         let mut sets = Vec::new();
         for _ in 0..options.lanes.sets() {
             let request = Request::new(Category::Gradient, "gradient_bucket");
@@ -60,30 +83,17 @@ impl GradientReduction {
             let set = buckets.map(|elements| Tensor::zeros(device, [*elements], DType::F32, request));
             sets.push(set.collect::<tensor::Result<Vec<_>>>()?);
         }
-        let scratch = match options.data {
-            1 => None,
-            _ => {
+        let scratch = match (options.reduction, options.data) {
+            (Reduction::Library, _) | (_, 1) => None,
+            (Reduction::Tree, _) => {
                 let request =
                     Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
                 Some(Tensor::empty(device, [layout.largest().max(loss)], DType::F32, request)?)
             }
         };
-        let mut gradients: Vec<Option<Tensor>> = vec![None; parameters.list().len()];
-        let mut further_uses = Vec::new();
-        for (index, used) in uses.iter().enumerate() {
-            let Place { bucket, offset } = layout.places[index];
-            let view = sets[0][bucket].view(offset, shapes[index])?;
-            match &mut gradients[used.parameter.0] {
-                Some(_) => further_uses.push((used.parameter.0, view)),
-                empty => *empty = Some(view),
-            }
-        }
-        let names: Vec<_> = parameters.list().iter().map(|p| p.name.clone()).collect();
-        let unused = |(view, name): (Option<Tensor>, &String)| {
-            view.ok_or_else(|| ParallelError::MissingGradient { parameter: name.clone() })
-        };
-        let gradients = gradients.into_iter().zip(&names).map(unused).collect::<Result<Vec<_>>>()?;
-        let names = uses.iter().map(|u| names[u.parameter.0].clone()).collect();
+        let (gradients, further_uses) = views(parameters, &layout, &shards, &sets[0])?;
+        let names = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
+        let names = parameters.uses().iter().map(names).collect();
         let missing = layout.members.clone();
         let device = device.clone();
         Ok(GradientReduction {
@@ -92,6 +102,7 @@ impl GradientReduction {
             layout,
             sets,
             scratch,
+            shards,
             gradients,
             further_uses,
             names,
@@ -138,14 +149,19 @@ impl GradientReduction {
         self.reduce(self.layout.elements.len(), plane)?;
         let reduced = self.device.record(StreamKind::Reduce)?;
         self.device.wait(StreamKind::Compute, &reduced)?;
-        for (parameter, view) in &self.further_uses {
-            ops::add::into(&self.gradients[*parameter], view)?;
+        for (piece, view) in &self.further_uses {
+            ops::add::into(&self.gradients[*piece], view)?;
         }
         self.micro_batch = 0;
         Ok(())
     }
 
-    /// The summed gradient of each parameter, in the parameters' order; the next step overwrites them.
+    /// Who keeps what.
+    pub fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// The summed gradient of each of this rank's pieces, in their order; the next step overwrites them.
     pub fn gradients(&self) -> &[Tensor] {
         &self.gradients
     }
@@ -193,15 +209,61 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// The tree's levels between ranks, on a stream of their own while backward goes on.
+    /// The sum over ranks, on a stream of its own while backward goes on. Nothing writes to set 0 of a bucket from here
+    /// to [`GradientReduction::finish`], after which compute work waits for this stream.
     fn reduce(&self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
-        let Some(scratch) = &self.scratch else { return Ok(()) };
+        const STREAM: StreamKind = StreamKind::Reduce;
+        if self.options.data == 1 {
+            return Ok(());
+        }
         let filled = self.device.record(StreamKind::Compute)?;
-        self.device.wait(StreamKind::Reduce, &filled)?;
+        self.device.wait(STREAM, &filled)?;
+        // Every rank gets all of the loss, which is in the last bucket.
+        let scatter = self.shards.is_divided() && bucket < self.layout.elements.len();
         let bucket = &self.sets[0][bucket];
-        let scratch = scratch.view(0, [bucket.elements()])?;
-        tree_all_reduce(plane, bucket, &scratch, StreamKind::Reduce)
+        match (&self.scratch, scatter) {
+            (Some(scratch), scatter) => {
+                let scratch = scratch.view(0, [bucket.elements()])?;
+                let sum = if scatter { tree_reduce_scatter } else { tree_all_reduce };
+                sum(plane, bucket, &scratch, STREAM)
+            }
+            (None, true) => {
+                let own = shard(plane, bucket, plane.rank())?;
+                Ok(plane.reduce_scatter(bucket.region(), own.region(), DType::F32, STREAM)?)
+            }
+            (None, false) => Ok(plane.all_reduce(bucket.region(), DType::F32, STREAM)?),
+        }
     }
+}
+
+/// By piece, the gradient of its parameter's first use; and of each further use, the piece and the gradient.
+/// Errors: a parameter without uses.
+fn views(
+    parameters: &Parameters,
+    layout: &BucketLayout,
+    shards: &Shards,
+    set: &[Tensor],
+) -> Result<(Vec<Tensor>, FurtherUses)> {
+    let uses_of = |parameter: usize| {
+        let uses = parameters.uses().iter().zip(&layout.places);
+        uses.filter(move |(used, _)| used.parameter.0 == parameter).map(|(_, place)| place)
+    };
+    let unused = parameters.list().iter().enumerate().find(|(index, _)| uses_of(*index).next().is_none());
+    if let Some((_, parameter)) = unused {
+        return Err(ParallelError::MissingGradient { parameter: parameter.name.clone() });
+    }
+    let (mut first, mut further) = (Vec::new(), Vec::new());
+    for (index, piece) in shards.own().iter().enumerate() {
+        let shape = parameters.list()[piece.parameter].tensor.shape();
+        for (number, place) in uses_of(piece.parameter).enumerate() {
+            let view = piece.of(&set[place.bucket].view(place.offset, shape)?)?;
+            match number {
+                0 => first.push(view),
+                _ => further.push((index, view)),
+            }
+        }
+    }
+    Ok((first, further))
 }
 
 /// Gives one micro-batch's gradients their places in the buckets, and reduces buckets as they fill.

@@ -1,4 +1,6 @@
 //! The sum over ranks in a fixed order: exchange shards, add them up in tree order, gather.
+//!
+//! Everything is enqueued on the stream that is given.
 
 use collective::DataPlane;
 use device::StreamKind;
@@ -16,16 +18,29 @@ pub fn tree_all_reduce(
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<()> {
+    tree_reduce_scatter(plane, bucket, scratch, stream)?;
+    if plane.world_size() > 1 {
+        plane.all_gather(shard(plane, bucket, plane.rank())?.region(), bucket.region(), stream)?;
+    }
+    Ok(())
+}
+
+/// The same for this rank's shard of `bucket` alone; the rest of it stays this rank's own.
+pub fn tree_reduce_scatter(
+    plane: &mut dyn DataPlane,
+    bucket: &Tensor,
+    scratch: &Tensor,
+    stream: StreamKind,
+) -> Result<()> {
     let (ranks, rank) = (plane.world_size(), plane.rank());
     if ranks == 1 {
         return Ok(());
     }
-    let shard = bucket.elements() / ranks;
-    let part_of = |tensor: &Tensor, index: usize| tensor.view(index * shard, [shard]);
-    let own = part_of(bucket, rank)?;
+    let own = shard(plane, bucket, rank)?;
     let peers = || (0..ranks).filter(|peer| *peer != rank);
-    let outgoing = peers().map(|peer| Ok((peer, part_of(bucket, peer)?))).collect::<Result<Vec<_>>>()?;
-    let incoming = peers().map(|peer| Ok((peer, part_of(scratch, peer)?))).collect::<Result<Vec<_>>>()?;
+    let outgoing = peers().map(|peer| Ok((peer, shard(plane, bucket, peer)?))).collect::<Result<Vec<_>>>()?;
+    let incoming =
+        peers().map(|peer| Ok((peer, shard(plane, scratch, peer)?))).collect::<Result<Vec<_>>>()?;
     let sends: Vec<_> = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
     let receives: Vec<_> = incoming.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
     plane.exchange(&sends, &receives, stream)?;
@@ -34,13 +49,18 @@ pub fn tree_all_reduce(
     let mut stride = 1;
     while stride < ranks {
         for left in (0..ranks - stride).step_by(2 * stride) {
-            ops::add::into(&sums[left], &sums[left + stride])?;
+            ops::add::into_on(&sums[left], &sums[left + stride], stream)?;
         }
         stride *= 2;
     }
     if rank != 0 {
-        own.copy_from(&sums[0])?;
+        own.copy_from_on(&sums[0], stream)?;
     }
-    plane.all_gather(own.region(), bucket.region(), stream)?;
     Ok(())
+}
+
+/// Rank `index`'s part of a tensor that divides into as many as there are ranks.
+pub(super) fn shard(plane: &dyn DataPlane, tensor: &Tensor, index: usize) -> Result<Tensor> {
+    let elements = tensor.elements() / plane.world_size();
+    Ok(tensor.view(index * elements, [elements])?)
 }

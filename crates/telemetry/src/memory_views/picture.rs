@@ -6,6 +6,7 @@ use std::fmt::Write;
 use memory::{BlockState, Bytes, Category, Snapshot};
 
 use super::lifetimes::Lifetimes;
+use crate::svg::escape;
 
 mod panels;
 mod place;
@@ -30,11 +31,6 @@ fn colour(category: Category) -> &'static str {
 /// A category in words.
 fn words(category: Category) -> String {
     category.name().replace('_', " ")
-}
-
-/// Text that is safe in HTML and SVG.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// An HTML page that shows a snapshot with its history: bytes by category over time, every block at its place in

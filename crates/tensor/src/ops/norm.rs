@@ -121,8 +121,8 @@ pub fn measure(
     finish(sums, max_norm, out)
 }
 
-/// [`chunk_sums`] of `parts`, each a part of a longer tensor that begins on a chunk, into `sums` from `places[i]` on; all other
-/// sums become 0. On a GPU in one launch. `table` was made by [`Table::of_parts`] for that many.
+/// [`chunk_sums`] of `parts`, each a part of a longer tensor that begins on a chunk, into `sums` from `places[i]` on;
+/// all other sums become 0. On a GPU in one launch. `table` was made by [`Table::of_parts`] for that many.
 /// Errors: shapes, types or counts that do not agree, a place outside `sums`.
 pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.part_sums";
@@ -163,8 +163,8 @@ fn part_sums_on_gpu(
     Ok(launch.launch([total.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
 }
 
-/// Where tensors are, the first chunk of each and the one after the last, as kernels find them in a table; and that last
-/// number.
+/// Where tensors are, the first chunk of each and the one after the last, as kernels find them in a table; and that
+/// last number.
 fn listed(operator: &'static str, tensors: &[Tensor]) -> Result<(Vec<u32>, u32)> {
     let entry = |tensor: &Tensor| [halves(gpu::address(tensor)), halves(tensor.elements() as u64)];
     let mut words: Vec<u32> = tensors.iter().flat_map(entry).flatten().collect();

@@ -130,7 +130,8 @@ fn a_row_of_one_element_is_beta_and_has_no_gradient() {
         let made = layer_norm::forward(&x, &gamma, &beta, EPSILON).unwrap();
         assert_eq!(read(&made.output), vec![beta_wide[0]; 4]);
         let dx = layer_norm::backward_input(&dy, None, &x, &gamma, &made.mean, &made.rstd).unwrap();
-        assert_eq!(read(&dx), [0.0; 4]);
+        // Two roundings of one number may differ, and 1/√epsilon multiplies the difference.
+        assert!(read(&dx).iter().all(|dx| dx.abs() < 1e-4), "{:?}", read(&dx));
     }
 }
 

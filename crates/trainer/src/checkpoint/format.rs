@@ -28,6 +28,13 @@ pub(super) struct Entry {
     pub(super) bytes: Range<u64>,
 }
 
+impl Entry {
+    /// How many elements it has.
+    pub(super) fn elements(&self) -> usize {
+        ((self.bytes.end - self.bytes.start) / F32) as usize
+    }
+}
+
 /// Writes `values`, which are the entries' one after another, brings them to the disk, and hashes them on the way.
 pub(super) fn write(path: &Path, entries: &[Entry], values: &[f32]) -> Result<FileDigest> {
     let failed = || CheckpointError::file(path, "write to it");
@@ -160,17 +167,17 @@ impl<'a> Arrays<'a> {
         Ok(Arrays { path, file, data, bytes: Vec::new(), values: Vec::new() })
     }
 
-    /// Hands the elements of an array to `take`, piece by piece, each with the number of its first element.
+    /// Hands `elements` of an array to `take`, piece by piece, each with the number of its first one among them.
     pub(super) fn read<E: From<CheckpointError>>(
         &mut self,
         entry: &Entry,
+        elements: Range<usize>,
         mut take: impl FnMut(usize, &[f32]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let start = self.data + entry.bytes.start;
+        let start = self.data + entry.bytes.start + F32 * elements.start as u64;
         self.file.seek(SeekFrom::Start(start)).map_err(CheckpointError::file(self.path, "seek in it"))?;
-        let elements = ((entry.bytes.end - entry.bytes.start) / F32) as usize;
-        for first in (0..elements).step_by(PIECE) {
-            let len = PIECE.min(elements - first);
+        for first in (0..elements.len()).step_by(PIECE) {
+            let len = PIECE.min(elements.len() - first);
             self.bytes.resize(len * 4, 0);
             self.file.read_exact(&mut self.bytes).map_err(CheckpointError::file(self.path, "read it"))?;
             self.values.clear();

@@ -24,5 +24,6 @@ pub use reader::Checkpoint;
 
 pub(crate) use directory::Directory;
 pub(crate) use manifest::differences;
-pub(crate) use snapshot::{load_parameters, restore};
+pub(crate) use reader::Target;
+pub(crate) use snapshot::{contribute, load_parameters, restore};
 pub(crate) use writer::Saver;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use tensor::Tensor;
+use device::DType;
+use half::bf16;
+use tensor::{Shape, Tensor};
 
 use super::error::{CheckpointError, Result};
 use super::format::{self, Arrays, Entry};
@@ -12,6 +14,17 @@ use crate::error::TrainError;
 
 /// The array of losses.
 pub(super) const LOSSES: &str = "run.losses";
+
+/// Where an array, or the part of it that follows element `first`, goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// That of the whole array.
+    pub(crate) shape: Shape,
+    pub(crate) first: usize,
+    /// As long as what it takes; f32, or bf16, which values are rounded to.
+    pub(crate) tensor: Tensor,
+}
 
 /// A complete checkpoint that is what was written: every byte of it has been read and hashed.
 #[derive(Clone, Debug)]
@@ -78,7 +91,7 @@ impl Checkpoint {
     pub fn losses(&self) -> std::result::Result<Vec<f32>, CheckpointError> {
         let mut losses = Vec::new();
         let entry = self.entry(LOSSES)?;
-        self.arrays()?.read(entry, |_, piece| {
+        self.arrays()?.read(entry, 0..entry.elements(), |_, piece| {
             losses.extend_from_slice(piece);
             Ok::<_, CheckpointError>(())
         })?;
@@ -91,17 +104,24 @@ impl Checkpoint {
 
     /// Fills tensors from the arrays of their names, in pieces. Errors: an array that is missing or has another shape,
     /// before the tensor is touched.
-    pub(crate) fn load(&self, tensors: &[(String, Tensor)]) -> std::result::Result<(), TrainError> {
+    pub(crate) fn load(&self, targets: impl Iterator<Item = Target>) -> std::result::Result<(), TrainError> {
         let mut arrays = self.arrays()?;
-        for (name, tensor) in tensors {
-            let entry = self.entry(name)?;
-            let (shape, dims) = (&entry.shape, tensor.shape());
-            if shape != dims.dims() {
-                let what = format!("{name} is {shape:?} there and {:?} in this model", dims.dims());
+        let mut rounded = Vec::new();
+        for Target { name, shape, first, tensor } in targets {
+            let entry = self.entry(&name)?;
+            if entry.shape != shape.dims() {
+                let what = format!("{name} is {:?} there and {:?} in this model", entry.shape, shape.dims());
                 return Err(CheckpointError::damaged(&self.state, what).into());
             }
-            arrays.read(entry, |first, piece| {
-                tensor.view(first, [piece.len()])?.set(piece)?;
+            arrays.read(entry, first..first + tensor.elements(), |at, piece| {
+                let target = tensor.view(at, [piece.len()])?;
+                if tensor.dtype() == DType::Bf16 {
+                    rounded.clear();
+                    rounded.extend(piece.iter().map(|value| bf16::from_f32(*value)));
+                    target.set(&rounded)?;
+                } else {
+                    target.set(piece)?;
+                }
                 Ok::<_, TrainError>(())
             })?;
         }

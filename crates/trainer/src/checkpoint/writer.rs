@@ -62,9 +62,9 @@ impl Saver {
         Some(Saver { common, spare: Snapshot::default(), in_flight: None, unstarted: None })
     }
 
-    /// Copies the state of a worker and starts to write it, after the one before has been written. That one's failure is
+    /// Copies the state of a run, of which `worker` is rank 0, and starts to write it, after the one before has been written. That one's failure is
     /// a warning: this one takes its place. Errors: the device's.
-    pub(crate) fn save(&mut self, worker: &Worker, course: &Course) -> crate::error::Result<()> {
+    pub(crate) fn save(&mut self, worker: &mut Worker, course: &Course) -> crate::error::Result<()> {
         if let Err(error) = self.finish() {
             tracing::warn!("a checkpoint was not written: {error}");
         }

@@ -159,10 +159,10 @@ keys! {
         "The order of a pipeline's passes.",
         |c| Some(c.parallel.schedule.name().into());
     REDUCTION = ["parallel"] "reduction": Choice(Reduction::NAMES), Literal("\"tree\""), None,
-        "Who adds gradients over ranks: the tree gives the same bits on every grid.",
+        "Who adds gradients over ranks: a fixed tree, with the same bits on every grid, or NCCL, the same on the same grid.",
         |c| Some(c.parallel.reduction.name().into());
     SHARD_OPTIMIZER = ["parallel"] "shard_optimizer": Flag, Literal("false"), None,
-        "Whether each rank holds only its part of the optimizer's state.",
+        "Whether each data-parallel rank keeps only its part of the optimizer's state; the bits are the same.",
         |c| Some(c.parallel.shard_optimizer.into());
     BUCKET_BYTES = ["parallel"] "bucket_bytes": Integer(512, 1 << 40), Literal("26214400"), None,
         "Bytes of gradients that are reduced together.",

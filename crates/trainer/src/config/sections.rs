@@ -194,6 +194,8 @@ choice! {
     Reduction {
         /// Plimsoll, in the order of a fixed tree: the same bits on every grid.
         Tree = "tree",
+        /// The transport, NCCL on GPUs, in its own order: the same bits on the same grid.
+        Library = "nccl",
     }
 }
 

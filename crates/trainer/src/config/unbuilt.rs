@@ -22,12 +22,6 @@ pub(super) static UNBUILT: &[Unbuilt] = &[
         needs: |v| among(v, &["gpipe", "interleaved", "zero-bubble"]),
         what: "schedules other than \"1f1b\" are",
     },
-    Unbuilt { key: &keys::REDUCTION, needs: |v| among(v, &["nccl"]), what: "reduction by NCCL is" },
-    Unbuilt {
-        key: &keys::SHARD_OPTIMIZER,
-        needs: |v| *v == Value::Flag(true),
-        what: "sharding of the optimizer's state is",
-    },
     Unbuilt { key: &keys::COMPUTE, needs: |v| among(v, &["f16"]), what: "computing in f16 is" },
     Unbuilt {
         key: &keys::TOKENIZER,

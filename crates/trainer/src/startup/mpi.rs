@@ -52,6 +52,11 @@ impl Job {
         self.world.size()
     }
 
+    /// This rank's number among those of its host, and how many those are.
+    pub(crate) fn local(&self) -> (usize, usize) {
+        self.world.local()
+    }
+
     pub(crate) fn host(&self, rank: usize) -> String {
         self.world.processes().all().get(rank).map_or_else(String::new, |process| process.host.clone())
     }

@@ -7,6 +7,7 @@ use memory::{Bytes, Category};
 use super::place::{Placed, place};
 use super::{colour, words};
 use crate::memory_views::lifetimes::{BlockLife, Lifetimes};
+use crate::svg::{axis_bytes, escape, ticks};
 
 /// Bytes in use by category, and bytes held, at one time.
 pub(super) type Moment = ([u64; Category::ALL.len()], u64);
@@ -74,28 +75,6 @@ impl Frame {
             let _ = writeln!(page, "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\">{} events</text>", lives.end);
         }
     }
-}
-
-/// Bytes for an axis: as few digits as tell ticks apart.
-fn axis_bytes(bytes: u64) -> String {
-    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let text = format!("{value:.2}");
-    format!("{} {}", text.trim_end_matches('0').trim_end_matches('.'), units[unit])
-}
-
-/// Round byte counts from 0 to `most`: four to eight of them.
-fn ticks(most: u64) -> Vec<u64> {
-    let mut step = (most / 8).max(1).next_power_of_two();
-    if most / step < 4 {
-        step = (step / 2).max(1);
-    }
-    (0..=most / step).map(|n| n * step).collect()
 }
 
 /// Times that stand for the whole history: of each column the one with the most in use.
@@ -228,7 +207,7 @@ fn draw_block(page: &mut String, frame: &Frame, life: &BlockLife, bottom: u64) {
         colour(life.tag.category),
         Bytes(life.size),
         words(life.tag.category),
-        super::escape(&operator),
+        escape(&operator),
         life.tag.step,
         life.begin,
         life.end

@@ -105,7 +105,10 @@ fn values_out_of_range_are_refused() {
             "[model]\nkind = \"gtp\"\n",
             "quick.toml:2: model.kind = \"gtp\" is not \"gpt\" or \"mlp\": did you mean \"gpt\"?",
         ),
-        ("[precision]\ncompute = \"f64\"\n", "quick.toml:2: precision.compute = \"f64\" is not \"f32\""),
+        (
+            "[precision]\ncompute = \"f64\"\n",
+            "quick.toml:2: precision.compute = \"f64\" is not \"f32\" or \"bf16\": did you mean \"f32\"?",
+        ),
         (
             "[model]\nkind = \"mlp\"\nsizes = [3]\n[data]\nkind = \"synthetic\"",
             "quick.toml:3: model.sizes = [3] is not a list of 2 or more integers from 1 to 16777216",
@@ -212,11 +215,6 @@ fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
             "parallel.schedule=gpipe",
             "parallel.schedule = \"gpipe\": schedules other than \"1f1b\" are not built yet",
         ),
-        ("parallel.reduction=nccl", "parallel.reduction = \"nccl\": reduction by NCCL is not built yet"),
-        (
-            "parallel.shard_optimizer=true",
-            "parallel.shard_optimizer = true: sharding of the optimizer's state is not built yet",
-        ),
         ("precision.compute=f16", "precision.compute = \"f16\": computing in f16 is not built yet"),
         (
             "data.tokenizer=gpt2",
@@ -227,14 +225,8 @@ fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
     for (argument, expected) in table {
         assert_eq!(refusal(LEAST, &[argument]), format!("--set {argument}: {expected}"));
     }
-    let defaults = [
-        "parallel.pipeline=1",
-        "parallel.schedule=1f1b",
-        "parallel.reduction=tree",
-        "parallel.shard_optimizer=false",
-        "precision.compute=f32",
-        "data.tokenizer=bytes",
-    ];
+    let defaults =
+        ["parallel.pipeline=1", "parallel.schedule=1f1b", "precision.compute=f32", "data.tokenizer=bytes"];
     assert_eq!(parse(LEAST, &defaults).unwrap(), parse(LEAST, &[]).unwrap());
 }
 

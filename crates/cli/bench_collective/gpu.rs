@@ -1,0 +1,236 @@
+//! The measurement between GPUs, over NCCL.
+//!
+//! Calls are enqueued one behind the other and waited for at the end, as a training step does it: the time of one is that
+//! of all over their number, on the slowest rank. Beside the library's all-reduce stands `tree`, the sum in Plimsoll's
+//! fixed order that `parallel` makes of an exchange, additions and a gather, with its time over that of the all-reduce.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use collective::{Communicator, nccl};
+use device::{Category, DType, Device, DeviceOptions, Request};
+use parallel::data::tree_all_reduce;
+use tensor::Tensor;
+
+use super::{Result, STREAM};
+
+const SIZES: [usize; 11] = [
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    64 << 20,
+    256 << 20,
+    1 << 30,
+];
+const LARGEST: usize = SIZES[SIZES.len() - 1];
+const WARM_UP: u64 = 3;
+const ROUNDS: std::ops::RangeInclusive<u64> = 5..=2_000;
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Models with this many bytes per second from one GPU to the others over NVLink, by their datasheets.
+const NVLINK: [&str; 2] = ["NVIDIA H100 80GB HBM3", "NVIDIA H200"];
+const NVLINK_GIGABYTES: u32 = 450;
+
+/// How many GPUs there are, for ranks that own one each. Errors: why they cannot, in one sentence.
+pub(super) fn available() -> std::result::Result<usize, String> {
+    let found = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
+    match found {
+        1 => Err("--device cuda: there is 1 GPU, and collectives are between two or more".to_owned()),
+        _ if !nccl::is_there() => {
+            Err("--device cuda: NCCL's library libnccl.so cannot be opened: install NCCL or set LD_LIBRARY_PATH; where \
+                 there is only libnccl.so.2, a link libnccl.so to it is needed"
+                .to_owned())
+        }
+        _ => Ok(found),
+    }
+}
+
+/// How often each byte of an operand crosses a rank's link.
+type Bus = fn(f64) -> f64;
+
+/// An operation on two buffers of which it uses so many bytes.
+type Call = fn(&mut GpuBench, &Buffers, usize) -> Result<()>;
+
+const BOTH_WAYS: Bus = |n| 2.0 * (n - 1.0) / n;
+const ONE_WAY: Bus = |n| (n - 1.0) / n;
+const ONCE: Bus = |_| 1.0;
+
+/// Two buffers of the largest size, seen as elements of one type.
+struct Buffers {
+    first: Tensor,
+    second: Tensor,
+    dtype: DType,
+}
+
+/// One rank of the measurement.
+pub(super) struct GpuBench {
+    communicator: Communicator,
+    device: Device,
+    time: Duration,
+}
+
+impl GpuBench {
+    /// The rank on GPU `ordinal`.
+    pub(super) fn new(communicator: Communicator, ordinal: usize, time: Duration) -> Result<Self> {
+        let device = Device::cuda(communicator.rank(), ordinal, &DeviceOptions::default())?;
+        let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
+        let peers: Vec<usize> = (0..communicator.world_size()).collect();
+        communicator.data.warm_up(&peers)?;
+        Ok(GpuBench { communicator, device, time })
+    }
+
+    pub(super) fn run(&mut self, transport: &str) -> Result<()> {
+        self.head(transport)?;
+        for dtype in [DType::F32, DType::Bf16] {
+            let buffers = self.buffers(dtype)?;
+            self.sums(&buffers)?;
+        }
+        let buffers = self.buffers(DType::F32)?;
+        let moves: [(&str, Bus, Call); 3] = [
+            ("all-gather", ONE_WAY, Self::all_gather),
+            ("broadcast", ONCE, Self::broadcast),
+            ("exchange", ONCE, Self::exchange),
+        ];
+        for (name, bus, call) in moves {
+            for bytes in SIZES {
+                let seconds = self.seconds(|bench| call(bench, &buffers, bytes))?;
+                self.line(name, "", bytes, seconds, bus, "")?;
+            }
+        }
+        let seconds = self.seconds(|bench| Ok(bench.communicator.data.barrier(STREAM)?))?;
+        self.say(&format!("{:<15} {:<5} {:>11} {:>11.1}", "barrier", "", 0, seconds * 1e6))
+    }
+
+    fn sums(&mut self, buffers: &Buffers) -> Result<()> {
+        let dtype = buffers.dtype.name();
+        for bytes in SIZES {
+            let library = self.seconds(|bench| bench.all_reduce(buffers, bytes))?;
+            self.line("all-reduce", dtype, bytes, library, BOTH_WAYS, "")?;
+            let tree = self.seconds(|bench| bench.tree(buffers, bytes))?;
+            let ratio = format!("{:.2} × all-reduce", tree / library);
+            self.line("tree", dtype, bytes, tree, BOTH_WAYS, &ratio)?;
+        }
+        for bytes in SIZES {
+            let seconds = self.seconds(|bench| bench.reduce_scatter(buffers, bytes))?;
+            self.line("reduce-scatter", dtype, bytes, seconds, ONE_WAY, "")?;
+        }
+        Ok(())
+    }
+
+    /// Zeros, whose sums are zeros however often they are taken.
+    fn buffers(&self, dtype: DType) -> Result<Buffers> {
+        let request = Request::new(Category::Communication, "bench").on(STREAM);
+        let zeros = || Tensor::zeros(&self.device, [LARGEST / dtype.bytes()], dtype, request);
+        let buffers = Buffers { first: zeros()?, second: zeros()?, dtype };
+        self.device.synchronize()?;
+        Ok(buffers)
+    }
+
+    fn ranks(&self) -> usize {
+        self.communicator.world_size()
+    }
+
+    /// A part of an operand for each rank, a multiple of 16 bytes.
+    fn part(&self, bytes: usize) -> usize {
+        bytes / self.ranks() / 16 * 16
+    }
+
+    fn all_reduce(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
+        Ok(self.communicator.data.all_reduce(buffers.first.region().part(0, bytes), buffers.dtype, STREAM)?)
+    }
+
+    fn tree(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
+        let elements = self.part(bytes) * self.ranks() / buffers.dtype.bytes();
+        let (bucket, scratch) = (buffers.first.view(0, [elements])?, buffers.second.view(0, [elements])?);
+        Ok(tree_all_reduce(&mut *self.communicator.data, &bucket, &scratch, STREAM)?)
+    }
+
+    fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
+        let part = self.part(bytes);
+        let input = buffers.first.region().part(0, part * self.ranks());
+        let output = buffers.second.region().part(0, part);
+        Ok(self.communicator.data.reduce_scatter(input, output, buffers.dtype, STREAM)?)
+    }
+
+    fn all_gather(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
+        let part = self.part(bytes);
+        let input = buffers.second.region().part(0, part);
+        let output = buffers.first.region().part(0, part * self.ranks());
+        Ok(self.communicator.data.all_gather(input, output, STREAM)?)
+    }
+
+    fn broadcast(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
+        Ok(self.communicator.data.broadcast(0, buffers.first.region().part(0, bytes), STREAM)?)
+    }
+
+    /// To the next rank and from the one before, in a ring.
+    fn exchange(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
+        let (rank, ranks) = (self.communicator.rank(), self.ranks());
+        let sends = [((rank + 1) % ranks, buffers.first.region().part(0, bytes))];
+        let receives = [((rank + ranks - 1) % ranks, buffers.second.region().part(0, bytes))];
+        Ok(self.communicator.data.exchange(&sends, &receives, STREAM)?)
+    }
+
+    /// Seconds that one of many calls takes on the slowest rank.
+    fn seconds(&mut self, mut call: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
+        let mut timed = |bench: &mut Self, rounds: u64| {
+            bench.communicator.control.barrier()?;
+            let began = Instant::now();
+            (0..rounds).try_for_each(|_| call(bench))?;
+            bench.communicator.data.synchronize(STREAM)?;
+            bench.slowest(began.elapsed().as_secs_f64() / rounds as f64)
+        };
+        let once = timed(self, WARM_UP)?;
+        // All ranks know the same time, and so make as many calls.
+        let rounds = ((self.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
+        timed(self, rounds)
+    }
+
+    fn slowest(&mut self, seconds: f64) -> Result<f64> {
+        let all = self.communicator.control.all_gather(&seconds.to_le_bytes())?;
+        let known = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(f64::from_le_bytes));
+        Ok(known.fold(seconds, f64::max))
+    }
+
+    fn line(
+        &self,
+        name: &str,
+        dtype: &str,
+        bytes: usize,
+        seconds: f64,
+        bus: Bus,
+        beside: &str,
+    ) -> Result<()> {
+        let algorithm = bytes as f64 / seconds / 1e9;
+        let (microseconds, bus) = (seconds * 1e6, algorithm * bus(self.ranks() as f64));
+        let line = format!(
+            "{name:<15} {dtype:<5} {bytes:>11} {microseconds:>11.1} {algorithm:>9.2} {bus:>9.2}  {beside}"
+        );
+        self.say(line.trim_end())
+    }
+
+    fn head(&self, transport: &str) -> Result<()> {
+        let description = self.device.description();
+        let (ranks, model, libraries) = (self.ranks(), &description.model, &description.libraries);
+        let library = nccl::version().unwrap_or_default();
+        self.say(&format!("{ranks} × {model}, {transport}, NCCL {library}, {libraries}"))?;
+        if NVLINK.iter().any(|known| model.starts_with(known)) {
+            self.say(&format!("datasheet: NVLink {NVLINK_GIGABYTES} GB/s per GPU and direction"))?;
+        }
+        let [size, time, algorithm, bus] = ["bytes", "µs", "alg GB/s", "bus GB/s"];
+        self.say(&format!("{:<15} {:<5} {size:>11} {time:>11} {algorithm:>9} {bus:>9}", "operation", "type"))
+    }
+
+    /// Rank 0 prints.
+    fn say(&self, line: &str) -> Result<()> {
+        if self.communicator.rank() == 0 {
+            writeln!(std::io::stdout(), "{line}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! The models that the benchmarks of a training step know by name.
+
+use trainer::TrainError;
+
+/// A GPT on random tokens.
+pub(crate) struct BenchModel {
+    pub(crate) name: &'static str,
+    layers: usize,
+    heads: usize,
+    width: usize,
+    context: usize,
+    vocabulary: usize,
+    /// Sequences in a micro-batch, unless somebody says otherwise.
+    pub(crate) micro_batch: usize,
+}
+
+const fn model(name: &'static str, sizes: [usize; 5], micro_batch: usize) -> BenchModel {
+    let [layers, heads, width, context, vocabulary] = sizes;
+    BenchModel { name, layers, heads, width, context, vocabulary, micro_batch }
+}
+
+const MODELS: [BenchModel; 4] = [
+    model("small", [4, 4, 128, 128, 256], 32),
+    model("gpt2-124m", [12, 12, 768, 1024, 50304], 64),
+    model("gpt2-355m", [24, 16, 1024, 1024, 50304], 32),
+    model("gpt2-1558m", [48, 25, 1600, 1024, 50304], 16),
+];
+
+impl BenchModel {
+    /// The model called `name`. Errors: none is; those that there are.
+    pub(crate) fn named(name: &str) -> Result<&'static Self, TrainError> {
+        MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
+            let names = MODELS.each_ref().map(|model| model.name).join(", ");
+            TrainError::Refused(format!("--model {name}: {names} are the models"))
+        })
+    }
+
+    /// A configuration that trains it with AdamW and clipping, on one rank. Sections `[parallel]`, `[memory]` and the like may
+    /// follow.
+    pub(crate) fn configuration(
+        &self,
+        micro_batch: Option<usize>,
+        micro_batches: usize,
+        compute: &str,
+    ) -> String {
+        let Self { layers, heads, width, context, vocabulary, .. } = self;
+        let micro_batch = micro_batch.unwrap_or(self.micro_batch);
+        format!(
+            "[model]\nlayers = {layers}\nheads = {heads}\nwidth = {width}\ncontext = {context}\nvocabulary = {vocabulary}\n\
+             [data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch = {micro_batch}\n\
+             micro_batches = {micro_batches}\n[optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{compute}\"\n"
+        )
+    }
+}

@@ -1,0 +1,262 @@
+//! `plimsoll bench scaling`: one training step on several numbers of ranks, with the same global batch and with the same
+//! batch for each rank; and reports of what was measured.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use telemetry::run_files::atomic_write;
+use telemetry::scaling::{Run, Scaling, efficiency_plot, memory_plot, read_runs, scaling_table};
+use telemetry::units::grouped;
+use trainer::config::RunConfig;
+use trainer::{
+    BenchOptions, DeviceChoice, ScalingCase, Startup, TrainError, bench_scaling, bench_scaling_as,
+};
+
+use crate::bench_model::BenchModel;
+
+/// The arguments of `plimsoll bench scaling`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchScalingArgs {
+    /// Measure nothing, and report on these files of JSON lines
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["model", "ranks", "json"])]
+    report: Vec<PathBuf>,
+    /// Which model, as in bench step [default: gpt2-124m on a GPU, else small]
+    #[arg(long)]
+    model: Option<String>,
+    /// Sequences in a micro-batch, as in bench step
+    #[arg(long)]
+    micro_batch: Option<usize>,
+    /// f32 or bf16 [default: bf16 on a GPU]
+    #[arg(long)]
+    precision: Option<String>,
+    /// auto, cpu or cuda
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// The numbers of ranks, such as 1,2,4 [default: powers of two up to the GPUs, on the CPU 1,2]; under mpirun all numbers
+    /// of the series, of which the job measures its own
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    ranks: Vec<usize>,
+    /// Micro-batches of a step on the most ranks [default: one for each]: strong scaling has as many on every number of
+    /// ranks, weak scaling as many for each rank as there
+    #[arg(long, value_name = "M")]
+    micro_batches: Option<usize>,
+    /// Strong scaling alone: the same global batch
+    #[arg(long, conflicts_with = "weak")]
+    strong: bool,
+    /// Weak scaling alone: the same batch for each rank
+    #[arg(long)]
+    weak: bool,
+    /// Who adds gradients over ranks: tree, nccl or both [default: tree, on GPUs tree,nccl]
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', value_parser = ["tree", "nccl"])]
+    reduction: Vec<String>,
+    /// Divide the optimizer's state among the ranks
+    #[arg(long)]
+    shard: bool,
+    /// Steps that are timed
+    #[arg(long, default_value_t = 20)]
+    steps: u64,
+    /// Steps before them
+    #[arg(long, default_value_t = 5)]
+    warm_up: u64,
+    /// Overrides a key of the configuration, such as --set parallel.bucket_bytes=1048576
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Nothing but a line of JSON for every run on standard output
+    #[arg(long)]
+    json: bool,
+    /// Where efficiency.svg and memory.svg go
+    #[arg(long, value_name = "DIR", conflicts_with = "json")]
+    plots: Option<PathBuf>,
+}
+
+/// What the suite itself says of a run.
+const OWN: [&str; 5] = [
+    "parallel.data",
+    "parallel.pipeline",
+    "parallel.reduction",
+    "parallel.shard_optimizer",
+    "train.micro_batches",
+];
+/// Lanes of a run where nobody says otherwise, at most: more ranks need more.
+const DEFAULT_LANES: usize = 8;
+/// The most ranks on the CPU, unless somebody says otherwise.
+const CPU_RANKS: usize = 2;
+
+/// Measures or reports. 0: done; 1: a run failed; 2: arguments that are wrong.
+pub(crate) fn run(args: &BenchScalingArgs) -> ExitCode {
+    let done = if args.report.is_empty() { measure(args) } else { report(args) };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !matches!(error, TrainError::Said { .. }) {
+                let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            }
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn report(args: &BenchScalingArgs) -> Result<(), TrainError> {
+    let refused = |error: telemetry::TelemetryError| TrainError::Refused(error.to_string());
+    let read: Result<Vec<_>, _> = args.report.iter().map(|path| read_runs(path).map_err(refused)).collect();
+    conclude(args, &read?.concat())
+}
+
+fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
+    let mut startup = Startup::begin()?;
+    let prepared = prepare(args);
+    let (cases, options) = startup.agree(prepared)?;
+    if startup.is_in_job() {
+        let Some(run) = bench_scaling_as(startup, cases, &options)? else { return Ok(()) };
+        return if args.json { print_line(&run) } else { conclude(args, &[run]) };
+    }
+    let mut runs: Vec<(ScalingCase, Run)> = Vec::new();
+    for case in cases {
+        // On the most ranks strong and weak scaling are the same run.
+        let known = runs.iter().find(|(other, _)| other.config.to_toml() == case.config.to_toml());
+        let run = match known {
+            Some((_, run)) => Run { scaling: case.scaling, ..run.clone() },
+            None => bench_scaling(case.clone(), &options)?,
+        };
+        if args.json {
+            print_line(&run)?;
+        } else {
+            let (scaling, tokens) = (run.scaling.name(), grouped(run.tokens_per_second().round() as u64));
+            // Progress is for whoever looks.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{scaling}, {}, {} rank{}: {tokens} tokens/s",
+                run.reduction,
+                run.ranks,
+                if run.ranks == 1 { "" } else { "s" }
+            );
+        }
+        runs.push((case, run));
+    }
+    let runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
+    if args.json { Ok(()) } else { conclude(args, &runs) }
+}
+
+/// Every run, checked before the first one starts.
+fn prepare(args: &BenchScalingArgs) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
+    let gpus = device::cuda::availability().map_or(0, |found| found.len());
+    let device = match DeviceChoice::from_name(&args.device)? {
+        DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
+        DeviceChoice::Auto => DeviceChoice::Cpu,
+        named => named,
+    };
+    let on_gpus = device == DeviceChoice::Cuda;
+    if let Some(own) = OWN.iter().find(|own| args.overrides.iter().any(|set| key_of(set) == **own)) {
+        return Err(TrainError::Refused(format!(
+            "--set {own}: the suite sets it itself; --ranks, --micro-batches, --reduction and --shard say how"
+        )));
+    }
+    let kinds: &[Scaling] = match (args.strong, args.weak) {
+        (true, _) => &[Scaling::Strong],
+        (_, true) => &[Scaling::Weak],
+        _ => &[Scaling::Strong, Scaling::Weak],
+    };
+    let default: &[String] =
+        if on_gpus { &["tree".to_owned(), "nccl".to_owned()] } else { &["tree".to_owned()] };
+    let reductions = if args.reduction.is_empty() { default } else { &args.reduction };
+    let sizes = Sizes::of(args, if on_gpus { gpus.max(1) } else { CPU_RANKS })?;
+    let mut cases = Vec::new();
+    for scaling in kinds {
+        for reduction in reductions {
+            for ranks in &sizes.ranks {
+                cases.push(case(args, on_gpus, &sizes, *scaling, reduction, *ranks)?);
+            }
+        }
+    }
+    Ok((cases, BenchOptions { device, steps: args.steps.max(1), warm_up: args.warm_up.max(1) }))
+}
+
+/// The key that an override is of.
+fn key_of(set: &str) -> &str {
+    set.split_once('=').map_or(set, |(key, _)| key).trim()
+}
+
+/// The numbers of ranks of a suite, and the micro-batches of its steps.
+struct Sizes {
+    ranks: Vec<usize>,
+    most: usize,
+    /// On the most ranks.
+    micro_batches: usize,
+}
+
+impl Sizes {
+    /// As asked, or powers of two up to `there`. Errors: micro-batches that cannot be divided.
+    fn of(args: &BenchScalingArgs, there: usize) -> Result<Self, TrainError> {
+        let powers = std::iter::successors(Some(1_usize), |ranks| ranks.checked_mul(2));
+        let ranks = match args.ranks.as_slice() {
+            [] => powers.take_while(|ranks| *ranks <= there).collect(),
+            asked => asked.to_vec(),
+        };
+        let most = ranks.iter().copied().max().unwrap_or(1);
+        let micro_batches = args.micro_batches.unwrap_or(most);
+        let divides = |ranks: &usize| *ranks > 0 && micro_batches > 0 && micro_batches.is_multiple_of(*ranks);
+        match ranks.iter().find(|ranks| !divides(ranks)) {
+            None => Ok(Sizes { ranks, most, micro_batches }),
+            Some(wrong) => Err(TrainError::Refused(format!(
+                "--ranks {wrong}: {micro_batches} micro-batches cannot be divided among so many"
+            ))),
+        }
+    }
+
+    /// Micro-batches of a step on `ranks`, and the lanes that they need.
+    fn on(&self, ranks: usize, scaling: Scaling) -> (usize, usize) {
+        match scaling {
+            Scaling::Strong => (self.micro_batches, self.most),
+            Scaling::Weak => (self.micro_batches / self.most * ranks, ranks),
+        }
+    }
+}
+
+fn case(
+    args: &BenchScalingArgs,
+    on_gpus: bool,
+    sizes: &Sizes,
+    scaling: Scaling,
+    reduction: &str,
+    ranks: usize,
+) -> Result<ScalingCase, TrainError> {
+    let (model, precision) = if on_gpus { ("gpt2-124m", "bf16") } else { ("small", "f32") };
+    let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
+    let (micro_batches, lanes) = sizes.on(ranks, scaling);
+    let precision = args.precision.as_deref().unwrap_or(precision);
+    let mut text = model.configuration(args.micro_batch, micro_batches, precision);
+    text += &format!(
+        "[parallel]\ndata = {ranks}\nreduction = \"{reduction}\"\nshard_optimizer = {}\n",
+        args.shard
+    );
+    if lanes > DEFAULT_LANES {
+        text += &format!("lanes = {lanes}\n");
+    }
+    let config = RunConfig::parse(&text, "bench scaling", Path::new("/"), &args.overrides)?;
+    Ok(ScalingCase { model: model.name.to_owned(), scaling, config })
+}
+
+fn unprinted(source: std::io::Error) -> TrainError {
+    TrainError::File { path: "standard output".into(), source }
+}
+
+fn print_line(run: &Run) -> Result<(), TrainError> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", run.to_line()?).and_then(|()| out.flush()).map_err(unprinted)
+}
+
+/// Prints the table and writes the plots.
+fn conclude(args: &BenchScalingArgs, runs: &[Run]) -> Result<(), TrainError> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "{}", scaling_table(runs)).map_err(unprinted)?;
+    let Some(directory) = &args.plots else { return Ok(()) };
+    std::fs::create_dir_all(directory)
+        .map_err(|source| TrainError::File { path: directory.clone(), source })?;
+    for (name, plot) in [("efficiency.svg", efficiency_plot(runs)), ("memory.svg", memory_plot(runs))] {
+        let path = directory.join(name);
+        atomic_write(&path, plot.as_bytes())?;
+        writeln!(out, "{}", path.display()).map_err(unprinted)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! How ranks come to have a plane: they agree that they can, and meet.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Backend, Buffer, Category, Device, Request};
+
+use crate::call::{Call, Operation, Plane};
+use crate::control::ControlPlane;
+use crate::data::DataPlane;
+use crate::error::{CollectiveError, Result};
+use crate::host::Operand;
+use crate::nccl::plane::NcclPlane;
+use crate::nccl::raw::{self, Comm, Fault, ID_BYTES, Id};
+use crate::nccl::shared::Shared;
+use crate::nccl::{NAME, version_text};
+
+/// Bytes of a rank's buffer for barriers, first meetings and warming up: enough that NCCL moves it as it does large
+/// operands.
+pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
+/// Communicators that are split and do not block are this old, as NCCL counts.
+const OLDEST: u32 = 21_800;
+
+const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
+
+/// The buffer that a rank's planes share. Errors: no GPU and no imitation of one; out of memory.
+pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
+    if device.backend() == Backend::Cpu || !device.is_cuda_like() {
+        let name = &device.description().name;
+        return Operand { rank, call: CALL }.refuse(format!("{NAME} connects GPUs, and {name} is none"));
+    }
+    let refused = CollectiveError::device(rank, CALL);
+    let buffer =
+        device.allocate(SCRATCH_BYTES, Request::new(Category::Communication, "nccl")).map_err(refused)?;
+    device.zero(buffer.region(0, SCRATCH_BYTES)).map_err(CollectiveError::device(rank, CALL))?;
+    Ok(Rc::new(buffer))
+}
+
+/// The plane of this rank's GPU.
+pub(crate) fn connect(
+    control: &mut dyn ControlPlane,
+    device: &Device,
+    timeout: Duration,
+    scratch: Rc<Buffer>,
+) -> Result<Box<dyn DataPlane>> {
+    let (rank, world_size) = (control.rank(), control.world_size());
+    device.make_current().map_err(CollectiveError::device(rank, CALL))?;
+    // Work under way would hold up the making of connections, and this is the first time that anybody waits.
+    device.synchronize().map_err(CollectiveError::device(rank, CALL))?;
+    let said = control.all_gather(&Said::of(rank).encode())?;
+    let id = agree(rank, &said)?;
+    let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch()));
+    let made = shared.patiently(|| {
+        let comm = Comm::begin(rank, world_size, &id).map_err(|fault| shared.broken(fault, CALL))?;
+        let place = shared.keep(comm);
+        shared.settle(comm, CALL).map(|()| place)
+    });
+    let place = made?;
+    let guard = Rc::clone(&shared);
+    device.set_guard(Some(Rc::new(move |waited| guard.guard(waited))));
+    Ok(Box::new(NcclPlane::new(shared, device.clone(), place, rank, (0..world_size).collect(), scratch)))
+}
+
+/// What a rank says of its library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Said {
+    /// Its version and, from rank 0, the number to meet by.
+    There { version: u32, id: Option<Id> },
+    /// Why it cannot be used.
+    Unusable(Fault),
+}
+
+impl Said {
+    fn of(rank: usize) -> Self {
+        if !raw::is_there() {
+            let text = "libnccl.so cannot be opened: install NCCL or set LD_LIBRARY_PATH; where there is only \
+                        libnccl.so.2, a link libnccl.so to it is needed";
+            return Said::Unusable(Fault { code: 0, text: text.to_owned() });
+        }
+        let told = raw::version().and_then(|version| {
+            if version < OLDEST {
+                let (have, needed) = (version_text(version), version_text(OLDEST));
+                return Err(Fault { code: 0, text: format!("it is version {have}, and {needed} is needed") });
+            }
+            let id = if rank == 0 { Some(raw::unique_id()?) } else { None };
+            Ok(Said::There { version, id })
+        });
+        told.unwrap_or_else(Said::Unusable)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Said::There { version, id } => {
+                let id = id.as_ref().map_or([].as_slice(), |id| id);
+                [[1].as_slice(), &version.to_le_bytes(), id].concat()
+            }
+            Said::Unusable(fault) => {
+                [[0].as_slice(), &fault.code.to_le_bytes(), fault.text.as_bytes()].concat()
+            }
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        if *kind == 1 {
+            let (version, rest) = rest.split_first_chunk::<4>()?;
+            let id = rest.first_chunk::<ID_BYTES>().copied();
+            return Some(Said::There { version: u32::from_le_bytes(*version), id });
+        }
+        let (code, text) = rest.split_first_chunk::<8>()?;
+        let text = String::from_utf8_lossy(text).into_owned();
+        Some(Said::Unusable(Fault { code: i64::from_le_bytes(*code), text }))
+    }
+}
+
+/// The number to meet by, where all ranks can. Errors, on all of them alike: the first that cannot.
+fn agree(rank: usize, said: &[Vec<u8>]) -> Result<Id> {
+    let failed = |who: usize, Fault { code, text }: Fault| {
+        let text = if who == rank { text } else { format!("on rank {who}: {text}") };
+        CollectiveError::Library { rank, call: CALL, library: NAME, code, text }
+    };
+    let unclear = || Fault { code: 0, text: "it did not say which NCCL it has".to_owned() };
+    let mut first = None;
+    for (who, bytes) in said.iter().enumerate() {
+        let (version, id) = match Said::decode(bytes).unwrap_or_else(|| Said::Unusable(unclear())) {
+            Said::There { version, id } => (version, id),
+            Said::Unusable(fault) => return Err(failed(who, fault)),
+        };
+        let (theirs, _) = *first.get_or_insert((version, id));
+        if theirs != version {
+            let (mine, theirs) = (version_text(version), version_text(theirs));
+            return Err(failed(
+                who,
+                Fault { code: 0, text: format!("it is version {mine}, but {theirs} on rank 0") },
+            ));
+        }
+    }
+    first.and_then(|(_, id)| id).ok_or_else(|| failed(0, unclear()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn there(version: u32, id: Option<u8>) -> Vec<u8> {
+        Said::There { version, id: id.map(|byte| [byte; ID_BYTES]) }.encode()
+    }
+
+    #[test]
+    fn ranks_that_all_have_one_version_meet_by_the_number_of_rank_zero() {
+        let said = [there(22_809, Some(7)), there(22_809, None), there(22_809, None)];
+        assert_eq!(agree(2, &said).unwrap(), [7; ID_BYTES]);
+    }
+
+    #[test]
+    fn all_ranks_hear_which_one_cannot() {
+        let missing = Said::Unusable(Fault { code: 3, text: "no library".to_owned() }).encode();
+        let cases: [(&[Vec<u8>], &str); 4] = [
+            (&[there(22_809, Some(7)), missing], "NCCL error 3: on rank 1: no library"),
+            (
+                &[there(22_809, Some(7)), there(22_703, None)],
+                "on rank 1: it is version 2.27.3, but 2.28.9 on rank 0",
+            ),
+            (&[there(22_809, Some(7)), vec![]], "on rank 1: it did not say which NCCL it has"),
+            (&[there(22_809, None), there(22_809, None)], "NCCL error 0: it did not say which NCCL it has"),
+        ];
+        for (said, words) in cases {
+            let error = agree(0, said).unwrap_err().to_string();
+            assert!(error.ends_with(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The data plane of a group of GPUs.
+
+use std::rc::Rc;
+
+use device::{Backend, Buffer, DType, Device, Region, StreamKind};
+
+use crate::call::{Call, Operation, Plane};
+use crate::control::Observer;
+use crate::data::DataPlane;
+use crate::error::{CollectiveError, Result};
+use crate::host::{
+    Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum, my_group,
+};
+use crate::nccl::NAME;
+use crate::nccl::raw::{self, Work};
+use crate::nccl::shared::Shared;
+use crate::tally::Tally;
+use crate::traffic::Traffic;
+
+/// Bytes of what ranks send each other when they first meet.
+const MEETING_BYTES: usize = 4;
+/// Where in the scratch buffer that arrives; what is sent, and barriers, lie before.
+const MEETINGS: usize = 512;
+/// The size of a small operand, for NCCL's ways with those.
+const SMALL_BYTES: usize = 1 << 10;
+
+/// [`DataPlane`] over a communicator of its own.
+pub(super) struct NcclPlane {
+    shared: Rc<Shared>,
+    device: Device,
+    /// The communicator's place among the rank's.
+    place: usize,
+    rank: usize,
+    /// Numbers in the world, by number in the group.
+    members: Vec<usize>,
+    /// The same without this rank.
+    others: Rc<[usize]>,
+    collectives: u64,
+    /// Messages sent to and received from each peer.
+    sent: Vec<u64>,
+    received: Vec<u64>,
+    /// Peers with which there are connections both ways.
+    met: Vec<bool>,
+    /// Of all planes of the rank: what is in it does not matter.
+    scratch: Rc<Buffer>,
+    tally: Tally,
+    observer: Observer,
+}
+
+impl NcclPlane {
+    pub(super) fn new(
+        shared: Rc<Shared>,
+        device: Device,
+        place: usize,
+        rank: usize,
+        members: Vec<usize>,
+        scratch: Rc<Buffer>,
+    ) -> Self {
+        let world_size = members.len();
+        let others = members.iter().copied().filter(|member| *member != members[rank]).collect();
+        NcclPlane {
+            shared,
+            device,
+            place,
+            rank,
+            members,
+            others,
+            collectives: 0,
+            sent: vec![0; world_size],
+            received: vec![0; world_size],
+            met: vec![false; world_size],
+            scratch,
+            tally: Tally::new(rank, world_size),
+            observer: Observer::default(),
+        }
+    }
+
+    fn next(&mut self, operation: Operation) -> Operand {
+        let call = Call { plane: Plane::Data, operation, sequence: self.collectives };
+        self.collectives += 1;
+        self.begin(call)
+    }
+
+    fn begin(&self, call: Call) -> Operand {
+        self.observer.begins(call);
+        self.shared.begins(call, &self.others);
+        Operand { rank: self.shared.rank, call }
+    }
+
+    /// Makes these one call, and waits until all of it is enqueued.
+    fn enqueue(&self, call: Call, works: &[Work<'_>], stream: StreamKind) -> Result<()> {
+        let comm = self.shared.comm(self.place, call)?;
+        let begin = |work: &Work<'_>| comm.enqueue(work, &self.device, stream);
+        let begun = match works {
+            [] => return Ok(()),
+            [only] => begin(only),
+            several => raw::together(|| several.iter().try_for_each(begin)),
+        };
+        begun.map_err(|fault| self.shared.broken(fault, call))?;
+        self.shared.settle(comm, call)
+    }
+
+    /// A call of all ranks, which has nothing to do where nothing is moved.
+    fn collective(&self, at: Operand, bytes: usize, work: Work<'_>, stream: StreamKind) -> Result<()> {
+        self.enqueue(at.call, if bytes == 0 { &[] } else { std::slice::from_ref(&work) }, stream)
+    }
+
+    /// Makes connections with peers that are met for the first time. NCCL makes those of one call together, and where two
+    /// ranks meet that want different ones of each other, it fails: so all are made both ways, by an exchange.
+    fn meet(&mut self, call: Call, peers: impl Iterator<Item = usize>, stream: StreamKind) -> Result<()> {
+        let mut strangers: Vec<usize> = peers.filter(|peer| !self.met[*peer]).collect();
+        strangers.sort_unstable();
+        strangers.dedup();
+        let scratch = Rc::clone(&self.scratch);
+        let slots = (scratch.bytes() - MEETINGS) / MEETING_BYTES;
+        let works: Vec<Work<'_>> = strangers
+            .iter()
+            .flat_map(|peer| {
+                let slot = MEETINGS + peer % slots * MEETING_BYTES;
+                let receive = Work::Receive { from: *peer, region: scratch.region(slot, MEETING_BYTES) };
+                [Work::Send { to: *peer, region: scratch.region(0, MEETING_BYTES) }, receive]
+            })
+            .collect();
+        if works.is_empty() {
+            return Ok(());
+        }
+        self.enqueue(call, &works, stream)?;
+        strangers.into_iter().for_each(|peer| self.met[peer] = true);
+        Ok(())
+    }
+
+    fn point_to_point(
+        &mut self,
+        operation: Operation,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        stream: StreamKind,
+    ) -> Result<()> {
+        let first = match (sends.first(), receives.first()) {
+            (Some((to, _)), _) => self.sent.get(*to),
+            (None, Some((from, _))) => self.received.get(*from),
+            (None, None) => None,
+        };
+        let call = Call { plane: Plane::Data, operation, sequence: first.copied().unwrap_or(0) };
+        let at = self.begin(call);
+        check_point_to_point(at, self.rank, self.members.len(), sends, receives)?;
+        sends.iter().chain(receives).try_for_each(|(_, region)| check_on_gpu(at, &[*region]))?;
+        sends.iter().for_each(|(to, _)| self.sent[*to] += 1);
+        receives.iter().for_each(|(from, _)| self.received[*from] += 1);
+        let sends_of = sends.iter().map(|(to, region)| Work::Send { to: *to, region: *region });
+        let receives_of =
+            receives.iter().map(|(from, region)| Work::Receive { from: *from, region: *region });
+        let moves = sends_of.chain(receives_of);
+        let works: Vec<Work<'_>> =
+            moves.filter(|work| work.peer().is_some_and(|(_, bytes)| bytes > 0)).collect();
+        let peers: Vec<usize> = works.iter().filter_map(|work| work.peer().map(|(peer, _)| peer)).collect();
+        if let [first, rest @ ..] = &*peers
+            && rest.iter().all(|peer| peer == first)
+        {
+            self.shared.begins(call, &[self.members[*first]].into());
+        }
+        self.meet(call, peers.into_iter(), stream)?;
+        self.enqueue(call, &works, stream)?;
+        self.tally.point_to_point(operation, sends, receives);
+        Ok(())
+    }
+
+    /// Compares the groups of a split with those that the other ranks gave, by a number that stands for them.
+    fn same_groups(&mut self, at: Operand, groups: &[Vec<usize>]) -> Result<()> {
+        let device = self.device.clone();
+        let refused = |source| CollectiveError::device(at.rank, at.call)(source);
+        let (mine, bytes) = (digest(groups), size_of::<[u32; 2]>());
+        let scratch = Rc::clone(&self.scratch);
+        if bytes * self.members.len() > scratch.bytes() {
+            return Ok(());
+        }
+        let (output, input) =
+            (scratch.region(0, bytes * self.members.len()), scratch.region(bytes * self.rank, bytes));
+        device.copy_from_host(&mine, input).map_err(refused)?;
+        self.enqueue(at.call, &[Work::AllGather { input, output }], StreamKind::Compute)?;
+        let mut all = vec![0u32; 2 * self.members.len()];
+        self.host_wait(at.call, device.copy_to_host(output, &mut all))?;
+        let other = all.chunks_exact(2).position(|theirs| theirs != mine);
+        other.map_or(Ok(()), |other| {
+            at.refuse(format!("groups {groups:?}, but rank {} has others", self.members[other]))
+        })
+    }
+
+    /// The answer of a wait for the device: where it was given up, why.
+    fn host_wait<T>(&self, call: Call, waited: device::Result<T>) -> Result<T> {
+        waited.or_else(|source| {
+            self.shared.alive(call)?;
+            Err(CollectiveError::device(self.shared.rank, call)(source))
+        })
+    }
+
+    fn wait(&self, call: Call, stream: StreamKind) -> Result<()> {
+        let waited = self.device.record(stream).and_then(|event| self.device.wait_on_host(&event));
+        self.host_wait(call, waited)
+    }
+
+    /// Every collective once, on a small operand and on one of the whole scratch buffer.
+    fn rehearse(&self, at: Operand, stream: StreamKind) -> Result<()> {
+        let scratch = Rc::clone(&self.scratch);
+        let ranks = self.members.len();
+        for bytes in [SMALL_BYTES, scratch.bytes()] {
+            let part = bytes / ranks / 4 * 4;
+            let (whole, own) = (scratch.region(0, part * ranks), scratch.region(part * self.rank, part));
+            let mut works = vec![
+                Work::AllGather { input: own, output: whole },
+                Work::Broadcast { root: 0, region: whole },
+            ];
+            for dtype in [DType::F32, DType::Bf16, DType::F16] {
+                works.push(Work::AllReduce { region: whole, dtype });
+                works.push(Work::ReduceScatter { input: whole, output: own, dtype });
+            }
+            works.iter().try_for_each(|work| self.collective(at, part, *work, stream))?;
+        }
+        Ok(())
+    }
+}
+
+impl DataPlane for NcclPlane {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()> {
+        let at = self.next(Operation::AllReduce);
+        check_sum(at, dtype, &[region])?;
+        check_on_gpu(at, &[region])?;
+        self.collective(at, region.bytes, Work::AllReduce { region, dtype }, stream)?;
+        self.tally.all_reduce(region.bytes, dtype);
+        Ok(())
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        input: Region<'_>,
+        output: Region<'_>,
+        dtype: DType,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let at = self.next(Operation::ReduceScatter);
+        check_sum(at, dtype, &[input, output])?;
+        check_gather(at, self.members.len(), output, input)?;
+        check_on_gpu(at, &[input, output])?;
+        self.collective(at, output.bytes, Work::ReduceScatter { input, output, dtype }, stream)?;
+        self.tally.reduce_scatter(output.bytes);
+        Ok(())
+    }
+
+    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, stream: StreamKind) -> Result<()> {
+        let at = self.next(Operation::AllGather);
+        check_regions(at, 2, &[input, output])?;
+        check_gather(at, self.members.len(), input, output)?;
+        check_on_gpu(at, &[input, output])?;
+        self.collective(at, input.bytes, Work::AllGather { input, output }, stream)?;
+        self.tally.all_gather(input.bytes);
+        Ok(())
+    }
+
+    fn broadcast(&mut self, root: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        let at = self.next(Operation::Broadcast);
+        check_root(at, self.members.len(), root)?;
+        check_regions(at, 2, &[region])?;
+        check_on_gpu(at, &[region])?;
+        self.collective(at, region.bytes, Work::Broadcast { root, region }, stream)?;
+        self.tally.broadcast(root, region.bytes);
+        Ok(())
+    }
+
+    fn send(&mut self, to: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.point_to_point(Operation::Send, &[(to, region)], &[], stream)
+    }
+
+    fn receive(&mut self, from: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.point_to_point(Operation::Receive, &[], &[(from, region)], stream)
+    }
+
+    fn exchange(
+        &mut self,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        stream: StreamKind,
+    ) -> Result<()> {
+        self.point_to_point(Operation::Exchange, sends, receives, stream)
+    }
+
+    fn barrier(&mut self, stream: StreamKind) -> Result<()> {
+        let at = self.next(Operation::Barrier);
+        let scratch = Rc::clone(&self.scratch);
+        let region = scratch.region(0, DType::F32.bytes());
+        self.collective(at, region.bytes, Work::AllReduce { region, dtype: DType::F32 }, stream)?;
+        self.tally.nothing(Operation::Barrier);
+        Ok(())
+    }
+
+    fn synchronize(&mut self, stream: StreamKind) -> Result<()> {
+        let call = Call { plane: Plane::Data, operation: Operation::Synchronize, sequence: self.collectives };
+        self.shared.alive(call)?;
+        self.wait(call, stream)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
+        let at = self.next(Operation::Split);
+        check_groups(at, self.members.len(), groups)?;
+        self.same_groups(at, groups)?;
+        let (group, rank) = my_group(groups, self.rank);
+        let comm = self.shared.comm(self.place, at.call)?;
+        let part = comm.begin_split(group, rank).map_err(|fault| self.shared.broken(fault, at.call))?;
+        self.shared.patiently(|| self.shared.settle(comm, at.call))?;
+        let place = self.shared.keep(part);
+        self.shared.settle(part, at.call)?;
+        let members = groups[group].iter().map(|member| self.members[*member]).collect();
+        self.tally.nothing(Operation::Split);
+        let (shared, scratch) = (Rc::clone(&self.shared), Rc::clone(&self.scratch));
+        let mut plane = NcclPlane::new(shared, self.device.clone(), place, rank, members, scratch);
+        plane.observe(self.observer.clone());
+        Ok(Box::new(plane))
+    }
+
+    fn warm_up(&mut self, peers: &[usize]) -> Result<()> {
+        let stream = StreamKind::Compute;
+        let call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: self.collectives };
+        let at = self.begin(call);
+        let shared = Rc::clone(&self.shared);
+        for peer in peers {
+            check_root(at, self.members.len(), *peer)?;
+        }
+        let others = peers.iter().copied().filter(|peer| *peer != self.rank).collect::<Vec<_>>();
+        shared.patiently(|| {
+            self.rehearse(at, stream)?;
+            self.meet(call, others.into_iter(), stream)?;
+            self.wait(call, stream)
+        })
+    }
+
+    fn observe(&mut self, observer: Observer) {
+        self.observer = observer;
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.tally.traffic()
+    }
+}
+
+impl Drop for NcclPlane {
+    fn drop(&mut self) {
+        self.shared.leave(self.place, &self.device);
+    }
+}
+
+/// All regions are a GPU's.
+fn check_on_gpu(at: Operand, regions: &[Region<'_>]) -> Result<()> {
+    if regions.iter().all(|region| region.buffer.backend() == Backend::Cuda) {
+        return Ok(());
+    }
+    at.refuse(format!("{NAME} moves regions of GPUs, and this one is on another device"))
+}
+
+/// A number for a list of groups: FNV-1a (Fowler, Noll and Vo) over their text.
+fn digest(groups: &[Vec<usize>]) -> [u32; 2] {
+    let text = format!("{groups:?}");
+    let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mixed);
+    [hash as u32, (hash >> 32) as u32]
+}

@@ -1,0 +1,340 @@
+//! Calls of NCCL that never wait for a peer: the only place that calls its C functions.
+#![allow(unsafe_code)] // NCCL's handles, and addresses that its kernels read and write
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::mpsc;
+use std::thread::Builder;
+use std::time::Duration;
+
+use cudarc::nccl::sys;
+use device::{Backend, DType, Device, Region, StreamKind};
+
+/// What NCCL says when a call fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) code: i64,
+    pub(super) text: String,
+}
+
+type Result<T> = std::result::Result<T, Fault>;
+
+/// Bytes of the number that the ranks of a communicator meet by.
+pub(super) const ID_BYTES: usize = 128;
+pub(super) type Id = [u8; ID_BYTES];
+
+/// The value of a configuration's integer that NCCL is to choose.
+const UNSET: c_int = c_int::MIN;
+/// By which NCCL knows a configuration for one.
+const CONFIG_MAGIC: u32 = 0xcafe_beef;
+/// The version that the bindings are of, as NCCL counts.
+const BOUND_VERSION: u32 = 22_800;
+
+/// Whether NCCL's library can be opened. It stays open.
+pub(super) fn is_there() -> bool {
+    static THERE: LazyLock<bool> = LazyLock::new(|| {
+        // SAFETY: opening the library runs its initialisers, which it is made for.
+        let there = unsafe { sys::is_culib_present() };
+        if there {
+            // SAFETY: likewise, and it was found just now.
+            unsafe { sys::culib() };
+        }
+        there
+    });
+    *THERE
+}
+
+/// The library's version: 10000 · major + 100 · minor + patch. The library must be there.
+pub(super) fn version() -> Result<u32> {
+    let mut version: c_int = 0;
+    // SAFETY: the call writes one integer.
+    check(unsafe { sys::ncclGetVersion(&raw mut version) })?;
+    Ok(u32::try_from(version).unwrap_or(0))
+}
+
+/// A number for the ranks of a new communicator to meet by; this process listens for them from now on.
+pub(super) fn unique_id() -> Result<Id> {
+    let mut id = sys::ncclUniqueId { internal: [0; ID_BYTES] };
+    // SAFETY: the call writes the value that it is given.
+    check(unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
+    Ok(id.internal.map(|byte| byte as u8))
+}
+
+/// What a communicator is to do. Regions lie inside buffers of the communicator's GPU; ranks are the group's.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work<'a> {
+    AllReduce { region: Region<'a>, dtype: DType },
+    ReduceScatter { input: Region<'a>, output: Region<'a>, dtype: DType },
+    AllGather { input: Region<'a>, output: Region<'a> },
+    Broadcast { root: usize, region: Region<'a> },
+    Send { to: usize, region: Region<'a> },
+    Receive { from: usize, region: Region<'a> },
+}
+
+impl Work<'_> {
+    /// The other rank, and the bytes that go or come.
+    pub(super) fn peer(&self) -> Option<(usize, usize)> {
+        match self {
+            Work::Send { to: peer, region } | Work::Receive { from: peer, region } => {
+                Some((*peer, region.bytes))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// One rank's end of a group of GPUs. Its calls begin and return; [`Comm::is_ready`] says when the next may be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Comm {
+    /// Eight bytes for the rest of the process's life: NCCL writes the handle, from a thread of its own.
+    slot: &'static AtomicPtr<sys::ncclComm>,
+}
+
+impl Comm {
+    fn empty() -> Self {
+        Comm { slot: Box::leak(Box::default()) }
+    }
+
+    fn handle(&self) -> sys::ncclComm_t {
+        self.slot.load(Ordering::Acquire)
+    }
+
+    /// Begins to meet the other ranks, with the GPU whose context is current. Errors also where nothing was made.
+    pub(super) fn begin(rank: usize, world_size: usize, id: &Id) -> Result<Self> {
+        let comm = Comm::empty();
+        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
+        let mut config = config();
+        let (world_size, rank) = (number(world_size)?, number(rank)?);
+        // SAFETY: the slot lives for ever, the configuration until the call has copied it.
+        let begun =
+            unsafe { sys::ncclCommInitRankConfig(comm.slot.as_ptr(), world_size, id, rank, &raw mut config) };
+        check(begun)?;
+        if comm.handle().is_null() { Err(internal("no communicator was made")) } else { Ok(comm) }
+    }
+
+    /// Begins to split off a group, with all other ranks: those of one `color` are together, in the order of their
+    /// keys. The group's communicator is there when this one is ready again.
+    pub(super) fn begin_split(&self, color: usize, key: usize) -> Result<Self> {
+        let part = Comm::empty();
+        let (color, key) = (number(color)?, number(key)?);
+        // SAFETY: the handle is alive, the slot lives for ever, and null means this one's configuration.
+        let begun = unsafe {
+            sys::ncclCommSplit(self.handle(), color, key, part.slot.as_ptr(), std::ptr::null_mut())
+        };
+        check(begun).map(|()| part)
+    }
+
+    /// Whether there is a communicator behind it.
+    pub(super) fn is_made(&self) -> bool {
+        !self.handle().is_null()
+    }
+
+    /// Whether the last call is through with what the host has to do for it. Errors: what failed since, also in work
+    /// on the device.
+    pub(super) fn is_ready(&self) -> Result<bool> {
+        let mut state = 0u32;
+        // SAFETY: the handle is alive; the state is an integer of the size that is written, with any value.
+        check(unsafe { sys::ncclCommGetAsyncError(self.handle(), (&raw mut state).cast()) })?;
+        match known(state) {
+            sys::ncclResult_t::ncclSuccess => Ok(true),
+            sys::ncclResult_t::ncclInProgress => Ok(false),
+            code => Err(fault(code)),
+        }
+    }
+
+    /// Begins to enqueue on a stream of `device`, which the communicator was made with.
+    pub(super) fn enqueue(&self, work: &Work<'_>, device: &Device, stream: StreamKind) -> Result<()> {
+        use sys::ncclDataType_t::ncclUint8 as BYTES;
+        let comm = self.handle();
+        let stream: sys::cudaStream_t = match device.stream_handle(stream) {
+            Some(handle) => handle.cast(),
+            None => return Err(internal("the device has no streams")),
+        };
+        let code = match *work {
+            Work::AllReduce { region, dtype } => {
+                let (at, (count, kind)) = (address(region)?, elements(region.bytes, dtype)?);
+                // SAFETY: `address` checked that the region lies inside a buffer of a GPU, where it stays: buffers go
+                // back to an allocator that gives nothing to the driver while work is under way.
+                unsafe { sys::ncclAllReduce(at, at, count, kind, SUM, comm, stream) }
+            }
+            Work::ReduceScatter { input, output, dtype } => {
+                let (from, to) = (address(input)?, address(output)?);
+                let (count, kind) = elements(output.bytes, dtype)?;
+                // SAFETY: as above; the caller checked that the input has a part of this length for every rank.
+                unsafe { sys::ncclReduceScatter(from, to, count, kind, SUM, comm, stream) }
+            }
+            Work::AllGather { input, output } => {
+                let (from, to) = (address(input)?, address(output)?);
+                // SAFETY: as above, for the output.
+                unsafe { sys::ncclAllGather(from, to, input.bytes, BYTES, comm, stream) }
+            }
+            Work::Broadcast { root, region } => {
+                let (at, root) = (address(region)?, number(root)?);
+                // SAFETY: as above.
+                unsafe { sys::ncclBroadcast(at, at, region.bytes, BYTES, root, comm, stream) }
+            }
+            Work::Send { to, region } => {
+                let (at, to) = (address(region)?, number(to)?);
+                // SAFETY: as above.
+                unsafe { sys::ncclSend(at, region.bytes, BYTES, to, comm, stream) }
+            }
+            Work::Receive { from, region } => {
+                let (at, from) = (address(region)?, number(from)?);
+                // SAFETY: as above.
+                unsafe { sys::ncclRecv(at, region.bytes, BYTES, from, comm, stream) }
+            }
+        };
+        check(code)
+    }
+}
+
+const SUM: sys::ncclRedOp_t = sys::ncclRedOp_t::ncclSum;
+
+/// Makes what `body` begins one call, whose parts cannot wait for each other.
+pub(super) fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
+    // SAFETY: ended below, whatever happens between.
+    check(unsafe { sys::ncclGroupStart() })?;
+    let begun = body();
+    // SAFETY: begun above, on this thread.
+    let ended = check(unsafe { sys::ncclGroupEnd() });
+    begun.and(ended)
+}
+
+/// How communicators end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// With all other ranks of the group, which must come to it as well.
+    Destroy,
+    /// At once: work on the device that waits for a peer ends without it.
+    Abort,
+}
+
+/// Ends communicators, which nobody uses any more, on a thread of its own: NCCL may wait for other ranks there. Whether
+/// that was over within `patience`; otherwise it goes on by itself.
+pub(super) fn end(comms: &[Comm], how: Ending, patience: Duration) -> bool {
+    let made: Vec<Comm> = comms.iter().copied().filter(Comm::is_made).collect();
+    let (done, over) = mpsc::channel();
+    let theirs = made.clone();
+    let started = Builder::new().name("nccl-end".to_owned()).spawn(move || {
+        end_here(&theirs, how);
+        // Who waited may have given up.
+        let _ = done.send(());
+    });
+    match started {
+        Ok(_) => over.recv_timeout(patience).is_ok(),
+        Err(_) => {
+            end_here(&made, how);
+            true
+        }
+    }
+}
+
+/// Communicators that are aborted go together: one that frees memory would otherwise wait for another's work.
+fn end_here(comms: &[Comm], how: Ending) {
+    let each = || {
+        for comm in comms {
+            let handle = comm.handle();
+            // What fails in the end has nobody to act on it.
+            let _ = match how {
+                // SAFETY: the handle is alive, and `end` takes it for the last time.
+                Ending::Destroy => unsafe { sys::ncclCommDestroy(handle) },
+                // SAFETY: likewise.
+                Ending::Abort => unsafe { sys::ncclCommAbort(handle) },
+            };
+        }
+        Ok(())
+    };
+    let _ = if comms.len() > 1 { together(each) } else { each() };
+}
+
+/// Everything as NCCL chooses, but that calls return before they are through.
+fn config() -> sys::ncclConfig_t {
+    sys::ncclConfig_t {
+        size: size_of::<sys::ncclConfig_t>(),
+        magic: CONFIG_MAGIC,
+        version: BOUND_VERSION,
+        blocking: 0,
+        cgaClusterSize: UNSET,
+        minCTAs: UNSET,
+        maxCTAs: UNSET,
+        netName: std::ptr::null(),
+        splitShare: UNSET,
+        trafficClass: UNSET,
+        commName: std::ptr::null(),
+        collnetEnable: UNSET,
+        CTAPolicy: UNSET,
+        shrinkShare: UNSET,
+        nvlsCTAs: UNSET,
+        nChannelsPerNetPeer: UNSET,
+        nvlinkCentricSched: UNSET,
+    }
+}
+
+/// Where a region begins. Errors: one that is not inside a buffer of a GPU.
+fn address(region: Region<'_>) -> Result<*mut c_void> {
+    let end = region.offset.checked_add(region.bytes);
+    if region.buffer.backend() != Backend::Cuda || end.is_none_or(|end| end > region.buffer.bytes()) {
+        return Err(internal("a region that is not inside a buffer of a GPU"));
+    }
+    Ok(std::ptr::without_provenance_mut(region.buffer.address() as usize + region.offset))
+}
+
+fn elements(bytes: usize, dtype: DType) -> Result<(usize, sys::ncclDataType_t)> {
+    let kind = match dtype {
+        DType::F32 => sys::ncclDataType_t::ncclFloat32,
+        DType::Bf16 => sys::ncclDataType_t::ncclBfloat16,
+        DType::F16 => sys::ncclDataType_t::ncclFloat16,
+        DType::U32 => return Err(internal("a sum of u32")),
+    };
+    Ok((bytes / dtype.bytes(), kind))
+}
+
+fn number(value: usize) -> Result<c_int> {
+    c_int::try_from(value).map_err(|_| internal("more ranks than NCCL can count"))
+}
+
+fn internal(text: &str) -> Fault {
+    Fault { code: sys::ncclResult_t::ncclInternalError as i64, text: text.to_owned() }
+}
+
+fn check(code: sys::ncclResult_t) -> Result<()> {
+    match code {
+        sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
+        code => Err(fault(code)),
+    }
+}
+
+/// A state as a code; one that the bindings do not know is an internal error.
+fn known(state: u32) -> sys::ncclResult_t {
+    use sys::ncclResult_t as Code;
+    const CODES: [Code; 8] = [
+        Code::ncclSuccess,
+        Code::ncclUnhandledCudaError,
+        Code::ncclSystemError,
+        Code::ncclInternalError,
+        Code::ncclInvalidArgument,
+        Code::ncclInvalidUsage,
+        Code::ncclRemoteError,
+        Code::ncclInProgress,
+    ];
+    CODES.get(state as usize).copied().unwrap_or(Code::ncclInternalError)
+}
+
+/// NCCL's words for a code, and those for the last thing that went wrong in this process.
+fn fault(code: sys::ncclResult_t) -> Fault {
+    // SAFETY: the library answers every code with a text of its own.
+    let general = text(unsafe { sys::ncclGetErrorString(code) });
+    // SAFETY: the communicator may be null, as NCCL documents.
+    let last = text(unsafe { sys::ncclGetLastError(std::ptr::null_mut()) });
+    let text = if last.is_empty() { general } else { format!("{general}: {last}") };
+    Fault { code: code as i64, text }
+}
+
+fn text(words: *const c_char) -> String {
+    if words.is_null() {
+        return String::new();
+    }
+    // SAFETY: NCCL hands out texts that end with a null and live as long as the library.
+    unsafe { CStr::from_ptr(words) }.to_string_lossy().trim().to_owned()
+}

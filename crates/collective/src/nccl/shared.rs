@@ -1,0 +1,252 @@
+//! What all communicators of a rank share: which they are, what was begun last, and whether it is over with them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use device::Device;
+
+use crate::call::{Call, Operation, Plane};
+use crate::control::Watch;
+use crate::error::{CollectiveError, Failure, Result};
+use crate::nccl::raw::{self, Comm, Ending, Fault};
+
+/// How long a call may take where it makes connections, at least.
+const CONNECTING: Duration = Duration::from_secs(60);
+/// How long a rank that comes to its end waits: for its own device, and then for the others to come to theirs.
+const PARTING: Duration = Duration::from_secs(2);
+/// How long NCCL may have to end work that was given up.
+const ABORTING: Duration = Duration::from_secs(5);
+/// How long the control plane may take to say which rank is behind an error of NCCL.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// A wait keeps the processor so long,
+const SPIN: Duration = Duration::from_micros(200);
+/// and then looks so often.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// Why there will be no more calls.
+#[derive(Clone, Debug)]
+pub(super) enum End {
+    /// A rank failed.
+    Failed(Failure),
+    /// Work was not over in time; the rank that all wait for, if there is one to name.
+    Late { peer: Option<usize>, waited: Duration },
+    /// NCCL failed.
+    Library(Fault),
+}
+
+/// What a rank began last.
+struct Begun {
+    call: Call,
+    /// Whom it needs, as numbers in the world.
+    others: Rc<[usize]>,
+}
+
+/// One rank's side of NCCL. It does not hold the device, whose waits hold it.
+pub(super) struct Shared {
+    /// This rank's number in the world.
+    pub(super) rank: usize,
+    /// All ranks.
+    world: Vec<usize>,
+    timeout: Duration,
+    patience: Cell<Duration>,
+    watch: Watch,
+    comms: RefCell<Vec<Option<Comm>>>,
+    begun: RefCell<Begun>,
+    end: RefCell<Option<End>>,
+    /// A plane is being dropped: waits end, and nobody else's work with them.
+    parting: Cell<bool>,
+}
+
+impl Shared {
+    pub(super) fn new(rank: usize, world_size: usize, timeout: Duration, watch: Watch) -> Self {
+        let call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
+        Shared {
+            rank,
+            world: (0..world_size).collect(),
+            timeout,
+            patience: Cell::new(timeout),
+            watch,
+            comms: RefCell::default(),
+            begun: RefCell::new(Begun { call, others: Rc::default() }),
+            end: RefCell::default(),
+            parting: Cell::new(false),
+        }
+    }
+
+    /// Keeps a communicator and hands out its place.
+    pub(super) fn keep(&self, comm: Comm) -> usize {
+        let mut comms = self.comms.borrow_mut();
+        comms.push(Some(comm));
+        comms.len() - 1
+    }
+
+    /// A communicator that is in use. Errors: it is over with all of them.
+    pub(super) fn comm(&self, place: usize, call: Call) -> Result<Comm> {
+        self.alive(call)?;
+        let comm = self.comms.borrow().get(place).copied().flatten();
+        comm.ok_or_else(|| self.error(&End::Library(gone()), call))
+    }
+
+    /// This rank begins a call that needs these others.
+    pub(super) fn begins(&self, call: Call, others: &Rc<[usize]>) {
+        *self.begun.borrow_mut() = Begun { call, others: Rc::clone(others) };
+        self.watch.peers().sign();
+    }
+
+    /// Errors: it is over, or a rank has failed.
+    pub(super) fn alive(&self, call: Call) -> Result<()> {
+        if self.end.borrow().is_none()
+            && let Some(failure) = self.watch.failure()
+        {
+            self.finish(End::Failed(failure));
+        }
+        self.end.borrow().as_ref().map_or(Ok(()), |end| Err(self.error(end, call)))
+    }
+
+    /// Waits until a communicator takes the next call. Errors: what came first instead.
+    pub(super) fn settle(&self, comm: Comm, call: Call) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            match comm.is_ready() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(fault) => return Err(self.broken(fault, call)),
+            }
+            let waited = began.elapsed();
+            if waited < SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            if let Some(end) = self.trouble(waited) {
+                let error = self.error(&end, call);
+                self.finish(end);
+                return Err(error);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// NCCL failed: ends it all. The error: of the rank that is behind it, where that can be heard.
+    pub(super) fn broken(&self, fault: Fault, call: Call) -> CollectiveError {
+        let end = self.behind(fault);
+        let error = self.error(&end, call);
+        self.finish(end);
+        error
+    }
+
+    /// What the host does when it waits for the device: the reason to give up, if there is one.
+    pub(super) fn guard(&self, waited: Duration) -> Option<String> {
+        let call = self.begun.borrow().call;
+        if self.parting.get() {
+            let late = waited >= PARTING || self.end.borrow().is_some() || self.watch.failure().is_some();
+            return late.then(|| format!("rank {} leaves with work under way", self.rank));
+        }
+        let known = self.end.borrow().clone();
+        if let Some(end) = known {
+            // Work that was aborted ends; what does not is not NCCL's.
+            return (waited >= ABORTING).then(|| self.error(&end, call).to_string());
+        }
+        let end = self.trouble(waited)?;
+        let reason = self.error(&end, call).to_string();
+        self.finish(end);
+        Some(reason)
+    }
+
+    /// The first reason to give up after waiting for so long.
+    fn trouble(&self, waited: Duration) -> Option<End> {
+        if let Some(failure) = self.watch.failure() {
+            return Some(End::Failed(failure));
+        }
+        let comms: Vec<Comm> = self.comms.borrow().iter().flatten().copied().collect();
+        if let Some(fault) = comms.iter().find_map(|comm| comm.is_ready().err()) {
+            return Some(self.behind(fault));
+        }
+        if waited < self.patience.get() {
+            return None;
+        }
+        let only = match *self.begun.borrow().others {
+            [only] => Some(only),
+            _ => None,
+        };
+        // Who waits for this one may wait for a third.
+        let peer = self.watch.peers().silent(&self.world).or(only);
+        // The answer may have been that somebody failed.
+        Some(self.watch.failure().map_or(End::Late { peer, waited }, End::Failed))
+    }
+
+    /// A peer that fails makes NCCL fail as well, and may say more of it.
+    fn behind(&self, fault: Fault) -> End {
+        let until = Instant::now() + LAST_WORDS;
+        loop {
+            if let Some(failure) = self.watch.failure() {
+                return End::Failed(failure);
+            }
+            if Instant::now() >= until {
+                return End::Library(fault);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// No more calls: work on the device that waits for peers ends without them.
+    pub(super) fn finish(&self, end: End) {
+        if self.end.borrow().is_some() {
+            return;
+        }
+        *self.end.borrow_mut() = Some(end.clone());
+        let comms: Vec<Comm> = self.comms.borrow_mut().iter_mut().filter_map(Option::take).collect();
+        raw::end(&comms, Ending::Abort, ABORTING);
+        if let End::Late { peer: Some(peer), waited } = end {
+            let (call, waited) = (self.begun.borrow().call, waited.as_secs_f64());
+            let reason = format!("it did not answer rank {} within {waited:.1} s, in {call}", self.rank);
+            self.watch.peers().lost(peer, &reason);
+        }
+    }
+
+    /// What a call answers once it is over.
+    fn error(&self, end: &End, call: Call) -> CollectiveError {
+        let rank = self.rank;
+        match end.clone() {
+            End::Failed(failure) => CollectiveError::failed(rank, call, failure),
+            End::Late { peer: Some(peer), waited } => CollectiveError::Timeout { rank, call, peer, waited },
+            End::Late { peer: None, waited } => CollectiveError::Stalled { rank, call, waited },
+            End::Library(Fault { code, text }) => {
+                CollectiveError::Library { rank, call, library: super::NAME, code, text }
+            }
+        }
+    }
+
+    /// What `body` does may make connections, and so take longer.
+    pub(super) fn patiently<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.patience.set(self.timeout.max(CONNECTING));
+        let done = body();
+        self.patience.set(self.timeout);
+        done
+    }
+
+    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits briefly.
+    pub(super) fn leave(&self, place: usize, device: &Device) {
+        let panics = std::thread::panicking();
+        if panics {
+            self.finish(End::Failed(Failure { rank: self.rank, reason: "it panicked".to_owned() }));
+        } else if let Some(failure) = self.watch.failure() {
+            self.finish(End::Failed(failure));
+        }
+        if self.comms.borrow().get(place).is_some_and(Option::is_some) {
+            self.parting.set(true);
+            let done = device.synchronize().is_ok();
+            self.parting.set(false);
+            let comm = self.comms.borrow_mut()[place].take();
+            let ending = if done { Ending::Destroy } else { Ending::Abort };
+            raw::end(comm.as_slice(), ending, PARTING);
+        }
+        if self.comms.borrow().iter().all(Option::is_none) {
+            device.set_guard(None);
+        }
+    }
+}
+
+fn gone() -> Fault {
+    Fault { code: 0, text: "the communicator is gone".to_owned() }
+}

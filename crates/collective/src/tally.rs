@@ -1,0 +1,90 @@
+//! The bytes of operands that the host transports move in each call, counted without moving any: for transports that
+//! leave the moving to others, or move nothing.
+
+use device::{DType, Region};
+
+use crate::call::Operation;
+use crate::geometry::Shards;
+use crate::host::broadcast_tree;
+use crate::traffic::Traffic;
+
+/// The traffic of one rank of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    rank: usize,
+    world_size: usize,
+    traffic: Traffic,
+}
+
+/// Whether this rank's shard goes to all others, or theirs go to them.
+#[derive(Clone, Copy)]
+enum Direction {
+    Gather,
+    Scatter,
+}
+
+impl Tally {
+    pub(crate) fn new(rank: usize, world_size: usize) -> Self {
+        Tally { rank, world_size, traffic: Traffic::default() }
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// A call that moves no operand.
+    pub(crate) fn nothing(&mut self, operation: Operation) {
+        self.traffic.record(operation, 0, 0);
+    }
+
+    pub(crate) fn all_reduce(&mut self, bytes: usize, dtype: DType) {
+        let shards = Shards::of_elements(bytes, dtype.bytes(), self.world_size);
+        self.shards(Operation::AllReduce, shards, &[Direction::Scatter, Direction::Gather]);
+    }
+
+    /// `part`: bytes of one rank's part.
+    pub(crate) fn reduce_scatter(&mut self, part: usize) {
+        let shards = Shards::equal(part, self.world_size);
+        self.shards(Operation::ReduceScatter, shards, &[Direction::Scatter]);
+    }
+
+    /// `part`: bytes of one rank's part.
+    pub(crate) fn all_gather(&mut self, part: usize) {
+        let shards = Shards::equal(part, self.world_size);
+        self.shards(Operation::AllGather, shards, &[Direction::Gather]);
+    }
+
+    pub(crate) fn broadcast(&mut self, root: usize, bytes: usize) {
+        let (parent, children) = broadcast_tree(self.rank, self.world_size, root);
+        let bytes = bytes as u64;
+        let received = parent.map_or(0, |_| bytes);
+        self.traffic.record(Operation::Broadcast, bytes * children.len() as u64, received);
+    }
+
+    pub(crate) fn point_to_point(
+        &mut self,
+        operation: Operation,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+    ) {
+        let total = |regions: &[(usize, Region<'_>)]| regions.iter().map(|(_, r)| r.bytes as u64).sum();
+        self.traffic.record(operation, total(sends), total(receives));
+    }
+
+    /// A call whose rounds each move shards between this rank and all others.
+    fn shards(&mut self, operation: Operation, shards: Shards, rounds: &[Direction]) {
+        let own = shards.range(self.rank).len();
+        let others = (shards.total() - own) as u64;
+        let own = own as u64 * (self.world_size as u64 - 1);
+        let (mut sent, mut received) = (0, 0);
+        for direction in rounds {
+            let (out, back) = match direction {
+                Direction::Gather => (own, others),
+                Direction::Scatter => (others, own),
+            };
+            sent += out;
+            received += back;
+        }
+        self.traffic.record(operation, sent, received);
+    }
+}

@@ -1,0 +1,69 @@
+//! Worlds of threads that own a GPU each, connected by NCCL.
+
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use collective::threads::{Options, RunError, run};
+use collective::{Communicator, nccl};
+use device::{Device, DeviceOptions};
+
+use super::{Failed, Outcome};
+
+/// As large as worlds get.
+const LARGEST: usize = 4;
+/// How long ranks wait for each other where nothing is to go wrong.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ways to take memory from the driver, which NCCL must be able to reach into.
+pub(crate) const SETTINGS: [&str; 2] = ["", "expandable_segments:True"];
+
+/// The GPUs of this host, for one test at a time: kernels that wait for each other need them to themselves.
+pub(crate) struct Gpus {
+    pub(crate) largest_world: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+static GPUS: Mutex<()> = Mutex::new(());
+
+/// What ranks need to have a GPU each; `None`, said on standard error, where two cannot, or there is no NCCL.
+pub(crate) fn gpus() -> Option<Gpus> {
+    let skipped = |why: String| {
+        let _ = writeln!(std::io::stderr(), "skipped, over NCCL: {why}");
+        None
+    };
+    let found = match device::cuda::availability() {
+        Ok(found) => found.len(),
+        Err(why) => return skipped(why.to_string()),
+    };
+    if found < 2 {
+        return skipped(format!("there is {found} GPU, and two are needed"));
+    }
+    if !nccl::is_there() {
+        return skipped("libnccl.so cannot be opened".to_owned());
+    }
+    let alone = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(Gpus { largest_world: found.min(LARGEST), _alone: alone })
+}
+
+pub(crate) fn gpu(rank: usize, ordinal: usize, settings: &str) -> Outcome<Device> {
+    let settings = memory::Settings::parse(settings).map_err(|error| Failed::Other(error.to_string()))?;
+    Ok(Device::cuda(rank, ordinal, &DeviceOptions { settings, ..DeviceOptions::default() })?)
+}
+
+/// Runs a body as every rank of a world whose waits last so long.
+pub(crate) fn run_on_gpus<T: Send + 'static>(
+    world_size: usize,
+    timeout: Duration,
+    settings: &'static str,
+    body: impl Fn(&mut Communicator, &Device) -> Outcome<T> + Send + Sync + 'static,
+) -> Result<Vec<T>, RunError<Failed>> {
+    let options = Options { timeout: PATIENCE, grace: Duration::from_secs(20) };
+    run(world_size, options, move |communicator| {
+        let device = gpu(communicator.rank(), communicator.rank(), settings)?;
+        let mut communicator = communicator.over_nccl(&device, timeout)?;
+        let peers: Vec<usize> = (0..world_size).collect();
+        communicator.data.warm_up(&peers)?;
+        body(&mut communicator, &device)
+    })
+}

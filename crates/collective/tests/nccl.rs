@@ -1,0 +1,241 @@
+//! GPUs over NCCL: what is refused, what it takes, and how waits end when a rank does not come.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test stops at the first surprise
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use collective::threads::{Options, run};
+use collective::{CollectiveError, Communicator, Operation, nccl};
+use common::nccl::{PATIENCE, gpu, gpus, run_on_gpus};
+use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
+use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
+
+/// A device with nothing behind it that counts as some GPU would.
+fn imagined_gpu(rank: usize) -> Device {
+    let description = Description {
+        kind: Kind::Cuda,
+        name: "imagined".to_owned(),
+        model: "imagined".to_owned(),
+        total_bytes: 1 << 34,
+        compute_capability: (9, 0),
+        multiprocessors: 132,
+        libraries: String::new(),
+    };
+    Device::meta(rank, description, &DeviceOptions::default()).unwrap()
+}
+
+#[test]
+fn a_library_that_is_there_has_a_version() {
+    match nccl::version() {
+        Some(version) => {
+            assert!(nccl::is_there());
+            assert!(version.starts_with("2.") && version.split('.').count() == 3, "{version}");
+        }
+        None => assert!(!nccl::is_there()),
+    }
+}
+
+#[test]
+fn a_world_of_one_stays_what_it_was() {
+    let device = cpu(0);
+    let mut solo = Communicator::solo().over_nccl(&device, PATIENCE).unwrap();
+    let buffer = filled(&device, &[1.5f32]);
+    solo.data.all_reduce(buffer.region(0, 4), DType::F32, STREAM).unwrap();
+    solo.data.warm_up(&[0]).unwrap();
+    assert_eq!(values::<f32>(&device, &buffer, 0, 1).unwrap(), [1.5]);
+}
+
+#[test]
+fn a_host_is_no_gpu() {
+    let outcome = run(2, Options::default(), |communicator| -> Outcome<()> {
+        let device = cpu(communicator.rank());
+        communicator.over_nccl(&device, PATIENCE)?;
+        Ok(())
+    });
+    let (_, text) = first_error(outcome);
+    assert!(text.contains("connect #0: NCCL connects GPUs, and cpu is none"), "{text}");
+}
+
+/// Bytes that connecting takes of a device.
+fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
+    let before = device.statistics().allocated();
+    let mut communicator = communicator.over_nccl(device, PATIENCE)?;
+    communicator.data.warm_up(&[])?;
+    let taken = device.statistics().allocated() - before;
+    drop(communicator);
+    assert_eq!(device.statistics().allocated(), before);
+    Ok(taken)
+}
+
+#[test]
+fn a_plan_takes_what_a_run_takes() {
+    let counted = taken(Communicator::counted(1, 2), &imagined_gpu(1)).unwrap();
+    assert!(counted > 0);
+    let imagined = run(2, Options::default(), |communicator| {
+        let device = imagined_gpu(communicator.rank());
+        taken(communicator, &device)
+    });
+    assert_eq!(imagined.unwrap(), [counted; 2]);
+    if let Some(_gpus) = gpus() {
+        let real = run(2, Options::default(), |communicator| {
+            let device = gpu(communicator.rank(), communicator.rank(), "")?;
+            taken(communicator, &device)
+        });
+        assert_eq!(real.unwrap(), [counted; 2]);
+    }
+}
+
+#[test]
+fn regions_go_over_the_transport_of_their_device() {
+    let Some(_gpus) = gpus() else { return };
+    let outcome = run_on_gpus(2, PATIENCE, "", |communicator, device| {
+        let host = cpu(communicator.rank());
+        let on_host = communicator.data.all_reduce(buffer(&host, 4).region(0, 4), DType::F32, STREAM);
+        let text = on_host.unwrap_err().to_string();
+        assert!(text.contains("all-reduce #0: NCCL moves regions of GPUs"), "{text}");
+        assert_eq!(device.backend(), Backend::Cuda);
+        Ok(())
+    });
+    outcome.unwrap();
+    let outcome = run(2, Options::default(), |mut communicator| -> Outcome<()> {
+        let device = gpu(communicator.rank(), communicator.rank(), "")?;
+        communicator.data.broadcast(0, buffer(&device, 4).region(0, 4), STREAM)?;
+        Ok(())
+    });
+    let (_, text) = first_error(outcome);
+    assert!(text.contains("broadcast #0: regions of GPUs go over NCCL"), "{text}");
+}
+
+/// A wait for a rank that does not come, on the plane of all ranks or of a group, or a wait of the device's own.
+type Wait = fn(&mut Communicator, &Device) -> Outcome<()>;
+
+const WAITS: [Wait; 3] = [
+    |communicator, _| {
+        communicator.data.barrier(STREAM)?;
+        Ok(communicator.data.synchronize(STREAM)?)
+    },
+    |communicator, device| {
+        let sums = buffer(device, 1 << 20);
+        communicator.data.all_reduce(sums.region(0, sums.bytes()), DType::F32, STREAM)?;
+        values::<f32>(device, &sums, 0, 1).map(drop)
+    },
+    |communicator, device| {
+        let left = buffer(device, 4);
+        communicator.data.receive(1, left.region(0, 4), STREAM)?;
+        Ok(communicator.data.synchronize(STREAM)?)
+    },
+];
+
+/// Calls after the end: all of them answer as the one that noticed it.
+fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveError> {
+    let (small, all) = (buffer(device, 4), vec![(0..communicator.world_size()).collect()]);
+    let region = small.region(0, 4);
+    let data = &mut communicator.data;
+    let answers = [
+        data.all_reduce(region, DType::F32, STREAM).err(),
+        data.send(1, region, STREAM).err(),
+        data.barrier(STREAM).err(),
+        data.synchronize(STREAM).err(),
+        data.split(&all).err(),
+        data.warm_up(&[]).err(),
+    ];
+    answers.into_iter().map(Option::unwrap).collect()
+}
+
+#[test]
+fn a_rank_that_stops_is_a_timeout_that_names_it() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let Some(gpus) = gpus() else { return };
+    let world_size = gpus.largest_world;
+    for wait in WAITS {
+        let over = Arc::new(AtomicUsize::new(0));
+        let outcome = run_on_gpus(world_size, TIMEOUT, "", move |communicator, device| {
+            communicator.data.barrier(STREAM)?;
+            communicator.data.synchronize(STREAM)?;
+            if communicator.rank() == 1 {
+                while over.load(Ordering::SeqCst) < world_size - 1 {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let began = Instant::now();
+            let said = wait(communicator, device).unwrap_err().to_string();
+            assert!(said.contains("rank 1 did not answer within 3."), "{said}");
+            assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
+            for error in later(communicator, device) {
+                assert!(matches!(error, CollectiveError::Timeout { peer: 1, .. }), "{error}");
+            }
+            // The device itself goes on.
+            let kept = filled(device, &[communicator.rank() as f32]);
+            assert_eq!(values::<f32>(device, &kept, 0, 1)?, [communicator.rank() as f32]);
+            over.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        });
+        outcome.unwrap();
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_waits_of_the_others() {
+    let Some(gpus) = gpus() else { return };
+    let world_size = gpus.largest_world;
+    for wait in WAITS {
+        for says_so in [true, false] {
+            let (sender, heard) = std::sync::mpsc::channel();
+            let outcome = run_on_gpus(world_size, PATIENCE, "", move |communicator, device| {
+                communicator.data.barrier(STREAM)?;
+                communicator.data.synchronize(STREAM)?;
+                let began = Instant::now();
+                if communicator.rank() == 1 {
+                    std::thread::sleep(Duration::from_millis(50));
+                    if says_so {
+                        communicator.control.fail("disk full");
+                    }
+                    return Err(Failed::Other("disk full".to_owned()));
+                }
+                let failed = wait(communicator, device).unwrap_err().to_string();
+                assert!(began.elapsed() < PATIENCE / 4, "took {:?}", began.elapsed());
+                let _ = sender.send((failed, later(communicator, device)));
+                Ok(())
+            });
+            let (rank, text) = first_error(outcome);
+            assert_eq!((rank, &*text), (1, "disk full"));
+            let heard: Vec<_> = heard.iter().collect();
+            assert_eq!(heard.len(), world_size - 1);
+            for (failed, later) in heard {
+                assert!(failed.contains("rank 1 failed: disk full"), "{failed}");
+                for error in later {
+                    assert!(matches!(error, CollectiveError::PeerFailed { peer: 1, .. }), "{error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_in_a_group_name_ranks_of_the_world_and_groups_must_be_the_same() {
+    let Some(_gpus) = gpus() else { return };
+    let outcome = run_on_gpus(2, PATIENCE, "", |communicator, _| {
+        let groups = if communicator.rank() == 0 { vec![vec![0, 1]] } else { vec![vec![0], vec![1]] };
+        let error = communicator.data.split(&groups).map(drop).unwrap_err();
+        let CollectiveError::Operand { call, problem, .. } = &error else { panic!("{error}") };
+        assert_eq!((call.operation, call.sequence), (Operation::Split, 0));
+        assert!(problem.contains("has others"), "{problem}");
+        let mut group = communicator.data.split(&[vec![1, 0]])?;
+        assert_eq!(group.rank(), 1 - communicator.rank());
+        if communicator.rank() == 1 {
+            communicator.control.fail("corpus unreadable");
+            return Err(Failed::Other("corpus unreadable".to_owned()));
+        }
+        group.barrier(STREAM)?;
+        let error = group.synchronize(STREAM).unwrap_err().to_string();
+        assert!(error.starts_with("rank 0, ") && error.contains("rank 1 failed: corpus"), "{error}");
+        Ok(())
+    });
+    let (rank, text) = first_error(outcome);
+    assert_eq!((rank, &*text), (1, "corpus unreadable"));
+}

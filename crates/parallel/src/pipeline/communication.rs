@@ -1,0 +1,191 @@
+//! Transfers and reductions, woven into what the ranks compute.
+//!
+//! A transfer that stands too early in a list holds up those after it; one that stands too late is not hidden; two
+//! ranks whose lists disagree deadlock as soon as a send waits for its receive. So the computing is run in thought, with
+//! equal times and transfers that take next to none, and all transfers of all ranks are put in the order of their
+//! start in that run. Every list is then a part of one order in which everything comes after what it needs.
+//!
+//! A transfer starts when its tensor is there and the one before it, into the same stage from the same side, is being
+//! worked on: one buffer per stage and direction is filled ahead.
+
+use crate::pipeline::action::{Action, ActionKind};
+use crate::pipeline::schedule::{Schedule, ScheduleKind};
+
+/// Time of one forward, input-backward or weight-backward pass; a transfer takes 1.
+const PASS: u64 = 1_000_000;
+
+/// When something runs in the thought run.
+type Times = Vec<Option<u64>>;
+
+/// The lists of a schedule that only computes, with everything else in its place.
+pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
+    let run = Run::of(schedule);
+    let mut lists: Vec<Vec<(Key, Action)>> = vec![Vec::new(); schedule.ranks];
+    for (rank, actions) in schedule.actions.iter().enumerate() {
+        for (action, start) in actions.iter().zip(&run.starts[rank]) {
+            lists[rank].push(((*start, Class::Compute, 0, 0, 0), *action));
+            if finishes_weights(schedule, *action) {
+                let reduce = Action::new(action.stage, ActionKind::Reduce, action.micro_batch);
+                lists[rank].push(((start + duration(*action), Class::Reduce, 0, 0, 0), reduce));
+            }
+        }
+    }
+    for transfer in transfers(schedule) {
+        let Some(start) = run.transfer_start(transfer) else { continue };
+        let Transfer { direction, into, micro_batch } = transfer;
+        let key = (start, Class::Transfer, direction as usize, into, micro_batch);
+        let (send, receive) = transfer.ends();
+        lists[schedule.rank_of(send.stage)].push((key, send));
+        lists[schedule.rank_of(receive.stage)].push((key, receive));
+    }
+    let sorted = |mut list: Vec<(Key, Action)>| {
+        list.sort_by_key(|(key, _)| *key);
+        list.into_iter().map(|(_, action)| action).collect()
+    };
+    lists.into_iter().map(sorted).collect()
+}
+
+/// Start, what it is, and then direction, stage and micro-batch: one order for all ranks.
+type Key = (u64, Class, usize, usize, usize);
+
+/// What comes first at equal times: whatever was ready, before what starts then.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Transfer,
+    Reduce,
+    Compute,
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// A tensor on its way into a stage.
+#[derive(Clone, Copy)]
+struct Transfer {
+    direction: Direction,
+    into: usize,
+    micro_batch: usize,
+}
+
+impl Transfer {
+    fn from(self) -> usize {
+        match self.direction {
+            Direction::Forward => self.into - 1,
+            Direction::Backward => self.into + 1,
+        }
+    }
+
+    fn ends(self) -> (Action, Action) {
+        let (send, receive) = match self.direction {
+            Direction::Forward => (ActionKind::SendForward, ActionKind::ReceiveForward),
+            Direction::Backward => (ActionKind::SendBackward, ActionKind::ReceiveBackward),
+        };
+        (Action::new(self.from(), send, self.micro_batch), Action::new(self.into, receive, self.micro_batch))
+    }
+}
+
+/// All that goes from one rank to another.
+fn transfers(schedule: &Schedule) -> impl Iterator<Item = Transfer> {
+    let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
+    let cuts = if schedule.ranks == 1 { 1..1 } else { 1..stages };
+    cuts.flat_map(move |cut| {
+        (0..micro_batches).flat_map(move |micro_batch| {
+            let forward = Transfer { direction: Direction::Forward, into: cut, micro_batch };
+            [forward, Transfer { direction: Direction::Backward, into: cut - 1, micro_batch }]
+        })
+    })
+}
+
+fn finishes_weights(schedule: &Schedule, action: Action) -> bool {
+    matches!(action.kind, ActionKind::Backward | ActionKind::BackwardWeight)
+        && action.micro_batch + 1 == schedule.micro_batches
+}
+
+fn duration(action: Action) -> u64 {
+    if action.kind == ActionKind::Backward { 2 * PASS } else { PASS }
+}
+
+/// The thought run: when every pass starts, by stage and micro-batch and by place.
+struct Run<'a> {
+    schedule: &'a Schedule,
+    forward: Times,
+    backward: Times,
+    starts: Vec<Vec<u64>>,
+}
+
+impl<'a> Run<'a> {
+    fn of(schedule: &'a Schedule) -> Self {
+        let none = vec![None; schedule.stages * schedule.micro_batches];
+        let starts = vec![Vec::new(); schedule.ranks];
+        let mut run = Run { schedule, forward: none.clone(), backward: none, starts };
+        while (0..schedule.ranks).any(|rank| run.advance(rank)) {}
+        run
+    }
+
+    /// Starts what a rank can start; whether that was anything.
+    fn advance(&mut self, rank: usize) -> bool {
+        let actions = &self.schedule.actions[rank];
+        let before = self.starts[rank].len();
+        while let Some(action) = actions.get(self.starts[rank].len()) {
+            let Some(ready) = self.ready(*action) else { break };
+            let last = self.starts[rank].len().checked_sub(1);
+            let free = last.map_or(0, |last| self.starts[rank][last] + duration(actions[last]));
+            let start = ready.max(free);
+            let at = self.at(action.stage, action.micro_batch);
+            match action.kind {
+                ActionKind::Forward => self.forward[at] = Some(start),
+                ActionKind::Backward | ActionKind::BackwardInput => self.backward[at] = Some(start),
+                _ => {}
+            }
+            self.starts[rank].push(start);
+        }
+        self.starts[rank].len() > before
+    }
+
+    fn at(&self, stage: usize, micro_batch: usize) -> usize {
+        stage * self.schedule.micro_batches + micro_batch
+    }
+
+    /// When an action has what it needs; `None` while that is not known.
+    fn ready(&self, action: Action) -> Option<u64> {
+        let Action { stage, micro_batch, kind } = action;
+        let input = match kind {
+            ActionKind::Forward if stage > 0 => {
+                Transfer { direction: Direction::Forward, into: stage, micro_batch }
+            }
+            ActionKind::Backward | ActionKind::BackwardInput if stage + 1 < self.schedule.stages => {
+                Transfer { direction: Direction::Backward, into: stage, micro_batch }
+            }
+            _ => return Some(0),
+        };
+        if self.schedule.ranks == 1 { self.made(input) } else { Some(self.transfer_start(input)? + 1) }
+    }
+
+    /// When the tensor is there to be sent.
+    fn made(&self, transfer: Transfer) -> Option<u64> {
+        let from = self.at(transfer.from(), transfer.micro_batch);
+        match transfer.direction {
+            Direction::Forward => Some(self.forward[from]? + PASS),
+            Direction::Backward => {
+                let divided = self.schedule.kind == ScheduleKind::ZeroBubble;
+                Some(self.backward[from]? + if divided { PASS } else { 2 * PASS })
+            }
+        }
+    }
+
+    fn transfer_start(&self, transfer: Transfer) -> Option<u64> {
+        let consumers = match transfer.direction {
+            Direction::Forward => &self.forward,
+            Direction::Backward => &self.backward,
+        };
+        let buffer_free = match transfer.micro_batch.checked_sub(1) {
+            // Strictly after: the receive comes behind that pass in the list.
+            Some(before) => consumers[self.at(transfer.into, before)]? + 1,
+            None => 0,
+        };
+        Some(self.made(transfer)?.max(buffer_free))
+    }
+}

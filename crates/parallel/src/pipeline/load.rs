@@ -1,0 +1,140 @@
+//! What a schedule holds: activations, kept halves and received buffers, place by place.
+
+use crate::pipeline::action::{Action, ActionKind};
+use crate::pipeline::schedule::Schedule;
+
+/// Micro-batches whose tensors are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// Activations: from the forward pass to the end of the backward pass, or of its input half.
+    pub activations: usize,
+    /// What the weights' half needs: from the end of the input half to the end of the weights'.
+    pub weights: usize,
+    /// Inputs received ahead: from the receive's place to the forward pass, whose activation they become.
+    pub received_forward: usize,
+    /// Output gradients received ahead: from the receive's place to the backward pass, which consumes them.
+    pub received_backward: usize,
+}
+
+impl Held {
+    /// Of each the larger.
+    pub fn max(self, other: Held) -> Held {
+        Held {
+            activations: self.activations.max(other.activations),
+            weights: self.weights.max(other.weights),
+            received_forward: self.received_forward.max(other.received_forward),
+            received_backward: self.received_backward.max(other.received_backward),
+        }
+    }
+
+    fn covers(self, other: Held) -> bool {
+        self.max(other) == self
+    }
+
+    /// What is held while an action runs, and what is after it.
+    fn step(mut self, action: Action, received: bool) -> (Held, Held) {
+        let received = usize::from(received);
+        match action.kind {
+            ActionKind::Forward => {
+                self.received_forward -= received;
+                self.activations += 1;
+            }
+            ActionKind::ReceiveForward => self.received_forward += 1,
+            ActionKind::ReceiveBackward => self.received_backward += 1,
+            ActionKind::Backward | ActionKind::BackwardInput => self.received_backward -= received,
+            _ => {}
+        }
+        let mut after = self;
+        match action.kind {
+            ActionKind::Backward => after.activations -= 1,
+            ActionKind::BackwardInput => {
+                after.activations -= 1;
+                after.weights += 1;
+            }
+            ActionKind::BackwardWeight => after.weights -= 1,
+            _ => {}
+        }
+        (self, after)
+    }
+}
+
+/// What a stage or a rank holds over its list. Places are indices into the rank's list: the order in which its host
+/// enqueues and allocates, hence exact whatever the times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// What is held while the action at a place runs, by place.
+    pub during: Vec<Held>,
+    /// The most of each, not necessarily at once.
+    pub peak: Held,
+}
+
+impl Load {
+    /// Ends with `activations` held at once with kept halves: those that no other exceeds in both. The largest sum
+    /// `activations × a + weights × w` is at one of them, whatever a and w.
+    pub fn levels(&self) -> Vec<Held> {
+        let only =
+            |held: &Held| Held { activations: held.activations, weights: held.weights, ..Held::default() };
+        let mut levels: Vec<Held> = Vec::new();
+        for held in self.during.iter().map(only) {
+            if !levels.iter().any(|level| level.covers(held)) {
+                levels.retain(|level| !held.covers(*level));
+                levels.push(held);
+            }
+        }
+        levels
+    }
+
+    fn push(&mut self, held: Held) {
+        self.during.push(held);
+        self.peak = self.peak.max(held);
+    }
+}
+
+/// What a schedule holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loads {
+    /// By stage, over the places of its rank's list.
+    pub stages: Vec<Load>,
+    /// By rank: the sum of its stages.
+    pub ranks: Vec<Load>,
+}
+
+/// Counts what a sound schedule holds.
+pub fn loads(schedule: &Schedule) -> Loads {
+    let mut stages = vec![Load::default(); schedule.stages];
+    let mut ranks = vec![Load::default(); schedule.ranks];
+    for (rank, actions) in schedule.actions.iter().enumerate() {
+        let mut now = vec![Held::default(); schedule.stages];
+        for action in actions {
+            let (during, after) = now[action.stage].step(*action, is_received(schedule, *action));
+            now[action.stage] = during;
+            let mut sum = Held::default();
+            for stage in schedule.stages_of(rank) {
+                stages[stage].push(now[stage]);
+                sum = add(sum, now[stage]);
+            }
+            ranks[rank].push(sum);
+            now[action.stage] = after;
+        }
+    }
+    Loads { stages, ranks }
+}
+
+/// Whether a pass takes what another rank has sent.
+fn is_received(schedule: &Schedule, action: Action) -> bool {
+    let receive = match action.kind {
+        ActionKind::Forward => ActionKind::ReceiveForward,
+        ActionKind::Backward | ActionKind::BackwardInput => ActionKind::ReceiveBackward,
+        _ => return false,
+    };
+    schedule.peer(Action { kind: receive, ..action }).is_some()
+}
+
+fn add(a: Held, b: Held) -> Held {
+    Held {
+        activations: a.activations + b.activations,
+        weights: a.weights + b.weights,
+        received_forward: a.received_forward + b.received_forward,
+        received_backward: a.received_backward + b.received_backward,
+    }
+}

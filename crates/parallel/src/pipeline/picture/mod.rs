@@ -1,0 +1,38 @@
+//! A schedule to look at.
+
+mod svg;
+mod text;
+
+pub use svg::svg;
+pub use text::text;
+
+use crate::pipeline::action::{Action, ActionKind};
+use crate::pipeline::schedule::Schedule;
+use crate::pipeline::simulate::Timeline;
+
+/// One line above the picture.
+fn title(schedule: &Schedule, timeline: &Timeline) -> String {
+    let Schedule { kind, ranks, micro_batches, .. } = schedule;
+    let chunks = match schedule.chunks() {
+        1 => String::new(),
+        chunks => format!(" × {chunks} stages"),
+    };
+    let bubble = 100.0 * timeline.bubble();
+    let batches = if *micro_batches == 1 { "micro-batch" } else { "micro-batches" };
+    let ranks = if *ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+    format!("{kind}: {ranks}{chunks}, {micro_batches} {batches}, {bubble:.1} % idle")
+}
+
+/// The letter of a pass.
+fn letter(kind: ActionKind) -> char {
+    match kind {
+        ActionKind::Forward => 'F',
+        ActionKind::BackwardWeight => 'W',
+        _ => 'B',
+    }
+}
+
+/// Which of its rank's stages an action belongs to, from 0.
+fn chunk(schedule: &Schedule, action: Action) -> usize {
+    action.stage / schedule.ranks
+}

@@ -1,0 +1,276 @@
+//! When everything in a schedule happens, and how long ranks wait.
+
+use crate::pipeline::action::{Action, ActionKind};
+use crate::pipeline::deadlock::Stuck;
+use crate::pipeline::error::{Result, ScheduleError};
+use crate::pipeline::load::{Held, Load};
+use crate::pipeline::schedule::Schedule;
+use crate::pipeline::validate::validate;
+
+/// How long the passes of a stage take, for one micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageTimes {
+    /// Forward.
+    pub forward: u64,
+    /// The input half of backward.
+    pub backward_input: u64,
+    /// The weights' half.
+    pub backward_weight: u64,
+}
+
+/// How long actions take, in any one unit of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActionTimes {
+    /// By stage.
+    pub stages: Vec<StageTimes>,
+    /// One tensor from a rank to another.
+    pub transfer: u64,
+}
+
+impl ActionTimes {
+    /// Every stage alike: forward, input half and weights' half of backward.
+    pub fn equal(stages: usize, passes: [u64; 3], transfer: u64) -> Self {
+        let [forward, backward_input, backward_weight] = passes;
+        let stage = StageTimes { forward, backward_input, backward_weight };
+        ActionTimes { stages: vec![stage; stages], transfer }
+    }
+
+    /// Of an action. A reduction is not counted: it has a stream of its own and nothing in the step waits for it.
+    pub fn of(&self, action: Action) -> u64 {
+        let stage = self.stages[action.stage];
+        match action.kind {
+            ActionKind::Forward => stage.forward,
+            ActionKind::BackwardInput => stage.backward_input,
+            ActionKind::BackwardWeight => stage.backward_weight,
+            ActionKind::Backward => stage.backward_input + stage.backward_weight,
+            ActionKind::Reduce => 0,
+            _ => self.transfer,
+        }
+    }
+}
+
+/// From when to when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Its start.
+    pub start: u64,
+    /// Its end.
+    pub end: u64,
+}
+
+/// A schedule in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    /// By rank and place. A transfer's span is the same at both ends: while the tensor is moving.
+    pub spans: Vec<Vec<Span>>,
+    /// When the last action ends.
+    pub makespan: u64,
+    /// How long each rank computes.
+    pub busy: Vec<u64>,
+}
+
+impl Timeline {
+    /// The share of the time, from start to makespan, in which a rank does not compute.
+    pub fn idle(&self, rank: usize) -> f64 {
+        share(self.makespan - self.busy[rank], self.makespan)
+    }
+
+    /// The same over all ranks.
+    pub fn bubble(&self) -> f64 {
+        let all = self.makespan * self.busy.len() as u64;
+        share(all - self.busy.iter().sum::<u64>(), all)
+    }
+
+    /// What a load on a rank is over time: changes of activations and kept halves, from the start of the pass that
+    /// first holds so much.
+    pub fn over_time(&self, schedule: &Schedule, rank: usize, load: &Load) -> Vec<(u64, Held)> {
+        let mut changes: Vec<(u64, Held)> = Vec::new();
+        for (place, action) in schedule.actions[rank].iter().enumerate() {
+            if !action.kind.is_compute() {
+                continue;
+            }
+            let held = Held { received_forward: 0, received_backward: 0, ..load.during[place] };
+            if changes.last().is_none_or(|(_, last)| *last != held) {
+                changes.push((self.spans[rank][place].start, held));
+            }
+        }
+        changes
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Runs a schedule in thought. Each rank has a compute and a transfer stream, which both follow its list, and a host
+/// that is ahead of them. A pass starts when the one before it has ended and its input is there. An end of a transfer
+/// is reached when the transfer before it on that rank has ended and, at the sender, the tensor is there; the tensor
+/// moves when both ends are reached. Errors: an unsound schedule, times for another number of stages, or a deadlock of
+/// the transfer streams.
+pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
+    validate(schedule)?;
+    let (given, stages) = (times.stages.len(), schedule.stages);
+    if given != stages {
+        return Err(ScheduleError::Times { given, stages });
+    }
+    let mut run = Run::new(schedule, times);
+    while (0..schedule.ranks).any(|rank| run.advance(rank)) {}
+    run.finish()
+}
+
+/// The streams of one rank.
+#[derive(Clone, Copy, Default)]
+struct Streams {
+    /// Next place to look at on the compute stream, and when that stream is free.
+    compute: usize,
+    compute_free: u64,
+    /// The same of the transfer stream.
+    transfer: usize,
+    transfer_free: u64,
+}
+
+/// When the two ends of a transfer are reached.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    send: Option<u64>,
+    receive: Option<u64>,
+}
+
+struct Run<'a> {
+    schedule: &'a Schedule,
+    times: &'a ActionTimes,
+    streams: Vec<Streams>,
+    /// End of the forward and of the input-backward pass, by direction, stage and micro-batch.
+    made: Vec<Option<u64>>,
+    /// By direction, receiving stage and micro-batch.
+    transfers: Vec<Ends>,
+    spans: Vec<Vec<Span>>,
+}
+
+impl<'a> Run<'a> {
+    fn new(schedule: &'a Schedule, times: &'a ActionTimes) -> Self {
+        let cells = 2 * schedule.stages * schedule.micro_batches;
+        Run {
+            schedule,
+            times,
+            streams: vec![Streams::default(); schedule.ranks],
+            made: vec![None; cells],
+            transfers: vec![Ends::default(); cells],
+            spans: schedule.actions.iter().map(|list| vec![Span::default(); list.len()]).collect(),
+        }
+    }
+
+    fn cell(&self, backward: bool, stage: usize, micro_batch: usize) -> usize {
+        (usize::from(backward) * self.schedule.stages + stage) * self.schedule.micro_batches + micro_batch
+    }
+
+    fn advance(&mut self, rank: usize) -> bool {
+        let mut any = false;
+        while self.compute(rank) || self.transfer(rank) {
+            any = true;
+        }
+        any
+    }
+
+    /// Runs the next pass of a rank, if its input is there.
+    fn compute(&mut self, rank: usize) -> bool {
+        let place = self.streams[rank].compute;
+        let Some(action) = self.schedule.actions[rank].get(place).copied() else { return false };
+        if !action.kind.is_transfer() {
+            let Some(input) = self.input(action) else { return false };
+            let start = input.max(self.streams[rank].compute_free);
+            let end = start + self.times.of(action);
+            // The input half of an undivided backward is sent with the rest: it is one action.
+            match action.kind {
+                ActionKind::Forward => {
+                    let cell = self.cell(false, action.stage, action.micro_batch);
+                    self.made[cell] = Some(end);
+                }
+                ActionKind::Backward | ActionKind::BackwardInput => {
+                    let cell = self.cell(true, action.stage, action.micro_batch);
+                    self.made[cell] = Some(end);
+                }
+                _ => {}
+            }
+            self.spans[rank][place] = Span { start, end };
+            self.streams[rank].compute_free = end;
+        }
+        self.streams[rank].compute += 1;
+        true
+    }
+
+    /// When a pass's input is there; `None` while that is not known.
+    fn input(&self, action: Action) -> Option<u64> {
+        let (backward, receive) = match action.kind {
+            ActionKind::Forward => (false, ActionKind::ReceiveForward),
+            ActionKind::Backward | ActionKind::BackwardInput => (true, ActionKind::ReceiveBackward),
+            _ => return Some(0),
+        };
+        let receive = Action { kind: receive, ..action };
+        let Some(other) = self.schedule.other_stage(receive) else { return Some(0) };
+        match self.schedule.peer(receive) {
+            Some(_) => Some(self.transfer_span(receive)?.end),
+            None => self.made[self.cell(backward, other, action.micro_batch)],
+        }
+    }
+
+    fn transfer_cell(&self, action: Action) -> usize {
+        let backward = matches!(action.kind, ActionKind::SendBackward | ActionKind::ReceiveBackward);
+        let other = self.schedule.other_stage(action).unwrap_or(action.stage);
+        let into = if action.kind.is_receive() { action.stage } else { other };
+        self.cell(backward, into, action.micro_batch)
+    }
+
+    fn transfer_span(&self, action: Action) -> Option<Span> {
+        let ends = self.transfers[self.transfer_cell(action)];
+        let start = ends.send?.max(ends.receive?);
+        Some(Span { start, end: start + self.times.transfer })
+    }
+
+    /// Reaches the rank's end of its next transfer, and ends it when the other end is reached too.
+    fn transfer(&mut self, rank: usize) -> bool {
+        let place = self.streams[rank].transfer;
+        let Some(action) = self.schedule.actions[rank].get(place).copied() else { return false };
+        if action.kind.is_transfer() {
+            let Some(made) = self.sent_made(action) else { return false };
+            let reached = Some(made.max(self.streams[rank].transfer_free));
+            let cell = self.transfer_cell(action);
+            let ends = &mut self.transfers[cell];
+            let end = if action.kind.is_send() { &mut ends.send } else { &mut ends.receive };
+            let news = *end != reached;
+            *end = reached;
+            let Some(span) = self.transfer_span(action) else { return news };
+            self.streams[rank].transfer_free = span.end;
+            self.spans[rank][place] = span;
+        }
+        self.streams[rank].transfer += 1;
+        true
+    }
+
+    /// When what is sent has been computed; a receive needs nothing.
+    fn sent_made(&self, action: Action) -> Option<u64> {
+        let Action { stage, micro_batch, kind } = action;
+        match kind.is_send() {
+            true => self.made[self.cell(kind == ActionKind::SendBackward, stage, micro_batch)],
+            false => Some(0),
+        }
+    }
+
+    fn finish(self) -> Result<Timeline> {
+        let mut stuck = Vec::new();
+        for (rank, stream) in self.streams.iter().enumerate() {
+            let actions = &self.schedule.actions[rank];
+            let place = stream.transfer.min(stream.compute);
+            let place = (place < actions.len()).then_some(place);
+            stuck.extend(place.map(|place| Stuck { rank, place, action: actions[place] }));
+        }
+        if !stuck.is_empty() {
+            return Err(ScheduleError::Deadlock(stuck));
+        }
+        let busy = |list: &Vec<Action>| {
+            list.iter().filter(|action| action.kind.is_compute()).map(|action| self.times.of(*action)).sum()
+        };
+        let makespan = self.spans.iter().flatten().map(|span| span.end).max().unwrap_or(0);
+        Ok(Timeline { makespan, busy: self.schedule.actions.iter().map(busy).collect(), spans: self.spans })
+    }
+}

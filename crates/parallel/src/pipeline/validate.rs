@@ -1,0 +1,275 @@
+//! Whether a schedule is sound.
+
+use crate::pipeline::action::{Action, ActionKind};
+use crate::pipeline::deadlock::{Sends, Stuck, deadlock};
+use crate::pipeline::error::{Result, ScheduleError};
+use crate::pipeline::interleaved;
+use crate::pipeline::load::{Held, Loads, loads};
+use crate::pipeline::schedule::{Schedule, ScheduleKind, Shape};
+
+/// What is known of a sound schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The ranks that would wait for ever if sends waited for their receives; none in what the generators make.
+    pub rendezvous: Vec<Stuck>,
+    /// Whether any two ranks have all transfers between them, both directions, in the same order, which data planes
+    /// ask for.
+    pub same_order: bool,
+    /// What it holds.
+    pub loads: Loads,
+}
+
+/// Proves a schedule sound: every micro-batch forward and backward once in every stage, each action after what it
+/// needs, backward passes in micro-batch order, sends and receives matching in order, no deadlock with buffered sends,
+/// and no more micro-batches in flight than its kind allows. Errors: the first thing that is wrong, with rank, place
+/// and action.
+pub fn validate(schedule: &Schedule) -> Result<Report> {
+    check_shape(schedule)?;
+    let mut done = Done::new(schedule);
+    for (rank, actions) in schedule.actions.iter().enumerate() {
+        for (place, action) in actions.iter().enumerate() {
+            done.check(Place { rank, place, action: *action })?;
+        }
+    }
+    done.check_complete()?;
+    let same_order = check_matching(schedule)?;
+    let stuck = deadlock(schedule, Sends::Buffered);
+    if !stuck.is_empty() {
+        return Err(ScheduleError::Deadlock(stuck));
+    }
+    let loads = loads(schedule);
+    check_in_flight(schedule, &loads)?;
+    Ok(Report { rendezvous: deadlock(schedule, Sends::Rendezvous), same_order, loads })
+}
+
+fn check_shape(schedule: &Schedule) -> Result<()> {
+    let Schedule { kind, ranks, stages, micro_batches, .. } = *schedule;
+    let lists = schedule.actions.len();
+    if ranks == 0 || stages == 0 || micro_batches == 0 || !stages.is_multiple_of(ranks) || lists != ranks {
+        let reason =
+            format!("{stages} stages, {micro_batches} micro-batches and {lists} lists for {ranks} ranks");
+        return Err(ScheduleError::Shape { kind, reason });
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    rank: usize,
+    place: usize,
+    action: Action,
+}
+
+/// What has been done, by stage, micro-batch and kind.
+struct Done<'a> {
+    schedule: &'a Schedule,
+    done: Vec<bool>,
+    /// The latest micro-batch of a stage's input and weight halves.
+    latest: Vec<[Option<usize>; 2]>,
+}
+
+/// `Backward` counts as its two halves.
+const KINDS: [ActionKind; 8] = [
+    ActionKind::ReceiveForward,
+    ActionKind::Forward,
+    ActionKind::SendForward,
+    ActionKind::ReceiveBackward,
+    ActionKind::BackwardInput,
+    ActionKind::SendBackward,
+    ActionKind::BackwardWeight,
+    ActionKind::Reduce,
+];
+
+impl<'a> Done<'a> {
+    fn new(schedule: &'a Schedule) -> Self {
+        let done = vec![false; schedule.stages * schedule.micro_batches * KINDS.len()];
+        Done { schedule, done, latest: vec![[None; 2]; schedule.stages] }
+    }
+
+    fn at(&self, action: Action) -> usize {
+        let kind = KINDS.iter().position(|kind| *kind == action.kind).unwrap_or_default();
+        (action.stage * self.schedule.micro_batches + action.micro_batch) * KINDS.len() + kind
+    }
+
+    /// Whether the schedule has such an action at all.
+    fn exists(&self, action: Action) -> bool {
+        let Schedule { stages, micro_batches, .. } = *self.schedule;
+        action.stage < stages
+            && action.micro_batch < micro_batches
+            && (!action.kind.is_transfer() || self.schedule.peer(action).is_some())
+            && (action.kind != ActionKind::Reduce || action.micro_batch + 1 == micro_batches)
+    }
+
+    fn check(&mut self, at: Place) -> Result<()> {
+        let Place { rank, place, action } = at;
+        if !self.exists(action) {
+            return Err(ScheduleError::Unknown { rank, place, action });
+        }
+        let home = self.schedule.rank_of(action.stage);
+        if home != rank {
+            return Err(ScheduleError::WrongRank { rank, place, action, home });
+        }
+        for half in halves(action) {
+            let index = self.at(half);
+            if self.done[index] {
+                return Err(ScheduleError::Twice { rank, place, action });
+            }
+            if let Some(needs) = self.lacks(half) {
+                return Err(ScheduleError::TooEarly { rank, place, action, needs });
+            }
+            self.check_order(at, half)?;
+            self.done[index] = true;
+        }
+        Ok(())
+    }
+
+    /// What an action needs on its own rank that is not done.
+    fn lacks(&self, action: Action) -> Option<Action> {
+        let Action { stage, micro_batch, kind } = action;
+        let of = |kind| Action::new(stage, kind, micro_batch);
+        let needs = match kind {
+            ActionKind::ReceiveForward | ActionKind::ReceiveBackward => [None, None],
+            ActionKind::Forward => [self.input(action, ActionKind::ReceiveForward), None],
+            ActionKind::SendForward => [Some(of(ActionKind::Forward)), None],
+            ActionKind::BackwardInput | ActionKind::Backward => {
+                [Some(of(ActionKind::Forward)), self.input(action, ActionKind::ReceiveBackward)]
+            }
+            ActionKind::SendBackward | ActionKind::BackwardWeight => {
+                [Some(of(ActionKind::BackwardInput)), None]
+            }
+            ActionKind::Reduce => [Some(of(ActionKind::BackwardWeight)), None],
+        };
+        needs.into_iter().flatten().find(|needed| !self.done[self.at(*needed)])
+    }
+
+    /// What brings a pass its input: a receive, or a pass of the neighbouring stage where that is on the same rank.
+    fn input(&self, action: Action, receive: ActionKind) -> Option<Action> {
+        let receive = Action { kind: receive, ..action };
+        let stage = self.schedule.other_stage(receive)?;
+        match self.schedule.peer(receive) {
+            Some(_) => Some(receive),
+            None => Some(Action { stage, ..action }),
+        }
+    }
+
+    fn check_order(&mut self, at: Place, half: Action) -> Result<()> {
+        let which = match half.kind {
+            ActionKind::BackwardInput => 0,
+            ActionKind::BackwardWeight => 1,
+            _ => return Ok(()),
+        };
+        let latest = &mut self.latest[half.stage][which];
+        let Place { rank, place, action } = at;
+        if let Some(after) = latest.filter(|latest| *latest > half.micro_batch) {
+            return Err(ScheduleError::OutOfOrder { rank, place, action, after });
+        }
+        *latest = Some(half.micro_batch);
+        Ok(())
+    }
+
+    fn check_complete(&self) -> Result<()> {
+        for stage in 0..self.schedule.stages {
+            for micro_batch in 0..self.schedule.micro_batches {
+                let actions = KINDS.map(|kind| Action::new(stage, kind, micro_batch));
+                let missing = |action: &Action| self.exists(*action) && !self.done[self.at(*action)];
+                if let Some(action) = actions.into_iter().find(missing) {
+                    return Err(ScheduleError::Missing { rank: self.schedule.rank_of(stage), action });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn halves(action: Action) -> impl Iterator<Item = Action> {
+    let of = |kind| Action { kind, ..action };
+    let halves = match action.kind {
+        ActionKind::Backward => [Some(of(ActionKind::BackwardInput)), Some(of(ActionKind::BackwardWeight))],
+        _ => [Some(action), None],
+    };
+    halves.into_iter().flatten()
+}
+
+/// Whether each pair of ranks receives what the other sends, in order; gives whether the pair also agrees on the
+/// order of both directions together.
+fn check_matching(schedule: &Schedule) -> Result<bool> {
+    let mut same_order = true;
+    for a in 0..schedule.ranks {
+        for b in a + 1..schedule.ranks {
+            let (at_a, at_b) = (between(schedule, a, b), between(schedule, b, a));
+            check_direction(schedule, &at_a, &at_b)?;
+            check_direction(schedule, &at_b, &at_a)?;
+            same_order &=
+                at_a.iter().zip(&at_b).all(|(a, b)| other_end(schedule, a.action) == Some(b.action));
+        }
+    }
+    Ok(same_order)
+}
+
+/// The transfers of a rank with a peer.
+fn between(schedule: &Schedule, rank: usize, peer: usize) -> Vec<Place> {
+    let places = schedule.actions[rank].iter().enumerate();
+    let places = places.map(|(place, action)| Place { rank, place, action: *action });
+    places.filter(|at| schedule.peer(at.action) == Some(peer)).collect()
+}
+
+fn check_direction(schedule: &Schedule, sender: &[Place], receiver: &[Place]) -> Result<()> {
+    let sends = sender.iter().filter(|at| at.action.kind.is_send());
+    let receives = receiver.iter().filter(|at| at.action.kind.is_receive());
+    for (send, receive) in sends.zip(receives) {
+        if other_end(schedule, send.action) != Some(receive.action) {
+            return Err(ScheduleError::Unmatched {
+                from: send.rank,
+                to: receive.rank,
+                sent_at: send.place,
+                sent: send.action,
+                received_at: receive.place,
+                received: receive.action,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The same transfer as its other end has it.
+fn other_end(schedule: &Schedule, action: Action) -> Option<Action> {
+    let kind = match action.kind {
+        ActionKind::SendForward => ActionKind::ReceiveForward,
+        ActionKind::ReceiveForward => ActionKind::SendForward,
+        ActionKind::SendBackward => ActionKind::ReceiveBackward,
+        ActionKind::ReceiveBackward => ActionKind::SendBackward,
+        _ => return None,
+    };
+    Some(Action::new(schedule.other_stage(action)?, kind, action.micro_batch))
+}
+
+/// Activations by stage, or by rank where a rank has several stages; with ZB-H1 also activations and kept halves.
+fn check_in_flight(schedule: &Schedule, loads: &Loads) -> Result<()> {
+    let Schedule { kind, ranks, stages, micro_batches, .. } = *schedule;
+    for (rank, load) in loads.ranks.iter().enumerate() {
+        let one_f_one_b = micro_batches.min(stages - rank);
+        let all = micro_batches * schedule.chunks();
+        let bound = match kind {
+            ScheduleKind::GPipe => all,
+            ScheduleKind::Interleaved if stages > ranks => {
+                (interleaved::warm_up(Shape { ranks, chunks: stages / ranks, micro_batches }, rank) + 1)
+                    .min(all)
+            }
+            _ => one_f_one_b,
+        };
+        let kept_bound = if kind == ScheduleKind::ZeroBubble { micro_batches.min(stages) } else { bound };
+        let check = |held: usize, bound: usize, place: usize| {
+            let action = schedule.actions[rank][place];
+            if held > bound {
+                Err(ScheduleError::TooMany { rank, place, action, held, bound })
+            } else {
+                Ok(())
+            }
+        };
+        for (place, Held { activations, weights, .. }) in load.during.iter().enumerate() {
+            check(*activations, bound, place)?;
+            check(activations + weights, kept_bound, place)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Divisions of layers over stages.
+
+use std::ops::Range;
+
+use parallel::pipeline::{
+    Division, DivisionError, LayerBytes, LayerCosts, Load, PartBytes, ScheduleKind, loads,
+};
+use proptest::prelude::*;
+
+use crate::shapes::schedule;
+
+#[test]
+fn explicit_counts() {
+    let division = Division::explicit(7, 3, &[1, 4, 2]).unwrap();
+    let stages = division.stages();
+    assert_eq!(stages.iter().map(|stage| stage.layers.clone()).collect::<Vec<_>>(), [0..1, 1..5, 5..7]);
+    assert!(stages.iter().all(|stage| stage.of == 7));
+    assert!(stages[0].is_first() && !stages[0].is_last() && stages[2].is_last());
+    let table: [(usize, &[usize], &str); 6] = [
+        (3, &[1, 4, 1], "the stages' layers add up to 6, the model has 7"),
+        (3, &[3, 0, 4], "stage 1 (from 0) has no layer"),
+        (3, &[3, 4], "layers are counted for 2 stages, there are 3"),
+        (0, &[], "a model cannot be divided into 0 stages"),
+        (8, &[1; 8], "7 layers cannot be divided into 8 stages: a stage would be empty"),
+        (2, &[usize::MAX, 1], "the stages' layers add up to 18446744073709551615, the model has 7"),
+    ];
+    for (stages, counts, message) in table {
+        assert_eq!(Division::explicit(7, stages, counts).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn an_expensive_head_gets_fewer_layers() {
+    let even = LayerCosts { layers: vec![10; 8], first: 0, last: 0 };
+    assert_eq!(Division::fastest(&even, 4).unwrap().counts(), [2, 2, 2, 2]);
+    let head = LayerCosts { last: 15, ..even };
+    assert_eq!(Division::fastest(&head, 4).unwrap().counts(), [2, 2, 3, 1]);
+    assert_eq!(
+        Division::fastest(&head, 9).unwrap_err(),
+        DivisionError::TooManyStages { stages: 9, layers: 8 }
+    );
+    let uneven = LayerCosts { layers: vec![7; 5], first: 0, last: 0 };
+    assert_eq!(Division::fastest(&uneven, 3).unwrap().counts(), [1, 2, 2]);
+}
+
+/// Under 1F1B the first stage holds the most micro-batches, so it gets the fewest layers; under GPipe all are alike.
+#[test]
+fn the_smallest_peak_follows_the_schedule() {
+    let layer = PartBytes { parameters: 10, activations: 100, weights: 0 };
+    let nothing = PartBytes::default();
+    let bytes = LayerBytes { layers: vec![layer; 12], first: nothing, last: nothing, crossing: 1 };
+    let smallest = |kind| {
+        let stages = loads(&schedule(kind, 4, 1, 8)).stages;
+        Division::smallest(&bytes, &stages).unwrap().counts().to_vec()
+    };
+    assert_eq!(smallest(ScheduleKind::GPipe), [3, 3, 3, 3]);
+    // 4, 3, 2 and 1 micro-batches in flight: 8, 6, 6 and 6 layers' activations.
+    assert_eq!(smallest(ScheduleKind::OneForwardOneBackward), [1, 2, 3, 6]);
+}
+
+/// Every way to divide `layers` into `stages`.
+fn all(layers: Range<usize>, stages: usize) -> Vec<Vec<usize>> {
+    if stages == 1 {
+        return vec![vec![layers.len()]];
+    }
+    let first = 1..=(layers.len() + 1).saturating_sub(stages);
+    let rest = |count: usize| all(layers.start + count..layers.end, stages - 1).into_iter();
+    first.flat_map(|count| rest(count).map(move |rest| [vec![count], rest].concat())).collect()
+}
+
+fn stage_cost(costs: &LayerCosts, counts: &[usize], stage: usize) -> u64 {
+    let start: usize = counts[..stage].iter().sum();
+    let extra =
+        if stage == 0 { costs.first } else { 0 } + if stage + 1 == counts.len() { costs.last } else { 0 };
+    costs.layers[start..start + counts[stage]].iter().sum::<u64>() + extra
+}
+
+fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u64 {
+    let sum = |of: fn(&PartBytes) -> u64| {
+        let layers = bytes.layers.iter().map(of).collect();
+        stage_cost(&LayerCosts { layers, first: of(&bytes.first), last: of(&bytes.last) }, counts, stage)
+    };
+    let (activations, weights) = (sum(|part| part.activations), sum(|part| part.weights));
+    let held = loads[stage].during.iter();
+    let held =
+        held.map(|held| activations * held.activations as u64 + weights * held.weights as u64).max().unwrap();
+    let received = loads[stage].peak.received_forward + loads[stage].peak.received_backward;
+    sum(|part| part.parameters) + held + bytes.crossing * received as u64
+}
+
+fn part() -> impl Strategy<Value = PartBytes> {
+    (0..100_u64, 0..100_u64, 0..100_u64).prop_map(|(parameters, activations, weights)| PartBytes {
+        parameters,
+        activations,
+        weights,
+    })
+}
+
+proptest! {
+    /// No other division has a faster slowest stage.
+    #[test]
+    fn fastest_is_exact(
+        layers in proptest::collection::vec(0..100_u64, 1..10),
+        first in 0..300_u64,
+        last in 0..300_u64,
+        stages in 1..6_usize,
+    ) {
+        let costs = LayerCosts { layers, first, last };
+        let n = costs.layers.len();
+        prop_assume!(stages <= n);
+        let slowest = |counts: &[usize]| (0..stages).map(|stage| stage_cost(&costs, counts, stage)).max();
+        let division = Division::fastest(&costs, stages).unwrap();
+        prop_assert_eq!(Division::explicit(n, stages, division.counts()), Ok(division.clone()));
+        let best = all(0..n, stages).iter().map(|counts| slowest(counts)).min().unwrap();
+        prop_assert_eq!(slowest(division.counts()), best);
+    }
+
+    /// No other division has a smaller largest peak.
+    #[test]
+    fn smallest_is_exact(
+        layers in proptest::collection::vec(part(), 1..9),
+        first in part(),
+        last in part(),
+        crossing in 0..50_u64,
+        stages in 1..5_usize,
+        kind in prop::sample::select(vec![
+            ScheduleKind::GPipe,
+            ScheduleKind::OneForwardOneBackward,
+            ScheduleKind::ZeroBubble,
+        ]),
+        micro_batches in 1..8_usize,
+    ) {
+        let bytes = LayerBytes { layers, first, last, crossing };
+        let n = bytes.layers.len();
+        prop_assume!(stages <= n);
+        let loads = loads(&schedule(kind, stages, 1, micro_batches)).stages;
+        let largest = |counts: &[usize]| (0..stages).map(|stage| peak(&bytes, &loads, counts, stage)).max();
+        let division = Division::smallest(&bytes, &loads).unwrap();
+        let best = all(0..n, stages).iter().map(|counts| largest(counts)).min().unwrap();
+        prop_assert_eq!(largest(division.counts()), best);
+    }
+}

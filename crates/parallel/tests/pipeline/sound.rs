@@ -1,0 +1,90 @@
+//! Every generator's schedules, for every shape, are sound and hold what they may.
+
+use parallel::pipeline::{ActionKind, Held, ScheduleKind, validate};
+
+use crate::shapes::{every, of};
+
+#[test]
+fn every_schedule_is_sound_however_sends_behave() {
+    for schedule in every() {
+        let report = validate(&schedule).unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
+        assert_eq!(report.rendezvous, [], "{schedule:?}");
+        assert!(report.same_order, "{schedule:?}");
+    }
+}
+
+/// Looked at apart from the validator: bits depend on it.
+#[test]
+fn backward_passes_are_in_micro_batch_order() {
+    let halves = [
+        [ActionKind::Backward, ActionKind::BackwardInput],
+        [ActionKind::Backward, ActionKind::BackwardWeight],
+    ];
+    for schedule in every() {
+        for (stage, half) in (0..schedule.stages).flat_map(|stage| halves.map(|half| (stage, half))) {
+            let list = schedule.actions[schedule.rank_of(stage)].iter();
+            let order = list.filter(|action| action.stage == stage && half.contains(&action.kind));
+            let order: Vec<_> = order.map(|action| action.micro_batch).collect();
+            assert_eq!(order, (0..schedule.micro_batches).collect::<Vec<_>>(), "{schedule:?}");
+        }
+    }
+}
+
+#[test]
+fn at_most_one_tensor_per_stage_and_direction_is_received_ahead() {
+    for schedule in every() {
+        let loads = validate(&schedule).unwrap().loads;
+        for (stage, load) in loads.stages.iter().enumerate() {
+            let crossing = schedule.ranks > 1;
+            assert_eq!(load.peak.received_forward, usize::from(crossing && stage > 0), "{schedule:?}");
+            let last = stage + 1 == schedule.stages;
+            assert_eq!(load.peak.received_backward, usize::from(crossing && !last), "{schedule:?}");
+        }
+    }
+}
+
+#[test]
+fn gpipe_holds_every_micro_batch() {
+    for schedule in of(ScheduleKind::GPipe) {
+        let loads = validate(&schedule).unwrap().loads;
+        assert!(loads.stages.iter().all(|load| load.peak.activations == schedule.micro_batches));
+    }
+}
+
+#[test]
+fn one_forward_one_backward_holds_as_many_as_stages_follow() {
+    for schedule in of(ScheduleKind::OneForwardOneBackward) {
+        let loads = validate(&schedule).unwrap().loads;
+        for (stage, load) in loads.stages.iter().enumerate() {
+            assert_eq!(load.peak.activations, schedule.micro_batches.min(schedule.stages - stage));
+            assert_eq!(load.peak.weights, 0);
+        }
+    }
+}
+
+/// With the halves that wait for their weights, no stage holds more than the first stage of 1F1B.
+#[test]
+fn zero_bubble_holds_no_more_than_one_forward_one_backward() {
+    for schedule in of(ScheduleKind::ZeroBubble) {
+        let loads = validate(&schedule).unwrap().loads;
+        let most = schedule.micro_batches.min(schedule.stages);
+        for (stage, load) in loads.stages.iter().enumerate() {
+            assert_eq!(load.peak.activations, schedule.micro_batches.min(schedule.stages - stage));
+            assert!(load.during.iter().all(|held| held.activations + held.weights <= most), "{schedule:?}");
+        }
+    }
+}
+
+#[test]
+fn levels_are_the_most_that_is_held_at_once() {
+    for schedule in of(ScheduleKind::ZeroBubble) {
+        for load in validate(&schedule).unwrap().loads.stages {
+            for (a, w) in [(1, 0), (0, 1), (1, 1), (5, 2), (2, 5)] {
+                let cost = |held: &Held| a * held.activations + w * held.weights;
+                let levels = load.levels();
+                assert_eq!(levels.iter().map(cost).max(), load.during.iter().map(cost).max());
+                assert!(levels.len() <= load.peak.activations + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! How a training step scales: what was measured on each number of ranks, as lines of JSON, a table and two plots.
+//!
+//! A [`Run`] is one training step measured on one number of ranks. Runs that differ in that number alone are a series, and
+//! a run's efficiency is its tokens a second and rank over those of the series' smallest number of ranks.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, TelemetryError};
+use crate::phase::Phase;
+use crate::rank_statistics::RankStatistics;
+use crate::statistic::Statistic;
+
+mod plot;
+mod series;
+mod table;
+
+pub use plot::{efficiency_plot, memory_plot};
+pub use table::scaling_table;
+
+/// What grows with the number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scaling {
+    /// Nothing: the same global batch, in smaller parts.
+    Strong,
+    /// The global batch: the same part for each rank.
+    Weak,
+}
+
+impl Scaling {
+    /// As in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scaling::Strong => "strong",
+            Scaling::Weak => "weak",
+        }
+    }
+}
+
+/// One measured training step: a line of JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The model's name.
+    pub model: String,
+    /// Its parameters, each counted once.
+    pub parameters: u64,
+    /// What computed: `cpu`, `cuda`.
+    pub device: String,
+    /// The device's model.
+    pub device_model: String,
+    /// Versions of what computes on it.
+    pub libraries: String,
+    /// What was computed in, such as `bf16`.
+    pub precision: String,
+    /// What grows with the ranks.
+    pub scaling: Scaling,
+    /// How many there were.
+    pub ranks: usize,
+    /// What ranks were: `threads` or `processes`.
+    pub ranks_are: String,
+    /// Who added gradients over ranks: `tree` or `nccl`.
+    pub reduction: String,
+    /// Whether the optimizer's state was divided among them.
+    pub shard_optimizer: bool,
+    /// Sequences in a micro-batch.
+    pub micro_batch: usize,
+    /// Micro-batches in a step, over all ranks.
+    pub micro_batches: usize,
+    /// Tokens in a step, over all ranks.
+    pub tokens: u64,
+    /// Steps that were timed.
+    pub steps: u64,
+    /// Steps before them.
+    pub warm_up: u64,
+    /// The median step by rank 0's clock, from the end of a step to that of the next.
+    pub step_seconds: f64,
+    /// The shortest.
+    pub least_seconds: f64,
+    /// The longest.
+    pub most_seconds: f64,
+    /// The loss of the last step.
+    pub loss: f32,
+    /// In rank order.
+    pub by_rank: Vec<RankFigures>,
+}
+
+/// What a run came to on one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankFigures {
+    /// The rank.
+    pub rank: usize,
+    /// Its host.
+    pub host: String,
+    /// See [`Statistic::PeakAllocatedBytes`].
+    pub peak_allocated_bytes: u64,
+    /// See [`Statistic::PeakReservedBytes`].
+    pub peak_reserved_bytes: u64,
+    /// The median step; see [`Statistic::MedianStepTime`].
+    pub step_microseconds: u64,
+    /// What it spends in each phase; see [`Statistic::MedianTime`].
+    pub inputs_microseconds: u64,
+    /// In forward passes.
+    pub forward_microseconds: u64,
+    /// In backward passes.
+    pub backward_microseconds: u64,
+    /// In exposed communication.
+    pub reduce_microseconds: u64,
+    /// In the update.
+    pub optimizer_microseconds: u64,
+}
+
+impl RankFigures {
+    /// Those among a rank's statistics.
+    pub fn of(statistics: &RankStatistics) -> Self {
+        let phase = |phase| statistics.get(Statistic::MedianTime(phase));
+        RankFigures {
+            rank: statistics.rank,
+            host: statistics.host.clone(),
+            peak_allocated_bytes: statistics.get(Statistic::PeakAllocatedBytes),
+            peak_reserved_bytes: statistics.get(Statistic::PeakReservedBytes),
+            step_microseconds: statistics.get(Statistic::MedianStepTime),
+            inputs_microseconds: phase(Phase::Inputs),
+            forward_microseconds: phase(Phase::Forward),
+            backward_microseconds: phase(Phase::Backward),
+            reduce_microseconds: phase(Phase::Reduce),
+            optimizer_microseconds: phase(Phase::Update),
+        }
+    }
+}
+
+impl Run {
+    /// Tokens a second in the median step.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.step_seconds
+    }
+
+    /// Exposed communication of the median step in seconds, on the rank that has the most of it. 0 where there is nobody to
+    /// communicate with.
+    pub fn exposed_seconds(&self) -> f64 {
+        let most = self.by_rank.iter().map(|rank| rank.reduce_microseconds).max().unwrap_or(0);
+        if self.ranks == 1 { 0.0 } else { most as f64 / 1e6 }
+    }
+
+    /// The most that a rank had allocated.
+    pub fn peak_allocated(&self) -> u64 {
+        self.by_rank.iter().map(|rank| rank.peak_allocated_bytes).max().unwrap_or(0)
+    }
+
+    /// The most that a rank had reserved.
+    pub fn peak_reserved(&self) -> u64 {
+        self.by_rank.iter().map(|rank| rank.peak_reserved_bytes).max().unwrap_or(0)
+    }
+
+    /// One line of JSON, without its end.
+    pub fn to_line(&self) -> Result<String> {
+        let told = |error: serde_json::Error| TelemetryError::Line { line: 0, reason: error.to_string() };
+        serde_json::to_string(self).map_err(told)
+    }
+
+    /// Reads a line.
+    fn from_line(text: &str) -> std::result::Result<Self, String> {
+        let run: Run = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let seconds = [run.step_seconds, run.least_seconds, run.most_seconds];
+        if run.ranks == 0 || run.by_rank.len() != run.ranks {
+            return Err(format!(
+                "it has figures of {} ranks and says that there were {}",
+                run.by_rank.len(),
+                run.ranks
+            ));
+        }
+        match seconds.iter().all(|seconds| seconds.is_finite() && *seconds > 0.0) {
+            true => Ok(run),
+            false => Err("its times are no times".to_owned()),
+        }
+    }
+}
+
+/// Reads runs, a line each; empty lines are passed over. Errors: the first line that is no run.
+pub fn runs_of(text: &str) -> Result<Vec<Run>> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let refuse = |line| move |reason| TelemetryError::Line { line, reason };
+    lines.map(|(index, line)| Run::from_line(line).map_err(refuse(index + 1))).collect()
+}
+
+/// Reads the runs of a file. Errors: it cannot be read, a line that is no run.
+pub fn read_runs(path: &Path) -> Result<Vec<Run>> {
+    let text = std::fs::read_to_string(path).map_err(TelemetryError::file(path, "read it"))?;
+    runs_of(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })
+}

@@ -1,0 +1,300 @@
+//! Efficiency and peak memory against the number of ranks, each as one SVG that needs nothing else.
+
+use std::fmt::Write;
+
+use super::Run;
+use super::series::{Series, alike, describe, series};
+use crate::svg::{axis_bytes, escape, ticks};
+use crate::units::bytes;
+
+const STYLE: &str = include_str!("plot.css");
+const WIDTH: f64 = 940.0;
+const HEIGHT: f64 = 470.0;
+const LEFT: f64 = 84.0;
+/// The plot ends here; labels follow.
+const RIGHT: f64 = 600.0;
+const TOP: f64 = 84.0;
+const BOTTOM: f64 = 412.0;
+/// Between the base lines of two labels.
+const LINE: f64 = 17.0;
+/// Told apart by most eyes, on white and on black.
+const COLOURS: [&str; 8] =
+    ["#4477aa", "#ee6677", "#228833", "#aa3377", "#ccaa22", "#33aacc", "#ee8833", "#8877cc"];
+
+/// Efficiency against the number of ranks: a line for every series of at least two numbers.
+#[must_use]
+pub fn efficiency_plot(runs: &[Run]) -> String {
+    let all: Vec<_> = series(runs).into_iter().filter(|series| series.runs.len() > 1).collect();
+    let shown: Vec<(f64, &Series<'_>)> = all
+        .iter()
+        .flat_map(|series| series.runs.iter().map(move |run| (series.efficiency(run), series)))
+        .collect();
+    let least = shown.iter().map(|(efficiency, _)| *efficiency).fold(1.0, f64::min);
+    let most = shown.iter().map(|(efficiency, _)| *efficiency).fold(1.0, f64::max);
+    // Not from 0: what is near 100 % is to be told apart.
+    let step = [0.02, 0.05, 0.1].into_iter().find(|step| most - least < 6.0 * step).unwrap_or(0.2);
+    let floor = ((least / step - 0.3).floor() * step).max(0.0);
+    let against = all.iter().map(|series| series.against()).max().unwrap_or(1);
+    let per = if against == 1 { "one rank".to_owned() } else { format!("{against} ranks") };
+    let title = format!("Scaling efficiency: tokens a second and rank, against {per}");
+    let mut plot = Plot::open(&title, "", runs, &all, (floor, most + step / 2.0));
+    let first = (floor / step).round() as i32;
+    let values = (first..).map(|n| f64::from(n) * step).take_while(|value| *value <= plot.most);
+    let lines: Vec<_> = values.map(|value| (value, format!("{:.0} %", 100.0 * value))).collect();
+    plot.grid(&lines);
+    plot.level("ideal", 1.0);
+    for (series, colour) in all.iter().zip(COLOURS.iter().cycle()) {
+        let value = |run: &Run| series.efficiency(run);
+        let said = |run: &Run| format!("{:.1} %", 100.0 * value(run));
+        plot.line(series, colour, &value);
+        plot.points(series, colour, &value, &said);
+        plot.label(series, colour, &value, &said);
+    }
+    plot.close(all.is_empty())
+}
+
+/// The peak of the rank that has most against the number of ranks, a bar for each run: allocated, and on it reserved.
+#[must_use]
+pub fn memory_plot(runs: &[Run]) -> String {
+    let all = series(runs);
+    let most = runs.iter().map(Run::peak_reserved).max().unwrap_or(0).max(1);
+    let key = "full: allocated, pale: reserved";
+    let mut plot =
+        Plot::open("Peak memory of the rank that has most", key, runs, &all, (0.0, most as f64 * 1.04));
+    plot.inset = (RIGHT - LEFT) / (2 * plot.ranks.len().max(1)) as f64;
+    let lines: Vec<_> =
+        ticks(plot.most as u64).into_iter().map(|tick| (tick as f64, axis_bytes(tick))).collect();
+    plot.grid(&lines);
+    for (place, (series, colour)) in all.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        plot.bars(series, colour, (place, all.len()));
+        let Some(last) = series.runs.last() else { continue };
+        let ends = if last.ranks == 1 { "" } else { "s" };
+        let value = format!("{} on {} rank{ends}", bytes(last.peak_allocated()), last.ranks);
+        plot.labels.push(Label { end: None, y: TOP + 8.0, colour, name: series.name(), value });
+    }
+    plot.close(all.is_empty())
+}
+
+/// A value of a run, and how it reads.
+type Value<'a> = &'a dyn Fn(&Run) -> f64;
+type Said<'a> = &'a dyn Fn(&Run) -> String;
+
+/// A name at the right of a line's end.
+struct Label {
+    /// Where its line ends, if it has one.
+    end: Option<(f64, f64)>,
+    /// Where the label would be, and is.
+    y: f64,
+    colour: &'static str,
+    name: String,
+    value: String,
+}
+
+/// A drawing under way.
+struct Plot {
+    page: String,
+    ranks: Vec<usize>,
+    /// From the plot's edges to the first and to the last number of ranks.
+    inset: f64,
+    least: f64,
+    most: f64,
+    labels: Vec<Label>,
+}
+
+impl Plot {
+    fn open(title: &str, key: &str, runs: &[Run], all: &[Series<'_>], (least, most): (f64, f64)) -> Self {
+        let mut ranks: Vec<usize> =
+            all.iter().flat_map(|series| series.runs.iter().map(|run| run.ranks)).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let under = match runs.first() {
+            Some(first) if alike(runs) => describe(first),
+            Some(_) => "several models or devices".to_owned(),
+            None => "no runs".to_owned(),
+        };
+        let under = if key.is_empty() { under } else { format!("{under}; {key}") };
+        let (title, under) = (escape(title), escape(&under));
+        let page = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+             role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n\
+             <rect class=\"paper\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
+             <text class=\"ink title\" x=\"24\" y=\"36\">{title}</text>\n<text class=\"soft\" x=\"24\" y=\"58\">{under}</text>\n"
+        );
+        Plot { page, ranks, inset: 36.0, least, most, labels: Vec::new() }
+    }
+
+    /// Doubling the ranks goes one step to the right.
+    fn x(&self, ranks: usize) -> f64 {
+        let log = |ranks: usize| (ranks.max(1) as f64).log2();
+        let (Some(first), Some(last)) = (self.ranks.first(), self.ranks.last()) else { return LEFT };
+        let (from, to) = (LEFT + self.inset, RIGHT - self.inset);
+        match first == last {
+            true => f64::midpoint(from, to),
+            false => from + (to - from) * (log(ranks) - log(*first)) / (log(*last) - log(*first)),
+        }
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        BOTTOM - (BOTTOM - TOP) * (value - self.least) / (self.most - self.least)
+    }
+
+    // Writing to a string does not fail, here and below.
+    fn grid(&mut self, lines: &[(f64, String)]) {
+        for (value, said) in lines {
+            let y = self.y(*value);
+            let _ = writeln!(
+                self.page,
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"soft tick\" \
+                 x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{said}</text>",
+                LEFT - 10.0,
+                y + 4.5
+            );
+        }
+        let _ = writeln!(
+            self.page,
+            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{BOTTOM}\" y2=\"{BOTTOM}\"/>"
+        );
+        for ranks in self.ranks.clone() {
+            let x = self.x(ranks);
+            let _ = writeln!(
+                self.page,
+                "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{BOTTOM}\" y2=\"{}\"/><text class=\"soft tick\" \
+                 x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{ranks}</text>",
+                BOTTOM + 5.0,
+                BOTTOM + 21.0
+            );
+        }
+        let (x, y) = (f64::midpoint(LEFT, RIGHT), BOTTOM + 43.0);
+        let _ = writeln!(
+            self.page,
+            "<text class=\"soft\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">ranks</text>"
+        );
+    }
+
+    /// A level line.
+    fn level(&mut self, class: &str, value: f64) {
+        let y = self.y(value);
+        let _ = writeln!(
+            self.page,
+            "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
+        );
+    }
+
+    fn line(&mut self, series: &Series<'_>, colour: &str, value: Value<'_>) {
+        let point = |run: &&Run| format!("{:.1},{:.1}", self.x(run.ranks), self.y(value(run)));
+        let points = series.runs.iter().map(point).collect::<Vec<_>>().join(" ");
+        let _ = writeln!(self.page, "<polyline class=\"line\" stroke=\"{colour}\" points=\"{points}\"/>");
+    }
+
+    fn points(&mut self, series: &Series<'_>, colour: &str, value: Value<'_>, said: Said<'_>) {
+        for run in &series.runs {
+            let (x, y, told) = (self.x(run.ranks), self.y(value(run)), hint(series, run, &said(run)));
+            let _ = writeln!(
+                self.page,
+                "<circle fill=\"{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{told}</circle>"
+            );
+        }
+    }
+
+    /// The bars of the series that is `place` of `count`, beside those of others.
+    fn bars(&mut self, series: &Series<'_>, colour: &str, (place, count): (usize, usize)) {
+        let closest = self.ranks.windows(2).map(|pair| self.x(pair[1]) - self.x(pair[0]));
+        let width = (0.8 * closest.fold(140.0, f64::min) / count as f64).min(24.0);
+        for run in &series.runs {
+            let x = self.x(run.ranks) + width * (place as f64 - count as f64 / 2.0);
+            let (allocated, reserved) = (run.peak_allocated(), run.peak_reserved().max(run.peak_allocated()));
+            let (low, high) = (self.y(allocated as f64), self.y(reserved as f64));
+            let said = format!("{} allocated, {} reserved", bytes(allocated), bytes(reserved));
+            let told = hint(series, run, &said);
+            for (opacity, top, bottom) in [("0.35", high, low), ("1", low, BOTTOM)] {
+                let _ = writeln!(
+                    self.page,
+                    "<rect fill=\"{colour}\" fill-opacity=\"{opacity}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
+                     height=\"{:.1}\">{told}</rect>",
+                    x + 1.0,
+                    width - 2.0,
+                    bottom - top
+                );
+            }
+        }
+    }
+
+    fn label(&mut self, series: &Series<'_>, colour: &'static str, value: Value<'_>, said: Said<'_>) {
+        let Some(last) = series.runs.last() else { return };
+        let end = (self.x(last.ranks), self.y(value(last)));
+        self.labels.push(Label { end: Some(end), y: end.1, colour, name: series.name(), value: said(last) });
+    }
+
+    /// Draws the labels, none over another, and ends.
+    fn close(mut self, empty: bool) -> String {
+        if empty {
+            let (x, y) = (f64::midpoint(LEFT, RIGHT), f64::midpoint(TOP, BOTTOM));
+            let text = "nothing to compare: measure two numbers of ranks";
+            let _ = writeln!(
+                self.page,
+                "<text class=\"soft\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{text}</text>"
+            );
+        }
+        spread(&mut self.labels);
+        for Label { end, y, colour, name, value } in &self.labels {
+            let to = RIGHT + 12.0;
+            if let Some((x, end_y)) = end {
+                let from = x + 8.0;
+                let _ = writeln!(
+                    self.page,
+                    "<path class=\"leader\" fill=\"none\" d=\"M{from:.1} {end_y:.1}H{RIGHT}L{to} {y:.1}\"/>"
+                );
+            }
+            let (x, y, name, value) = (to + 6.0, y + 4.5, escape(name), escape(value));
+            let _ = writeln!(
+                self.page,
+                "<text class=\"label\" x=\"{x}\" y=\"{y:.1}\"><tspan font-weight=\"600\" fill=\"{colour}\">{name}</tspan>\
+                 <tspan class=\"ink\" dx=\"8\">{value}</tspan></text>"
+            );
+        }
+        self.page += "</svg>\n";
+        self.page
+    }
+}
+
+/// What pointing at a run shows.
+fn hint(series: &Series<'_>, run: &Run, said: &str) -> String {
+    let ends = if run.ranks == 1 { "" } else { "s" };
+    format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {said}", series.name(), run.ranks)))
+}
+
+/// Moves labels apart, each as little as the others allow: those that touch become one block around where they want to be.
+fn spread(labels: &mut [Label]) {
+    labels.sort_by(|a, b| a.y.total_cmp(&b.y));
+    // Blocks of neighbours: their first label, how many, and the middle of where they want to be.
+    let mut blocks: Vec<(usize, usize, f64)> = Vec::new();
+    for (index, label) in labels.iter().enumerate() {
+        blocks.push((index, 1, label.y));
+        while let [.., (_, many, middle), (_, next_many, next_middle)] = blocks.as_slice() {
+            let apart = LINE * (many + next_many) as f64 / 2.0;
+            if next_middle - middle >= apart {
+                break;
+            }
+            let (many, next_many) = (*many as f64, *next_many as f64);
+            let joined = (middle * many + next_middle * next_many) / (many + next_many);
+            let Some((_, more, _)) = blocks.pop() else { break };
+            if let Some((_, count, middle)) = blocks.last_mut() {
+                *count += more;
+                *middle = joined;
+            }
+        }
+    }
+    for (first, many, middle) in blocks {
+        let half = LINE * (many - 1) as f64 / 2.0;
+        let middle = middle.clamp(TOP + half, (BOTTOM - half).max(TOP + half));
+        for (place, label) in labels[first..first + many].iter_mut().enumerate() {
+            label.y = middle - half + LINE * place as f64;
+        }
+    }
+    // Blocks that the edges pushed back may touch others.
+    let mut below = BOTTOM;
+    for label in labels.iter_mut().rev() {
+        label.y = label.y.min(below);
+        below = label.y - LINE;
+    }
+}

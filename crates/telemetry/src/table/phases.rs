@@ -1,0 +1,75 @@
+//! Where the time of a step goes, and on which rank.
+
+use std::fmt::Write;
+
+use super::{EXTREMES, aligned, extreme};
+use crate::phase::Phase;
+use crate::rank_statistics::RankStatistics;
+use crate::statistic::Statistic;
+use crate::units::{grouped, milliseconds};
+
+/// Ranks that differ by more than this part of a step are named.
+const IMBALANCE: f64 = 0.01;
+
+/// A line by phase with the median step's time, of several ranks the maximum and the minimum with the rank that has it;
+/// what part of the step that is, and what all timed steps came to, on average over the ranks. Under it, in words, the
+/// phases in which ranks differ by more than 1 % of a step. Empty where nothing was timed.
+pub fn phase_table(ranks: &[RankStatistics]) -> String {
+    let steps = ranks.iter().map(|rank| rank.get(Statistic::TimedSteps)).min().unwrap_or(0);
+    if steps == 0 {
+        return String::new();
+    }
+    let mean = |statistic: Statistic| {
+        ranks.iter().map(|rank| rank.get(statistic) as f64).sum::<f64>() / ranks.len() as f64
+    };
+    let whole_step = mean(Statistic::WholeStepTime).max(1.0);
+    let columns: &[&str] = if ranks.len() == 1 { &["median"] } else { &["maximum", "minimum"] };
+    let mut header = vec!["phase".to_owned()];
+    header.extend(columns.iter().map(|name| (*name).to_owned()));
+    header.extend(["part of the step".to_owned(), "all steps".to_owned()]);
+    let mut rows = vec![header];
+    let mut line = |name: &str, median: Statistic, whole: Statistic| {
+        let mut row = vec![name.to_owned()];
+        match ranks {
+            [only] => row.push(milliseconds(only.get(median))),
+            _ => row.extend(EXTREMES.map(|(_, wins)| extreme(ranks, median, wins))),
+        }
+        row.push(format!("{:.1} %", 100.0 * mean(whole) / whole_step));
+        row.push(format!("{:.3} s", mean(whole) / 1e6));
+        rows.push(row);
+    };
+    for phase in Phase::ALL {
+        let name = if phase == Phase::Reduce { "reduce, exposed" } else { phase.name() };
+        line(name, Statistic::MedianTime(phase), Statistic::WholeTime(phase));
+    }
+    line("step", Statistic::MedianStepTime, Statistic::WholeStepTime);
+    let mut text = format!("time by phase, median of {} steps\n", grouped(steps));
+    text += &aligned(&rows, 1, &[1, rows.len() - 1]);
+    text += &imbalances(ranks);
+    text
+}
+
+/// A line for every phase in which the slowest rank is behind the fastest by more than 1 % of a step.
+fn imbalances(ranks: &[RankStatistics]) -> String {
+    let mut text = String::new();
+    let step = ranks.iter().map(|rank| rank.get(Statistic::MedianStepTime)).max().unwrap_or(0) as f64;
+    for phase in Phase::ALL {
+        let time = |rank: &&RankStatistics| rank.get(Statistic::MedianTime(phase));
+        // The first of equals, as in the table.
+        let slowest = ranks.iter().rev().max_by_key(time);
+        let (Some(slowest), Some(fastest)) = (slowest, ranks.iter().min_by_key(time)) else { continue };
+        let apart = time(&slowest) - time(&fastest);
+        if apart as f64 <= IMBALANCE * step {
+            continue;
+        }
+        let verb = if phase == Phase::Reduce { "waits" } else { "takes" };
+        let (name, part) = (phase.name(), 100.0 * apart as f64 / step);
+        let (behind, ahead, time) = (slowest.rank, fastest.rank, milliseconds(apart));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{name}: rank {behind} {verb} {time} longer than rank {ahead}, {part:.1} % of a step"
+        );
+    }
+    text
+}

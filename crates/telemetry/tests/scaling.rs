@@ -1,0 +1,183 @@
+//! Runs of the scaling suite as lines, table and plots.
+#![allow(clippy::unwrap_used)] // a test stops at the first surprise
+
+use telemetry::scaling::{Run, Scaling, efficiency_plot, memory_plot, read_runs, runs_of, scaling_table};
+
+/// What `plimsoll bench scaling --json` printed, with rounder times.
+const RECORDED: &str = r#"
+{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":1,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"step_seconds":0.002,"least_seconds":0.0019,"most_seconds":0.0025,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1990,"inputs_microseconds":3,"forward_microseconds":893,"backward_microseconds":1004,"reduce_microseconds":1,"optimizer_microseconds":40}]}
+{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":2,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"step_seconds":0.00125,"least_seconds":0.001,"most_seconds":0.003222506,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1192,"inputs_microseconds":2,"forward_microseconds":558,"backward_microseconds":491,"reduce_microseconds":131,"optimizer_microseconds":66},{"rank":1,"host":"vm","peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1070,"inputs_microseconds":2,"forward_microseconds":575,"backward_microseconds":516,"reduce_microseconds":250,"optimizer_microseconds":87}]}
+"#;
+
+fn recorded() -> Vec<Run> {
+    runs_of(RECORDED).unwrap()
+}
+
+/// The recorded run on two ranks, as if there had been others, so much slower.
+fn on(ranks: usize, scaling: Scaling, seconds: f64) -> Run {
+    let mut run = recorded()[1].clone();
+    let one = run.by_rank[0].clone();
+    run.by_rank = (0..ranks).map(|rank| telemetry::scaling::RankFigures { rank, ..one.clone() }).collect();
+    let micro_batches = if scaling == Scaling::Strong { 8 } else { ranks };
+    Run { ranks, scaling, micro_batches, tokens: 128 * micro_batches as u64, step_seconds: seconds, ..run }
+}
+
+#[test]
+fn lines_are_read_as_they_were_written() {
+    let runs = recorded();
+    assert_eq!(runs.len(), 2);
+    assert_eq!((runs[1].ranks, runs[1].scaling, runs[1].by_rank.len()), (2, Scaling::Strong, 2));
+    assert_eq!(runs[1].exposed_seconds(), 250e-6);
+    assert_eq!((runs[0].exposed_seconds(), runs[0].tokens_per_second()), (0.0, 128_000.0));
+    let lines: Vec<_> = runs.iter().map(|run| run.to_line().unwrap()).collect();
+    assert_eq!(lines.join("\n"), RECORDED.trim());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), RECORDED).unwrap();
+    assert_eq!(read_runs(file.path()).unwrap(), runs);
+}
+
+#[test]
+fn what_is_no_run_is_refused_with_its_line() {
+    let [first, second] = [RECORDED.lines().nth(1).unwrap(), RECORDED.lines().nth(2).unwrap()];
+    for (text, reason) in [
+        ("nonsense".to_owned(), "line 1 is no measured run: expected"),
+        (format!("{first}\n\n{{\"model\":\"small\"}}"), "line 3 is no measured run: missing field"),
+        (second.replace("\"ranks\":2", "\"ranks\":3"), "figures of 2 ranks and says that there were 3"),
+        (first.replace("\"ranks\":1", "\"ranks\":0"), "says that there were 0"),
+        (first.replace("\"step_seconds\":0.002", "\"step_seconds\":0"), "no times"),
+        (first.replace("strong", "sideways"), "unknown variant"),
+        (first[..first.len() / 2].to_owned(), "EOF"),
+    ] {
+        let error = runs_of(&text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    assert_eq!(runs_of("\n \n").unwrap(), []);
+    let missing = read_runs("/nowhere/runs.jsonl".as_ref()).unwrap_err().to_string();
+    assert!(missing.starts_with("/nowhere/runs.jsonl: cannot read it"), "{missing}");
+}
+
+#[test]
+fn runs_have_a_table() {
+    let expected = "\
+small, f32, micro-batch 4 on AMD EPYC, ranks are threads
+scaling  reduction  ranks  micro-batches  tokens/s  efficiency      step           exposed  peak allocated  peak reserved
+-------------------------------------------------------------------------------------------------------------------------
+strong   tree           1              2   128,000     100.0 %  2.000 ms                 –        2.17 MiB       4.00 MiB
+strong   tree           2              2   204,800      80.0 %  1.250 ms  0.250 ms, 20.0 %        2.17 MiB       4.00 MiB
+strong, tree: the last loss is the same to the bit on 1, 2 ranks
+";
+    assert_eq!(scaling_table(&recorded()), expected);
+}
+
+#[test]
+fn a_table_says_what_its_runs_do_not_share() {
+    let recorded = recorded();
+    let with = |change: &dyn Fn(&mut Run)| {
+        let mut runs = recorded.clone();
+        change(&mut runs[1]);
+        scaling_table(&runs)
+    };
+    let cases: [(String, &[&str], &[&str]); 7] = [
+        (scaling_table(&[]), &["no runs"], &["strong"]),
+        (scaling_table(&recorded[..1]), &["128,000", " – "], &["100.0 %", "the last loss"]),
+        (
+            with(&|run| run.loss = f32::from_bits(run.loss.to_bits() + 1)),
+            &["the last losses on 1, 2 ranks differ: 5.556", "80.0 %"],
+            &["same to the bit"],
+        ),
+        (with(&|run| run.steps = 6), &["80.0 %"], &["the last loss"]),
+        (
+            with(&|run| run.by_rank[1].peak_reserved_bytes = 6_291_456),
+            &[
+                "6.00 MiB",
+                "peaks of strong, tree, 2 ranks: 2,276,352 bytes allocated and 4,194,304 reserved on rank 0; 2,276,352 bytes \
+                 allocated and 6,291,456 reserved on rank 1",
+            ],
+            &[],
+        ),
+        // Another batch is another series: nothing to compare with.
+        (with(&|run| run.micro_batches = 4), &["204,800"], &["80.0 %", "the last loss"]),
+        (
+            with(&|run| run.model = "gpt2-124m".to_owned()),
+            &["2 series", "gpt2-124m, f32, micro-batch 4 on AMD EPYC, threads"],
+            &["80.0 %"],
+        ),
+    ];
+    for (table, there, absent) in cases {
+        assert!(there.iter().all(|words| table.contains(words)), "{there:?}: {table}");
+        assert!(!absent.iter().any(|words| table.contains(words)), "{absent:?}: {table}");
+    }
+}
+
+#[test]
+fn without_one_rank_efficiency_is_against_the_fewest() {
+    let runs = [on(8, Scaling::Weak, 0.004), on(2, Scaling::Weak, 0.003), on(2, Scaling::Weak, 0.002)];
+    let table = scaling_table(&runs);
+    // The later of the two runs on 2 ranks counts.
+    assert!(table.contains("weak, tree: efficiency against 2 ranks") && table.contains("50.0 %"), "{table}");
+    assert_eq!(table.matches("weak     tree").count(), 2, "{table}");
+    assert!(efficiency_plot(&runs).contains("against 2 ranks"));
+}
+
+/// Every number after `name="`.
+fn numbers(svg: &str, name: &str) -> Vec<f64> {
+    let start = format!(" {name}=\"");
+    svg.split(&start).skip(1).map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn plots_are_well_formed_and_inside() {
+    let both =
+        |scaling: Scaling, slow: f64| [1, 2, 4, 8].map(|ranks| on(ranks, scaling, slow / ranks as f64));
+    let mut many: Vec<Run> = Vec::new();
+    for (place, reduction) in ["tree", "nccl", "tree, again", "<other> & more"].into_iter().enumerate() {
+        for scaling in [Scaling::Strong, Scaling::Weak] {
+            let runs = both(scaling, 0.01 + place as f64 / 1000.0);
+            many.extend(runs.map(|run| Run { reduction: reduction.to_owned(), ..run }));
+        }
+    }
+    // Series, and those of them that have an efficiency.
+    for (runs, series, compared) in
+        [(Vec::new(), 0, 0), (recorded()[..1].to_vec(), 1, 0), (recorded(), 1, 1), (many, 8, 8)]
+    {
+        for (svg, labels) in [(efficiency_plot(&runs), compared), (memory_plot(&runs), series)] {
+            for element in ["svg", "style", "text", "tspan", "title"] {
+                let opened = svg.matches(&format!("<{element}>")).count()
+                    + svg.matches(&format!("<{element} ")).count();
+                assert_eq!(opened, svg.matches(&format!("</{element}>")).count(), "{element}: {svg}");
+            }
+            assert!(!svg.contains("NaN") && !svg.contains("inf\"") && !svg.contains("<other>"), "{svg}");
+            assert_eq!(svg.matches("class=\"label\"").count(), labels, "{svg}");
+            assert_eq!(svg.contains("nothing to compare"), labels == 0);
+            let inside =
+                |name: &str, most: f64| numbers(&svg, name).iter().all(|at| (0.0..=most).contains(at));
+            assert!(
+                inside("cx", 940.0) && inside("x", 940.0) && inside("cy", 470.0) && inside("y", 470.0),
+                "{svg}"
+            );
+            assert!(numbers(&svg, "height").iter().all(|height| *height >= 0.0));
+        }
+        let points = runs.len() - usize::from(compared == 0 && !runs.is_empty());
+        assert_eq!(efficiency_plot(&runs).matches("<circle").count(), points);
+        assert_eq!(memory_plot(&runs).matches("fill-opacity=\"1\"").count(), runs.len());
+    }
+}
+
+#[test]
+fn labels_do_not_cover_each_other() {
+    let mut runs = Vec::new();
+    for place in 0..8 {
+        let reduction = format!("kind {place}");
+        for ranks in [1, 2] {
+            // All end within a hair.
+            let seconds = 0.01 / ranks as f64 + f64::from(place) * 1e-9;
+            runs.push(Run { reduction: reduction.clone(), ..on(ranks, Scaling::Strong, seconds) });
+        }
+    }
+    let svg = efficiency_plot(&runs);
+    let labels = svg.split("class=\"label\"").skip(1);
+    let mut places: Vec<f64> = labels.map(|label| numbers(label, "y")[0]).collect();
+    assert_eq!(places.len(), 8);
+    places.sort_by(f64::total_cmp);
+    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= 16.9), "{places:?}");
+}

@@ -1,0 +1,135 @@
+//! The scaling suite: real runs on the CPU.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::process::{Command, Output};
+
+use common::runs::{GPT, config};
+use telemetry::scaling::{Run, Scaling, runs_of};
+use trainer::{BenchOptions, DeviceChoice, ScalingCase, bench_scaling};
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(common::program());
+    command.env("CUDA_VISIBLE_DEVICES", "").args(["bench", "scaling"]).args(arguments);
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+        command.env_remove(variable);
+    }
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A small model, and few steps.
+const TINY: [&str; 12] = [
+    "--device=cpu",
+    "--model=small",
+    "--micro-batch=2",
+    "--steps=4",
+    "--warm-up=1",
+    "--set=model.layers=1",
+    "--set=model.width=32",
+    "--set=model.heads=2",
+    "--set=model.context=32",
+    "--set=model.vocabulary=64",
+    "--set=train.seed=3",
+    "--set=optim.warmup_steps=2",
+];
+
+#[test]
+fn the_suite_measures_and_reports() {
+    let directory = tempfile::tempdir().unwrap();
+    let measured = bench(&[&TINY[..], &["--ranks=1,2", "--micro-batches=4", "--json"]].concat());
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    let lines = text(&measured.stdout);
+    let runs = runs_of(&lines).unwrap();
+    let shape = |run: &Run| (run.scaling, run.ranks, run.micro_batches, run.tokens);
+    let (strong, weak) = (Scaling::Strong, Scaling::Weak);
+    assert_eq!(
+        runs.iter().map(shape).collect::<Vec<_>>(),
+        [(strong, 1, 4, 256), (strong, 2, 4, 256), (weak, 1, 2, 128), (weak, 2, 4, 256)]
+    );
+    for run in &runs {
+        assert_eq!((run.steps, run.warm_up, run.by_rank.len()), (4, 1, run.ranks));
+        assert!(run.least_seconds <= run.step_seconds && run.step_seconds <= run.most_seconds);
+        for rank in &run.by_rank {
+            // On the host a step takes what its rank's phases take, up to what lies between steps.
+            assert!(rank.step_microseconds as f64 / 1e6 <= 1.2 * run.most_seconds, "{run:?}");
+            assert!(rank.peak_reserved_bytes >= rank.peak_allocated_bytes && rank.peak_allocated_bytes > 0);
+        }
+    }
+    assert_eq!(
+        runs[0].loss.to_bits(),
+        runs[1].loss.to_bits(),
+        "the same batch has the same bits on any grid"
+    );
+    assert!(runs[0].least_seconds > 20e-6, "a step that took no time was none: {:?}", runs[0]);
+
+    let (file, plots) = (directory.path().join("runs.jsonl"), directory.path().join("plots"));
+    std::fs::write(&file, &lines).unwrap();
+    let (file, plots) = (file.to_str().unwrap(), plots.to_str().unwrap());
+    let reported = bench(&["--report", file, "--plots", plots]);
+    assert!(reported.status.success(), "{}", text(&reported.stderr));
+    let table = text(&reported.stdout);
+    assert!(table.starts_with("small, f32, micro-batch 2 on "), "{table}");
+    assert!(table.contains("strong, tree: the last loss is the same to the bit on 1, 2 ranks"), "{table}");
+    for plot in ["efficiency.svg", "memory.svg"] {
+        let svg = std::fs::read_to_string(format!("{plots}/{plot}")).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.contains("strong, tree"), "{svg}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_runs() {
+    let table: &[(&[&str], &str)] = &[
+        (&["--ranks=0"], "--ranks 0: 0 micro-batches cannot be divided"),
+        (&["--ranks=2,3"], "--ranks 2: 3 micro-batches cannot be divided among so many"),
+        (&["--ranks=2", "--micro-batches=0"], "--ranks 2: 0 micro-batches"),
+        (&["--ranks=one"], "invalid value 'one'"),
+        (&["--set=parallel.data=2"], "--set parallel.data: the suite sets it itself"),
+        (&["--set= train.micro_batches = 2"], "--set train.micro_batches: the suite sets it itself"),
+        (&["--set=parallel.datas=2"], "did you mean"),
+        (&["--strong", "--weak"], "cannot be used with"),
+        (&["--reduction=ring"], "possible values: tree, nccl"),
+        (&["--model=gpt5"], "small, gpt2-124m, gpt2-355m, gpt2-1558m are the models"),
+        (&["--precision=bf16"], "needs a GPU"),
+        (&["--report=/nowhere/runs.jsonl"], "/nowhere/runs.jsonl: cannot read it"),
+        (&["--report=Cargo.toml"], "Cargo.toml: line 1 is no measured run"),
+        (&["--report=x", "--json"], "cannot be used with"),
+        (&["--json", "--plots=x"], "cannot be used with"),
+    ];
+    for (arguments, sentence) in table {
+        let output = bench(&[&["--steps=1"], *arguments].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(sentence), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    let meta = bench(&["--device=meta"]);
+    assert_eq!(meta.status.code(), Some(2));
+    assert!(text(&meta.stderr).contains("nothing takes time"));
+}
+
+#[test]
+fn a_run_leaves_nothing_to_the_next() {
+    let options = BenchOptions { device: DeviceChoice::Cpu, steps: 2, warm_up: 1 };
+    let measure = |ranks: usize| {
+        let config = config(GPT, &[&format!("parallel.data={ranks}"), "train.steps=1000"]);
+        bench_scaling(ScalingCase { model: "tiny".to_owned(), scaling: Scaling::Strong, config }, &options)
+            .unwrap()
+    };
+    let peaks = |run: &Run| {
+        run.by_rank.iter().map(|r| (r.peak_allocated_bytes, r.peak_reserved_bytes)).collect::<Vec<_>>()
+    };
+    let alone = [4, 2, 1].map(measure);
+    let again = [1, 2, 4].map(measure);
+    for (one, other) in alone.iter().zip(again.iter().rev()) {
+        assert_eq!(
+            (one.ranks, peaks(one), one.loss.to_bits()),
+            (other.ranks, peaks(other), other.loss.to_bits())
+        );
+    }
+    assert_eq!(alone[0].loss.to_bits(), alone[2].loss.to_bits());
+}
