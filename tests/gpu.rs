@@ -3,12 +3,13 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use common::devices::gpu;
-use common::jobs::workplace;
+use common::jobs::{has_mpi, mpirun, workplace};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -16,10 +17,16 @@ const MIB: u64 = 1 << 20;
 /// One run at a time: the driver's account is of the whole GPU.
 static GPU: Mutex<()> = Mutex::new(());
 
-/// Trains in `directory` on the GPU; what it said, and its summary.
+/// Trains in `directory` on the first GPU alone; what it said, and its summary.
 fn train(directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
-    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(common::program());
+    command.env("CUDA_VISIBLE_DEVICES", "0");
+    train_with(command, directory, run, more)
+}
+
+/// The same with a program that is on its way already: this one, or a launcher.
+fn train_with(mut command: Command, directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
+    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
     command
         .current_dir(directory)
         .args(["train", "run.toml", "--device", "cuda", "--run-dir", run])
@@ -144,5 +151,47 @@ fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_not
         for run in ["long", "short"] {
             std::fs::remove_dir_all(directory.path().join(run)).unwrap();
         }
+    }
+}
+
+/// How many GPUs there are, as far as powers of two go to four; says so where there is one at most.
+fn world_sizes() -> Vec<usize> {
+    let gpus = device::cuda::availability().map_or(0, |found| found.len());
+    if gpus < 2 || !collective::nccl::is_there() {
+        let _ = writeln!(std::io::stderr(), "skipped: {gpus} GPUs, NCCL {}", collective::nccl::is_there());
+    }
+    [2, 4].into_iter().filter(|ranks| *ranks <= gpus && collective::nccl::is_there()).collect()
+}
+
+#[test]
+fn several_gpus_have_the_bits_of_one() {
+    let sizes = world_sizes();
+    if sizes.is_empty() {
+        return;
+    }
+    let directory = workplace();
+    for more in [&[][..], &HALF] {
+        let (_, one) = train(directory.path(), "one", &[more, &["--set", "parallel.data=1"]].concat());
+        let same = |command: Command, what: &str, sets: &[&str]| {
+            let (said, several) = train_with(command, directory.path(), "several", &[more, sets].concat());
+            assert!(said.contains("Every rank used what was planned, to the byte."), "{what}: {said}");
+            assert_eq!(one["weights_sha256"], several["weights_sha256"], "{what}");
+            assert_eq!(one["losses"], several["losses"], "{what}");
+            std::fs::remove_dir_all(directory.path().join("several")).unwrap();
+        };
+        for ranks in &sizes {
+            let data = format!("parallel.data={ranks}");
+            for sharded in ["parallel.shard_optimizer=false", "parallel.shard_optimizer=true"] {
+                let sets = ["--set", &data, "--set", sharded];
+                same(Command::new(common::program()), &format!("{ranks} threads, {sharded}"), &sets);
+                if has_mpi() {
+                    let mut command = mpirun(directory.path());
+                    command.env_remove("CUDA_VISIBLE_DEVICES");
+                    command.args(["-n", &ranks.to_string()]).arg(common::program());
+                    same(command, &format!("{ranks} processes, {sharded}"), &sets);
+                }
+            }
+        }
+        std::fs::remove_dir_all(directory.path().join("one")).unwrap();
     }
 }

@@ -24,11 +24,15 @@ unsafe impl Sync for Streams {}
 
 impl Streams {
     pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let (_, urgent) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
         let mut handles = [std::ptr::null_mut(); StreamKind::ALL.len()];
-        for handle in &mut handles {
+        for kind in StreamKind::ALL {
+            // What other ranks wait for begins as soon as a multiprocessor is free.
+            let priority = if kind == StreamKind::Compute { 0 } else { urgent };
             // Without the implicit waits of the legacy default stream.
-            *handle =
-                result::stream::create(result::stream::StreamKind::NonBlocking).named("cuStreamCreate")?;
+            let flags = result::stream::StreamKind::NonBlocking;
+            let made = result::stream::create_with_priority(flags, priority);
+            handles[kind as usize] = made.named("cuStreamCreateWithPriority")?;
         }
         Ok(Streams { context: Arc::clone(context), handles })
     }
