@@ -91,8 +91,8 @@ fn print_json(args: &BenchStepArgs, found: &StepMeasure) -> std::io::Result<()> 
 
 fn print_tables(head: &str, found: &StepMeasure) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}{}", found.model, if found.libraries.is_empty() { "" } else { ", " })?;
-    writeln!(out, "{}", found.libraries)?;
+    let separator = if found.libraries.is_empty() { "" } else { ", " };
+    writeln!(out, "{}{separator}{}", found.model, found.libraries)?;
     writeln!(out, "{head}\n{} parameters, computing on {}", grouped(found.parameters as u64), found.reason)?;
     let (least, most) =
         found.seconds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), s| (a.min(*s), b.max(*s)));

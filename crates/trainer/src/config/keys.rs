@@ -164,7 +164,7 @@ keys! {
     SHARD_OPTIMIZER = ["parallel"] "shard_optimizer": Flag, Literal("false"), None,
         "Whether each data-parallel rank keeps only its part of the optimizer's state; the bits are the same.",
         |c| Some(c.parallel.shard_optimizer.into());
-    BUCKET_BYTES = ["parallel"] "bucket_bytes": Integer(512, 1 << 40), Literal("26214400"), None,
+    BUCKET_BYTES = ["parallel"] "bucket_bytes": Integer(512, 1 << 40), Literal("67108864"), None,
         "Bytes of gradients that are reduced together.",
         |c| Some(c.parallel.bucket_bytes.into());
     TIMEOUT_SECONDS = ["parallel"] "timeout_seconds": Integer(1, 1_000_000_000), Literal("60"), None,
