@@ -271,7 +271,7 @@ fn replay_tells_agreement_difference_and_nonsense_apart() {
 fn help_names_what_there_is() {
     let output = plimsoll(Path::new(".")).arg("--help").output().unwrap();
     let help = text(&output.stdout);
-    for command in ["train", "sample", "replay", "bench"] {
+    for command in ["train", "plan", "sample", "replay", "bench"] {
         assert!(help.contains(command), "{help}");
     }
     let output = plimsoll(Path::new(".")).args(["train", "--help"]).output().unwrap();
@@ -279,4 +279,51 @@ fn help_names_what_there_is() {
     for argument in ["--set", "--ranks", "--device", "--run-dir", "--resume"] {
         assert!(help.contains(argument), "{help}");
     }
+}
+
+#[test]
+fn the_printed_plan_is_what_the_run_then_uses() {
+    let directory = workplace();
+    let figures = |ranks: &serde_json::Value| -> Vec<Vec<u64>> {
+        let keys = ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
+        let of = |rank: &serde_json::Value| keys.iter().map(|key| rank[key].as_u64().unwrap()).collect();
+        ranks.as_array().unwrap().iter().map(of).collect()
+    };
+    for sets in [
+        &["parallel.data=1"][..],
+        &["parallel.data=2"],
+        &["parallel.data=4", "parallel.shard_optimizer=true"],
+    ] {
+        let sets = || sets.iter().flat_map(|set| ["--set", set]);
+        let planned =
+            plimsoll(directory.path()).args(["plan", "run.toml", "--json"]).args(sets()).output().unwrap();
+        assert!(planned.status.success(), "{}", text(&planned.stderr));
+        let planned: serde_json::Value = serde_json::from_slice(&planned.stdout).unwrap();
+        let ran =
+            plimsoll(directory.path()).args(["train", "run.toml", "--run-dir", "out"]).args(sets()).output();
+        assert!(ran.unwrap().status.success());
+        let summary = std::fs::read_to_string(directory.path().join("out/summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+        assert_eq!(figures(&planned["ranks"]), figures(&summary["ranks"]));
+        for key in ["device", "world_size", "grid"] {
+            assert_eq!(planned[key], summary[key]);
+        }
+        std::fs::remove_dir_all(directory.path().join("out")).unwrap();
+    }
+    assert_eq!(entries(directory.path()), ["corpus.txt", "empty.txt", "run.toml"]);
+}
+
+#[test]
+fn a_gpu_is_planned_for_where_there_is_none_and_what_does_not_fit_is_refused() {
+    let directory = workplace();
+    let plan = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        plimsoll(directory.path()).args(["plan", "run.toml", "--device", "cuda"]).args(sets).output().unwrap()
+    };
+    let half = plan(&["model.width=64", "model.heads=2", "precision.compute=bf16"]);
+    let said = text(&half.stdout);
+    assert!(half.status.success() && said.contains("NVIDIA H200") && said.contains("workspace"), "{said}");
+    let large = plan(&["model.width=8192", "model.layers=200"]);
+    assert_eq!(large.status.code(), Some(2));
+    assert!(text(&large.stderr).contains("does not fit"), "{}", text(&large.stderr));
 }

@@ -5,6 +5,7 @@ mod bench_collective;
 mod bench_model;
 mod bench_scaling;
 mod bench_step;
+mod plan;
 mod replay;
 mod sample;
 mod train;
@@ -31,6 +32,7 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Train(train::Arguments),
+    Plan(plan::Arguments),
     Sample(sample::Arguments),
     /// Drive the caching allocator with recordings of another one and compare every counter, address and event
     Replay(replay::ReplayArgs),
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     };
     match command {
         Command::Train(arguments) => train::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Sample(arguments) => sample::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),

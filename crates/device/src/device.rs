@@ -61,6 +61,19 @@ pub struct Description {
 }
 
 impl Description {
+    /// An NVIDIA H200 with 141 GB, for plans where there is none.
+    pub fn h200() -> Self {
+        Description {
+            kind: Kind::Cuda,
+            name: "cuda:0".to_owned(),
+            model: "NVIDIA H200".to_owned(),
+            total_bytes: 150_109_880_320,
+            compute_capability: (9, 0),
+            multiprocessors: 132,
+            libraries: String::new(),
+        }
+    }
+
     /// This host as a CPU device.
     pub fn host() -> Self {
         Description {

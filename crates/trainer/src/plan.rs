@@ -5,10 +5,11 @@ use device::{Device, DeviceOptions};
 use memory::Statistics;
 use parallel::RankGrid;
 use parallel::data::{BucketLayout, Shards};
-use telemetry::{RankStatistics, Statistic};
+use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
 use crate::build;
 use crate::error::{Result, TrainError};
+use crate::run;
 use crate::session::Calendar;
 use crate::worker::{Setup, Worker, bucket_bytes};
 
@@ -19,6 +20,8 @@ pub struct Plan {
     pub rank: usize,
     /// Every counter of its allocator after the last step.
     pub statistics: Statistics,
+    /// The same as it is reported, with what is sent, and no times.
+    pub counters: RankStatistics,
 }
 
 impl Plan {
@@ -89,7 +92,8 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
         before = after;
     }
     let statistics = worker.device().statistics();
-    Ok(Plan { rank, statistics })
+    let counters = run::counters(&worker, PhaseTimes::default(), DriverAccount::default());
+    Ok(Plan { rank, statistics, counters })
 }
 
 /// The plan of every rank; ranks with the same part in the run are run once.
@@ -101,13 +105,12 @@ pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
     let shards = shards(setup)?;
     for rank in 0..setup.config.world_size() {
         let role = Role::of(setup, shards.as_ref(), rank)?;
-        let known =
-            roles.iter().position(|other| *other == role).map(|index| plans[index].statistics.clone());
-        let statistics = match known {
-            Some(statistics) => statistics,
-            None => plan(setup, rank).map_err(|error| explain(setup, rank, error))?.statistics,
+        let mut found = match roles.iter().position(|other| *other == role) {
+            Some(index) => plans[index].clone(),
+            None => plan(setup, rank).map_err(|error| explain(setup, rank, error))?,
         };
-        plans.push(Plan { rank, statistics });
+        (found.rank, found.counters.rank) = (rank, rank);
+        plans.push(found);
         roles.push(role);
     }
     Ok(plans)

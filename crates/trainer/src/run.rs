@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use collective::Communicator;
 use telemetry::log::rank_span;
 use telemetry::run_files::{MetricsWriter, StepMetrics};
-use telemetry::{Progress, RankStatistics, Sources, host_name};
+use telemetry::{DriverAccount, PhaseTimes, Progress, RankStatistics, Sources, host_name};
 
 use crate::build;
 use crate::checkpoint::{self, CheckpointError, Saver};
@@ -116,9 +116,14 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
 /// The rank's counters now.
 pub(crate) fn statistics(worker: &mut Worker) -> Result<RankStatistics> {
     let phases = worker.phases.times()?;
-    let traffic = worker.communicator.data.traffic();
     let driver = worker.account.close(worker.device())?;
-    Ok(worker.device().with_allocator(|allocator| {
+    Ok(counters(worker, phases, driver))
+}
+
+/// The rank's counters now, with what was found of its time and its device's driver.
+pub(crate) fn counters(worker: &Worker, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
+    let traffic = worker.communicator.data.traffic();
+    worker.device().with_allocator(|allocator| {
         let sources = Sources {
             statistics: allocator.statistics(),
             live: allocator.category_bytes(),
@@ -129,7 +134,7 @@ pub(crate) fn statistics(worker: &mut Worker) -> Result<RankStatistics> {
         };
         let device = &worker.device().description().name;
         RankStatistics::take(worker.grid().rank(), &host_name(), device, &sources)
-    }))
+    })
 }
 
 /// Rank 0's observer: progress for whoever watches, a line of `metrics.jsonl` for every step.
