@@ -10,16 +10,6 @@
 #define TILE WARP
 #define STRANDS (THREADS / TILE)
 
-template <int N> struct Floats { float at[N]; };
-
-template <int N, typename T> __device__ __forceinline__ Floats<N> read(const T *from) {
-    const Vector<T, N> loaded = load<N>(from);
-    Floats<N> values;
-#pragma unroll
-    for (int i = 0; i < N; i++) values.at[i] = to_f32(loaded.at[i]);
-    return values;
-}
-
 // Adds the strands' sums in order and writes the block's row of `partial`.
 template <int N>
 __device__ __forceinline__ void join(const Floats<N> &mine, float *partial, u32 lane, u32 strand, u32 vector, u32 vectors) {

@@ -37,6 +37,32 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
     *reinterpret_cast<Vector<T, N> *>(to) = values;
 }
 
+// N values to compute with.
+template <int N> struct Floats { float at[N]; };
+
+// N elements as f32, in accesses of at most 16 bytes.
+template <int N, typename T> __device__ __forceinline__ Floats<N> read(const T *from) {
+    constexpr int PIECE = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+    Floats<N> values;
+#pragma unroll
+    for (int piece = 0; piece < N; piece += PIECE) {
+        const Vector<T, PIECE> loaded = load<PIECE>(from + piece);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) values.at[piece + i] = to_f32(loaded.at[i]);
+    }
+    return values;
+}
+template <int N, typename T> __device__ __forceinline__ void write(T *to, const Floats<N> &values) {
+    constexpr int PIECE = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+#pragma unroll
+    for (int piece = 0; piece < N; piece += PIECE) {
+        Vector<T, PIECE> rounded;
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) rounded.at[i] = from_f32<T>(values.at[piece + i]);
+        store<PIECE>(to + piece, rounded);
+    }
+}
+
 // Sums and maxima over a warp in a fixed butterfly: every lane has the same result.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll

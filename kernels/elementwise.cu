@@ -7,31 +7,6 @@
 #define THREADS 256
 #define UNROLL 4
 
-template <int N> struct Floats { float at[N]; };
-
-// N elements as f32, in accesses of at most 16 bytes.
-template <int N, typename T> __device__ __forceinline__ Floats<N> read(const T *from) {
-    constexpr int PIECE = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
-    Floats<N> values;
-#pragma unroll
-    for (int piece = 0; piece < N; piece += PIECE) {
-        const Vector<T, PIECE> loaded = load<PIECE>(from + piece);
-#pragma unroll
-        for (int i = 0; i < PIECE; i++) values.at[piece + i] = to_f32(loaded.at[i]);
-    }
-    return values;
-}
-template <int N, typename T> __device__ __forceinline__ void write(T *to, const Floats<N> &values) {
-    constexpr int PIECE = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
-#pragma unroll
-    for (int piece = 0; piece < N; piece += PIECE) {
-        Vector<T, PIECE> rounded;
-#pragma unroll
-        for (int i = 0; i < PIECE; i++) rounded.at[i] = from_f32<T>(values.at[piece + i]);
-        store<PIECE>(to + piece, rounded);
-    }
-}
-
 // Runs `op.load` for all of a thread's vectors, then `op.store`: an operand may be the result's own memory. The elements
 // after the last whole vector are the last block's.
 template <int N, typename Op> __device__ __forceinline__ void each(const Op &op, u64 count) {

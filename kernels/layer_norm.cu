@@ -24,8 +24,6 @@ template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
     return total;
 }
 
-template <int N> struct Floats { float at[N]; };
-
 // 16 bytes of a row, kept as they lie in memory: 4 f32 or 8 bf16 elements.
 template <typename T> struct Wide {
     static const int N = 16 / sizeof(T);
