@@ -1,6 +1,36 @@
-//! The models that the benchmarks of a training step know by name.
+//! What the benchmarks of a training step have in common: their models by name, and arguments.
 
-use trainer::TrainError;
+use trainer::{BenchOptions, DeviceChoice, TrainError};
+
+/// How a step is measured, whichever benchmark does it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StepArgs {
+    /// Sequences in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small]
+    #[arg(long)]
+    pub(crate) micro_batch: Option<usize>,
+    /// f32 or bf16 [default: bf16 on a GPU]
+    #[arg(long)]
+    pub(crate) precision: Option<String>,
+    /// auto, cpu or cuda
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: String,
+    /// Steps that are timed
+    #[arg(long, default_value_t = 20)]
+    steps: u64,
+    /// Steps before them
+    #[arg(long, default_value_t = 5)]
+    warm_up: u64,
+    /// Overrides a key of the configuration, such as --set parallel.bucket_bytes=1048576
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+}
+
+impl StepArgs {
+    /// On which device, and for how long.
+    pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
+        BenchOptions { device, steps: self.steps.max(1), warm_up: self.warm_up.max(1) }
+    }
+}
 
 /// A GPT on random tokens.
 pub(crate) struct BenchModel {

@@ -13,7 +13,7 @@ use trainer::{
     BenchOptions, DeviceChoice, ScalingCase, Startup, TrainError, bench_scaling, bench_scaling_as,
 };
 
-use crate::bench_model::BenchModel;
+use crate::bench_model::{BenchModel, StepArgs};
 
 /// The arguments of `plimsoll bench scaling`.
 #[derive(Debug, clap::Args)]
@@ -24,15 +24,8 @@ pub(crate) struct BenchScalingArgs {
     /// Which model, as in bench step [default: gpt2-124m on a GPU, else small]
     #[arg(long)]
     model: Option<String>,
-    /// Sequences in a micro-batch, as in bench step
-    #[arg(long)]
-    micro_batch: Option<usize>,
-    /// f32 or bf16 [default: bf16 on a GPU]
-    #[arg(long)]
-    precision: Option<String>,
-    /// auto, cpu or cuda
-    #[arg(long, default_value = "auto")]
-    device: String,
+    #[command(flatten)]
+    step: StepArgs,
     /// The numbers of ranks, such as 1,2,4 [default: powers of two up to the GPUs, on the CPU 1,2]; under mpirun all numbers
     /// of the series, of which the job measures its own
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
@@ -53,15 +46,6 @@ pub(crate) struct BenchScalingArgs {
     /// Divide the optimizer's state among the ranks
     #[arg(long)]
     shard: bool,
-    /// Steps that are timed
-    #[arg(long, default_value_t = 20)]
-    steps: u64,
-    /// Steps before them
-    #[arg(long, default_value_t = 5)]
-    warm_up: u64,
-    /// Overrides a key of the configuration, such as --set parallel.bucket_bytes=1048576
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    overrides: Vec<String>,
     /// Nothing but a line of JSON for every run on standard output
     #[arg(long)]
     json: bool,
@@ -141,13 +125,13 @@ fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
 /// Every run, checked before the first one starts.
 fn prepare(args: &BenchScalingArgs) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
-    let device = match DeviceChoice::from_name(&args.device)? {
+    let device = match DeviceChoice::from_name(&args.step.device)? {
         DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
         DeviceChoice::Auto => DeviceChoice::Cpu,
         named => named,
     };
     let on_gpus = device == DeviceChoice::Cuda;
-    if let Some(own) = OWN.iter().find(|own| args.overrides.iter().any(|set| key_of(set) == **own)) {
+    if let Some(own) = OWN.iter().find(|own| args.step.overrides.iter().any(|set| key_of(set) == **own)) {
         return Err(TrainError::Refused(format!(
             "--set {own}: the suite sets it itself; --ranks, --micro-batches, --reduction and --shard say how"
         )));
@@ -169,7 +153,7 @@ fn prepare(args: &BenchScalingArgs) -> Result<(Vec<ScalingCase>, BenchOptions), 
             }
         }
     }
-    Ok((cases, BenchOptions { device, steps: args.steps.max(1), warm_up: args.warm_up.max(1) }))
+    Ok((cases, args.step.options(device)))
 }
 
 /// The key that an override is of.
@@ -224,8 +208,8 @@ fn case(
     let (model, precision) = if on_gpus { ("gpt2-124m", "bf16") } else { ("small", "f32") };
     let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
     let (micro_batches, lanes) = sizes.on(ranks, scaling);
-    let precision = args.precision.as_deref().unwrap_or(precision);
-    let mut text = model.configuration(args.micro_batch, micro_batches, precision);
+    let precision = args.step.precision.as_deref().unwrap_or(precision);
+    let mut text = model.configuration(args.step.micro_batch, micro_batches, precision);
     text += &format!(
         "[parallel]\ndata = {ranks}\nreduction = \"{reduction}\"\nshard_optimizer = {}\n",
         args.shard
@@ -233,7 +217,7 @@ fn case(
     if lanes > DEFAULT_LANES {
         text += &format!("lanes = {lanes}\n");
     }
-    let config = RunConfig::parse(&text, "bench scaling", Path::new("/"), &args.overrides)?;
+    let config = RunConfig::parse(&text, "bench scaling", Path::new("/"), &args.step.overrides)?;
     Ok(ScalingCase { model: model.name.to_owned(), scaling, config })
 }
 

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use telemetry::units::{bytes, grouped};
 use trainer::config::{Model, RunConfig};
-use trainer::{BenchOptions, DeviceChoice, StepMeasure, TrainError, bench_step};
+use trainer::{DeviceChoice, StepMeasure, TrainError, bench_step};
 
-use crate::bench_model::BenchModel;
+use crate::bench_model::{BenchModel, StepArgs};
 
 /// The arguments of `plimsoll bench step`.
 #[derive(Debug, clap::Args)]
@@ -17,24 +17,8 @@ pub(crate) struct BenchStepArgs {
     /// Which model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m; the sizes of GPT-2 with 50304 tokens
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
-    /// Sequences in the step's one micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small]
-    #[arg(long)]
-    micro_batch: Option<usize>,
-    /// f32 or bf16 [default: bf16 on a GPU]
-    #[arg(long)]
-    precision: Option<String>,
-    /// auto, cpu or cuda
-    #[arg(long, default_value = "auto")]
-    device: String,
-    /// Steps that are timed
-    #[arg(long, default_value_t = 20)]
-    steps: u64,
-    /// Steps before them
-    #[arg(long, default_value_t = 5)]
-    warm_up: u64,
-    /// Overrides a key of the configuration, such as --set parallel.bucket_bytes=1048576
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    overrides: Vec<String>,
+    #[command(flatten)]
+    step: StepArgs,
     /// One line of JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -52,12 +36,12 @@ pub(crate) fn run(args: &BenchStepArgs) -> ExitCode {
 }
 
 fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
-    let device = DeviceChoice::from_name(&args.device)?;
+    let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
-    let precision = args.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
-    let text = BenchModel::named(&args.model)?.configuration(args.micro_batch, 1, precision);
-    let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.overrides)?;
-    let options = BenchOptions { device, steps: args.steps.max(1), warm_up: args.warm_up.max(1) };
+    let precision = args.step.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
+    let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch, 1, precision);
+    let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.step.overrides)?;
+    let options = args.step.options(device);
     let shape = match &config.model {
         Model::Gpt(gpt) => format!("{gpt:?}"),
         Model::Mlp(mlp) => format!("{mlp:?}"),

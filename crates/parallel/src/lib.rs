@@ -13,6 +13,8 @@
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!
+//! [`pipeline`] has the schedules of pipelines as data: generated, validated, simulated and drawn. Nothing executes them yet.
+//!
 //! What it must never know: which model it is.
 
 pub mod data;
