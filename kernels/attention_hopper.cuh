@@ -105,6 +105,7 @@ template <u32 SIZE> struct Ring {
     // A consumer's.
     __device__ __forceinline__ void take(const Place<SIZE> &place) const { wait(full(place.index), place.phase); }
     __device__ __forceinline__ void release(u32 index) const {
+        __syncwarp();  // lane 0 speaks for what all lanes have read
         if (threadIdx.x % WARP == 0) arrive(empty(index));
     }
 };

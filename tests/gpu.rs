@@ -146,6 +146,7 @@ fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_not
             assert_eq!(value(&long, name), value(&short, name), "{name}");
         }
         assert!(value(&long, "context_bytes") > 0);
+        assert_eq!(value(&long, "device_contexts"), 1);
         assert!(value(&long, "unaccounted_bytes") <= 64 * MIB, "{said}");
         assert_eq!(value(&long, "unaccounted_growth_bytes"), 0, "{said}");
         for run in ["long", "short"] {
@@ -172,23 +173,27 @@ fn several_gpus_have_the_bits_of_one() {
     let directory = workplace();
     for more in [&[][..], &HALF] {
         let (_, one) = train(directory.path(), "one", &[more, &["--set", "parallel.data=1"]].concat());
-        let same = |command: Command, what: &str, sets: &[&str]| {
+        let same = |command: Command, what: &str, contexts: usize, sets: &[&str]| {
             let (said, several) = train_with(command, directory.path(), "several", &[more, sets].concat());
             assert!(said.contains("Every rank used what was planned, to the byte."), "{what}: {said}");
             assert_eq!(one["weights_sha256"], several["weights_sha256"], "{what}");
             assert_eq!(one["losses"], several["losses"], "{what}");
+            for rank in several["ranks"].as_array().unwrap() {
+                assert_eq!(rank["device_contexts"], contexts, "{what}: GPUs that a process has a context on");
+            }
             std::fs::remove_dir_all(directory.path().join("several")).unwrap();
         };
         for ranks in &sizes {
             let data = format!("parallel.data={ranks}");
             for sharded in ["parallel.shard_optimizer=false", "parallel.shard_optimizer=true"] {
                 let sets = ["--set", &data, "--set", sharded];
-                same(Command::new(common::program()), &format!("{ranks} threads, {sharded}"), &sets);
+                let command = Command::new(common::program());
+                same(command, &format!("{ranks} threads, {sharded}"), *ranks, &sets);
                 if has_mpi() {
                     let mut command = mpirun(directory.path());
                     command.env_remove("CUDA_VISIBLE_DEVICES");
                     command.args(["-n", &ranks.to_string()]).arg(common::program());
-                    same(command, &format!("{ranks} processes, {sharded}"), &sets);
+                    same(command, &format!("{ranks} processes, {sharded}"), 1, &sets);
                 }
             }
         }

@@ -50,6 +50,8 @@ pub struct DriverAccount {
     pub unaccounted: u64,
     /// See [`Statistic::UnaccountedGrowthBytes`].
     pub unaccounted_growth: u64,
+    /// See [`Statistic::DeviceContexts`].
+    pub contexts: u64,
 }
 
 /// The values of one rank at one moment.
@@ -162,6 +164,7 @@ fn value(statistic: Statistic, sources: &Sources<'_>) -> u64 {
         Statistic::DriverUsedBytes => return sources.driver.used,
         Statistic::UnaccountedBytes => return sources.driver.unaccounted,
         Statistic::UnaccountedGrowthBytes => return sources.driver.unaccounted_growth,
+        Statistic::DeviceContexts => return sources.driver.contexts,
         Statistic::TimedSteps => return sources.phases.steps,
         Statistic::MedianStepTime => return sources.phases.median_step,
         Statistic::WholeStepTime => return sources.phases.whole_step(),

@@ -123,6 +123,8 @@ statistics! {
     UnaccountedBytes "unaccounted_bytes" Bytes,
     /// How much more that is than after the second step.
     UnaccountedGrowthBytes "unaccounted_growth_bytes" Bytes,
+    /// GPUs on which the rank's process has a context: its ranks', and no other. 0 where there is no driver.
+    DeviceContexts "device_contexts" Count,
     /// Steps whose phases were timed: all but the first, which warms up, unless there is no other. 0 where nothing is
     /// computed.
     TimedSteps "timed_steps" Count,

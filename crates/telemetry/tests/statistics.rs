@@ -35,6 +35,7 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
             used: 1000,
             unaccounted: 5,
             unaccounted_growth: 1,
+            contexts: 2,
         },
         phases: PhaseTimes::default(),
     };
@@ -77,6 +78,7 @@ fn values_are_the_allocators_and_the_wires() {
         (Statistic::DriverUsedBytes, 1000),
         (Statistic::UnaccountedBytes, 5),
         (Statistic::UnaccountedGrowthBytes, 1),
+        (Statistic::DeviceContexts, 2),
         (Statistic::AllocatedBlocks, 1),
         (Statistic::Allocations, 2),
         (Statistic::Retries, 0),
@@ -253,6 +255,7 @@ warm_up_bytes                      7 B on all           7 B on all
 driver_used_bytes               1000 B on all        1000 B on all
 unaccounted_bytes                  5 B on all           5 B on all
 unaccounted_growth_bytes           1 B on all           1 B on all
+device_contexts                      2 on all             2 on all
 live_parameter_bytes      48.00 MiB on rank 0  32.00 MiB on rank 1
 at_peak_parameter_bytes   48.00 MiB on rank 0  32.00 MiB on rank 1
 at_peak_activation_bytes  48.00 MiB on rank 0  32.00 MiB on rank 1

@@ -42,6 +42,7 @@ impl Account {
             used: ledger.used,
             unaccounted: positive(ledger.rest - self.warm_up),
             unaccounted_growth: positive(ledger.rest - self.second),
+            contexts: ledger.contexts,
         })
     }
 }

@@ -3,6 +3,8 @@
 
 use cudarc::driver::{result, sys};
 
+use super::error::Named;
+
 /// The CUDA version that the calls used here came with, as the driver counts: 1000 · major + 10 · minor.
 const NEEDED_VERSION: i32 = 13_000;
 
@@ -91,6 +93,22 @@ fn libraries() -> Result<(), Unavailable> {
         (_, false) => Err(Unavailable::NoLibrary { library: "libcublasLt.so" }),
         (true, true) => Ok(()),
     }
+}
+
+/// On how many of the GPUs this process has an active primary context, which is where everything here computes.
+pub(crate) fn contexts() -> super::error::Result<u64> {
+    let count = result::device::get_count().named("cuDeviceGetCount")?;
+    let mut contexts = 0;
+    for ordinal in 0..count {
+        let device = result::device::get(ordinal).named("cuDeviceGet")?;
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the device was just asked for, and the call writes two integers.
+        unsafe { sys::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) }
+            .result()
+            .named("cuDevicePrimaryCtxGetState")?;
+        contexts += u64::from(active != 0);
+    }
+    Ok(contexts)
 }
 
 /// What the driver supports, as 1000 · major + 10 · minor; 0 where it does not say. Needs the driver's library.

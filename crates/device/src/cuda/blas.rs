@@ -267,8 +267,12 @@ impl Plan {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let wishes = result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?;
         let bytes = workspace::PRODUCT as u64;
-        let mut settings: Vec<(Preference, *const c_void, usize)> =
-            vec![(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), 8)];
+        // Parts of a divided sum are added in f32: the library would also add them in the type of the output.
+        let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        let mut settings: Vec<(Preference, *const c_void, usize)> = vec![
+            (Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), 8),
+            (Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (&raw const reduction).cast(), 4),
+        ];
         for which in [
             Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
             Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,

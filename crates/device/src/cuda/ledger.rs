@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use cudarc::driver::CudaContext;
 
+use super::availability::contexts;
 use super::error::{Named, Result};
 use crate::device::Device;
 
@@ -29,6 +30,8 @@ pub struct Ledger {
     pub rest: i64,
     /// Used now, in all.
     pub used: u64,
+    /// GPUs on which this process has a context.
+    pub contexts: u64,
 }
 
 pub(crate) fn used(context: &CudaContext) -> Result<u64> {
@@ -47,7 +50,8 @@ impl Device {
         let communicators = start.communicators.get();
         let known = start.after_context + modules + communicators + reserved;
         let rest = used as i64 - known as i64;
-        Ok(Some(Ledger { context: start.after_context, modules, communicators, rest, used }))
+        let contexts = contexts().map_err(|error| self.cuda_error(error))?;
+        Ok(Some(Ledger { context: start.after_context, modules, communicators, rest, used, contexts }))
     }
 
     /// Says that what is used now and nothing accounts for yet is connections to other ranks; nothing where there is no
