@@ -87,12 +87,15 @@ template <u32 SIZE> struct Ring {
         if (threadIdx.x % WARP == 0) arrive(full(place.index));
         place.next();
     }
-    // A copier's part: `copy` is done by the copier whose turn it is. Rings of 4 and more only: a wait tells two rounds apart,
-    // no more, and since a copier's next tile is its third, none runs two rounds ahead of another.
+    // A copier's part: `copy` is done by the copier whose turn it is. All wait for every place: they empty in this order anyway,
+    // and a wait tells two rounds of a place apart, no more.
     template <typename F> __device__ __forceinline__ void fill(Place<SIZE> &place, u32 &turn, F copy) const {
-        static_assert(SIZE >= 4);
-        if (turn == 0) fill_together(place, copy);
-        else place.next();
+        wait(empty(place.index), place.phase ^ 1);
+        if (turn == 0) {
+            copy(place.index);
+            arrive_after_copies(copied(place.index));
+        }
+        place.next();
         turn = turn == 0 ? COPIERS - 1 : turn - 1;
     }
     // The part of each of all copiers.

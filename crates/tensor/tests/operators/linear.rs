@@ -113,11 +113,23 @@ fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activ
         };
         dot(&dy_wide, &pre.iter().zip(&here).map(side).collect::<Vec<_>>())
     };
-    case.is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &weight_wide, &bias_wide));
+    // The terms of each sum, with the output's gradients for those of what was activated.
+    let by_row = |r: usize| dot(&dy_wide[r * outputs..][..outputs], &dy_wide[r * outputs..][..outputs]);
+    let by_output = |o: usize| (0..rows).map(|r| dy_wide[r * outputs + o].powi(2)).sum::<f64>();
+    let row = |w: &[f64], of: usize| dot(&w[of * inputs..][..inputs], &w[of * inputs..][..inputs]);
+    let dx_terms = (0..outputs).map(|o| by_output(o) * row(&weight_wide, o)).sum::<f64>().sqrt();
+    let dweight_terms = (0..rows).map(|r| by_row(r) * row(&x_wide, r)).sum::<f64>().sqrt();
+    let dbias_terms = dot(&dy_wide, &dy_wide).sqrt();
+    let dx = read(&dx);
+    case.is_gradient_of_terms(&what("dx"), dx_terms, &dx, &x_wide, |x| value(x, &weight_wide, &bias_wide));
     let dweight = case.added(&dweight, "dw");
-    case.is_gradient(&what("dweight"), &dweight, &weight_wide, |w| value(&x_wide, w, &bias_wide));
+    case.is_gradient_of_terms(&what("dweight"), dweight_terms, &dweight, &weight_wide, |w| {
+        value(&x_wide, w, &bias_wide)
+    });
     let dbias = case.added(&dbias, "db");
-    case.is_gradient(&what("dbias"), &dbias, &bias_wide, |b| value(&x_wide, &weight_wide, b));
+    case.is_gradient_of_terms(&what("dbias"), dbias_terms, &dbias, &bias_wide, |b| {
+        value(&x_wide, &weight_wide, b)
+    });
 }
 
 /// Rows, inputs, hidden, outputs: odd ones, and whole vectors.

@@ -138,7 +138,7 @@ impl Case {
 
     /// Asserts that `found` is `expected` within its type's tolerance.
     pub(crate) fn close(&self, what: &str, found: &[f64], expected: &[f64]) {
-        close_within(self.tolerance(), &format!("{what}, {}", self.name()), found, expected);
+        close_within((self.tolerance(), 0.0), &format!("{what}, {}", self.name()), found, expected);
     }
 
     /// As [`is_gradient`] within its type's tolerance.
@@ -149,8 +149,21 @@ impl Case {
         point: &[f64],
         function: impl Fn(&[f64]) -> f64,
     ) {
+        self.is_gradient_of_terms(what, 0.0, gradient, point, function);
+    }
+
+    /// The same for sums whose terms may cancel: the tolerance is relative to `terms`, the root of the sum of their
+    /// squares, where that is more than the gradient.
+    pub(crate) fn is_gradient_of_terms(
+        &self,
+        what: &str,
+        terms: f64,
+        gradient: &[f64],
+        point: &[f64],
+        function: impl Fn(&[f64]) -> f64,
+    ) {
         let what = format!("{what}, {}", self.name());
-        is_gradient_within(self.tolerance(), &what, gradient, point, function);
+        is_gradient_within((self.tolerance(), terms), &what, gradient, point, function);
     }
 }
 
@@ -225,25 +238,26 @@ pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
 
 /// Asserts that `found` is `expected` within [`TOLERANCE`].
 pub(crate) fn close(what: &str, found: &[f64], expected: &[f64]) {
-    close_within(TOLERANCE, what, found, expected);
+    close_within((TOLERANCE, 0.0), what, found, expected);
 }
 
-fn close_within(tolerance: f64, what: &str, found: &[f64], expected: &[f64]) {
+/// The difference is at most the tolerance times the larger of the expected values' norm and the second number.
+fn close_within((tolerance, least): (f64, f64), what: &str, found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let size = norm(&mut expected.iter().copied());
     let error = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
-    assert!(error <= tolerance * size.max(1e-3), "{what}: off by {error:e} of {size:e}");
+    assert!(error <= tolerance * size.max(least).max(1e-3), "{what}: off by {error:e} of {size:e}");
 }
 
 /// Asserts that `gradient` is that of `function` at `point`, by central differences: along every axis for few
 /// elements, else along random directions.
 pub(crate) fn is_gradient(what: &str, gradient: &[f64], point: &[f64], function: impl Fn(&[f64]) -> f64) {
-    is_gradient_within(TOLERANCE, what, gradient, point, function);
+    is_gradient_within((TOLERANCE, 0.0), what, gradient, point, function);
 }
 
 fn is_gradient_within(
-    tolerance: f64,
+    tolerance: (f64, f64),
     what: &str,
     gradient: &[f64],
     point: &[f64],
