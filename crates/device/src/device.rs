@@ -250,6 +250,11 @@ impl Device {
         ModuleScope::at(self, module)
     }
 
+    /// The step that allocations are labelled with now.
+    pub fn step(&self) -> u32 {
+        self.0.context.step.get()
+    }
+
     /// The step that allocations are labelled with from now on.
     pub fn set_step(&self, step: u32) {
         self.0.context.step.set(step);

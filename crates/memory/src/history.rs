@@ -27,6 +27,8 @@ pub enum Action {
     Snapshot,
     /// A request failed; the address is what the device had free, the size is the rounded one.
     OutOfMemory,
+    /// The caller's own: the tag's operator says what begins here, the address is its number.
+    Mark,
 }
 
 impl Action {
@@ -43,6 +45,7 @@ impl Action {
             Action::SegmentUnmap => "segment_unmap",
             Action::Snapshot => "snapshot",
             Action::OutOfMemory => "oom",
+            Action::Mark => "mark",
         }
     }
 }
@@ -54,8 +57,10 @@ pub struct Event {
     pub action: Action,
     /// Where; for [`Action::OutOfMemory`] the bytes that the device had free.
     pub address: u64,
-    /// Bytes.
+    /// Bytes; of blocks those asked for.
     pub size: u64,
+    /// Bytes of the whole block, rounding included; of all else as many as `size`.
+    pub block: u64,
     /// On which stream.
     pub stream: Stream,
     /// When, in microseconds since 1970.
@@ -97,8 +102,21 @@ impl History {
 
     #[inline]
     pub(crate) fn record(&mut self, action: Action, address: u64, size: u64, stream: Stream, tag: Tag) {
+        self.record_block(action, address, (size, size), stream, tag);
+    }
+
+    /// What happens to a block: bytes are those asked for, and those of the block.
+    #[inline]
+    pub(crate) fn record_block(
+        &mut self,
+        action: Action,
+        address: u64,
+        (size, block): (u64, u64),
+        stream: Stream,
+        tag: Tag,
+    ) {
         if self.on() {
-            self.push(Event { action, address, size, stream, time_us: self.now_us, tag });
+            self.push(Event { action, address, size, block, stream, time_us: self.now_us, tag });
         }
     }
 

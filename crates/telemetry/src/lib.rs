@@ -38,6 +38,7 @@ mod rank_statistics;
 pub mod run_files;
 pub mod scaling;
 mod statistic;
+pub mod step_trace;
 mod svg;
 pub mod table;
 pub mod units;

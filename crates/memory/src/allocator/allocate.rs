@@ -219,10 +219,10 @@ impl<R: RawMemory> Allocator<R> {
         let size = block.size;
         let id = BlockId { index, generation: block.generation };
         self.count_handed_out(kind, size, request);
-        self.history.record(
+        self.history.record_block(
             Action::Alloc,
             address,
-            request.bytes,
+            (request.bytes, size),
             self.streams[request.stream as usize],
             request.tag,
         );

@@ -60,7 +60,7 @@ impl<R: RawMemory> Allocator<R> {
         }
         let block = &self.blocks[index];
         let stream = self.streams[block.stream as usize];
-        self.history.record(Action::FreeRequested, block.address, block.requested, stream, tag);
+        self.history.record_block(Action::FreeRequested, block.address, (block.requested, size), stream, tag);
     }
 
     /// Says that work on `stream` uses the block, so that a free waits for what is then under way there.
@@ -93,7 +93,8 @@ impl<R: RawMemory> Allocator<R> {
         let (size, requested, expandable) = (block.size, block.requested, block.expandable());
         let stream = self.streams[block.stream as usize];
         let kind = self.pools[block.pool as usize].kind;
-        self.history.record(Action::FreeCompleted, block.address, requested, stream, block.tag);
+        let (address, tag) = (block.address, block.tag);
+        self.history.record_block(Action::FreeCompleted, address, (requested, size), stream, tag);
         let (prev, next) = (block.prev, block.next);
         let mut absorbed = (0i64, 0i64);
         for neighbour in [prev, next] {

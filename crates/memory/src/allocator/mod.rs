@@ -209,6 +209,13 @@ impl<R: RawMemory> Allocator<R> {
         self.history.set_capacity(events);
     }
 
+    /// Puts a mark into the history: from here on `name`, the one of this number, goes on.
+    pub fn mark(&mut self, name: &'static str, number: u64) {
+        self.history.tick();
+        let tag = Tag { operator: name, ..Tag::default() };
+        self.history.record_block(Action::Mark, number, (0, 0), Stream::default(), tag);
+    }
+
     /// The table of module paths.
     pub fn labels(&self) -> &Labels {
         &self.labels

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use memory::{BlockState, Bytes, Category, Snapshot};
 
 use super::lifetimes::Lifetimes;
+use crate::step_trace::{without_numbers, words};
 use crate::svg::escape;
 
 mod panels;
@@ -26,11 +27,6 @@ fn colour(category: Category) -> &'static str {
         Category::Input => "#999933",
         Category::Other => "#9a9a9a",
     }
-}
-
-/// A category in words.
-fn words(category: Category) -> String {
-    category.name().replace('_', " ")
 }
 
 /// An HTML page that shows a snapshot with its history: bytes by category over time, every block at its place in
@@ -102,14 +98,6 @@ fn legend(page: &mut String, curves: &[panels::Moment]) {
         }
     }
     *page += "<span><i class=\"held\"></i>held, not in use</span></p>\n";
-}
-
-/// A module path with `*` for numbers: the same module of every layer.
-fn without_numbers(path: &str) -> String {
-    let part = |part: &str| {
-        if part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty() { "*" } else { part }.to_owned()
-    };
-    path.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 /// A table of who holds the most at the peak.

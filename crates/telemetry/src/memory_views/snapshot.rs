@@ -43,7 +43,9 @@ impl Writer<'_> {
     fn top(&mut self, p: &mut Pickle) {
         let snapshot = self.snapshot;
         let devices: Vec<u32> = (0..=snapshot.device).collect();
-        let mut events = snapshot.events.clone();
+        // PyTorch's viewers know no marks.
+        let known = snapshot.events.iter().filter(|event| event.action != Action::Mark);
+        let mut events: Vec<Event> = known.copied().collect();
         events.push(asked_for_now(snapshot));
         p.dictionary(|p| {
             p.text("segments");
@@ -147,6 +149,7 @@ fn asked_for_now(snapshot: &Snapshot) -> Event {
         action: Action::Snapshot,
         address: 0,
         size: active,
+        block: active,
         stream: memory::Stream::default(),
         time_us,
         tag: Tag::default(),

@@ -1,0 +1,75 @@
+//! The file of a rank's traces: gzipped JSON.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+
+use super::StepTrace;
+use crate::error::{Result, TelemetryError};
+use crate::run_files::atomic_write;
+
+/// A measured step and the plan's of the same step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracePair {
+    /// What the run did.
+    pub measured: Option<StepTrace>,
+    /// What the plan has; none where `measured` repeats it, or where there was no plan.
+    planned: Option<StepTrace>,
+    is_planned: bool,
+}
+
+impl TracePair {
+    /// Of what there is of both.
+    #[must_use]
+    pub fn new(measured: Option<StepTrace>, planned: Option<StepTrace>) -> Self {
+        let is_planned = planned.is_some();
+        let differs =
+            |planned: &StepTrace| !measured.as_ref().is_some_and(|measured| measured.repeats(planned));
+        TracePair { planned: planned.filter(differs), measured, is_planned }
+    }
+
+    /// What the plan has.
+    #[must_use]
+    pub fn planned(&self) -> Option<&StepTrace> {
+        self.planned.as_ref().or(self.measured.as_ref()).filter(|_| self.is_planned)
+    }
+}
+
+/// The traces of one rank, as its file in a run directory holds them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankTraces {
+    /// The rank.
+    pub rank: usize,
+    /// A step that is like those that follow it.
+    pub steady: TracePair,
+    /// The part of the run whose memory first differed from the plan's, if one did.
+    pub diverged: Option<TracePair>,
+}
+
+/// A file is not read beyond this many bytes of JSON.
+const MOST: u64 = 1 << 30;
+
+impl RankTraces {
+    /// Writes the file, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let failed = || TelemetryError::file(path, "write to it");
+        let json = serde_json::to_vec(self).map_err(|error| failed()(error.into()))?;
+        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+        let packed = packer.write_all(&json).and_then(|()| packer.finish()).map_err(failed())?;
+        atomic_write(path, &packed)
+    }
+
+    /// Reads a file that [`RankTraces::write`] wrote. Errors: none there, or one that holds something else.
+    pub fn read(path: &Path) -> Result<Self> {
+        let failed = || TelemetryError::file(path, "read it");
+        let mut json = Vec::new();
+        let file = File::open(path).map_err(failed())?;
+        GzDecoder::new(file).take(MOST).read_to_end(&mut json).map_err(failed())?;
+        serde_json::from_slice(&json).map_err(|error| failed()(error.into()))
+    }
+}

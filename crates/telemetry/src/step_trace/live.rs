@@ -1,0 +1,139 @@
+//! What is alive at a moment, by who asked for it.
+
+use std::collections::HashMap;
+
+use memory::CategoryBytes;
+use serde::{Deserialize, Serialize};
+
+use super::{Owner, StepTrace, TraceEvent};
+
+/// The blocks of one owner that are alive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// Who asked.
+    #[serde(flatten)]
+    pub owner: Owner,
+    /// How many.
+    pub blocks: u64,
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// Bytes of the blocks.
+    pub bytes: u64,
+    /// The step in which the oldest of them was asked for, from 1; 0 before the first.
+    pub since: u64,
+}
+
+/// What is alive at a moment, the largest holding first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveSet {
+    /// One of each owner.
+    pub holdings: Vec<Holding>,
+}
+
+impl StepTrace {
+    /// What is alive after so many events of the trace; all of them, where there are fewer.
+    #[must_use]
+    pub fn live_after(&self, events: usize) -> LiveSet {
+        let blocks = self.blocks();
+        let mut holdings: HashMap<usize, Holding> = HashMap::new();
+        for number in self.numbers_after(events) {
+            let (Some(block), Some(owner)) = (blocks.get(number), blocks.get(number).map(|b| b.owner)) else {
+                continue;
+            };
+            let Some(described) = self.owners.get(owner) else { continue };
+            let holding = holdings.entry(owner).or_insert_with(|| Holding {
+                owner: described.clone(),
+                blocks: 0,
+                requested: 0,
+                bytes: 0,
+                since: block.since,
+            });
+            holding.blocks += 1;
+            holding.requested += block.requested;
+            holding.bytes += block.bytes;
+            holding.since = holding.since.min(block.since);
+        }
+        LiveSet::of(holdings.into_values().collect())
+    }
+
+    /// The numbers of the blocks that are alive after so many events, in order.
+    pub(super) fn numbers_after(&self, events: usize) -> Vec<usize> {
+        let mut alive: Vec<bool> = vec![true; self.held.len()];
+        for event in self.events.iter().take(events) {
+            match *event {
+                TraceEvent::Allocate { .. } => alive.push(true),
+                TraceEvent::Free { block } => {
+                    if let Some(alive) = alive.get_mut(block) {
+                        *alive = false;
+                    }
+                }
+                TraceEvent::Driver { .. } => {}
+            }
+        }
+        alive.iter().enumerate().filter(|(_, alive)| **alive).map(|(number, _)| number).collect()
+    }
+}
+
+impl LiveSet {
+    /// Of these holdings, in its order.
+    pub(super) fn of(mut holdings: Vec<Holding>) -> Self {
+        holdings.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
+        LiveSet { holdings }
+    }
+
+    /// Bytes of the blocks by category.
+    #[must_use]
+    pub fn by_category(&self) -> CategoryBytes {
+        let mut sums = CategoryBytes::default();
+        for holding in &self.holdings {
+            sums.0[holding.owner.category.index()] += holding.bytes;
+        }
+        sums
+    }
+
+    /// Bytes of all blocks.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.holdings.iter().map(|holding| holding.bytes).sum()
+    }
+
+    /// The same with layers added up: numbers in modules' paths become `*`.
+    #[must_use]
+    pub fn without_layers(&self) -> LiveSet {
+        self.merged(|owner| Owner { module: without_numbers(&owner.module), ..owner.clone() })
+    }
+
+    /// The same by category and module alone, layers added up.
+    #[must_use]
+    pub fn by_module(&self) -> LiveSet {
+        self.merged(|owner| Owner {
+            category: owner.category,
+            module: without_numbers(&owner.module),
+            operator: String::new(),
+            stream: 0,
+        })
+    }
+
+    fn merged(&self, owner: impl Fn(&Owner) -> Owner) -> LiveSet {
+        let mut merged: HashMap<Owner, Holding> = HashMap::new();
+        for holding in &self.holdings {
+            let owner = owner(&holding.owner);
+            let new =
+                || Holding { owner: owner.clone(), blocks: 0, requested: 0, bytes: 0, since: holding.since };
+            let sum = merged.entry(owner.clone()).or_insert_with(new);
+            sum.blocks += holding.blocks;
+            sum.requested += holding.requested;
+            sum.bytes += holding.bytes;
+            sum.since = sum.since.min(holding.since);
+        }
+        LiveSet::of(merged.into_values().collect())
+    }
+}
+
+/// A module path with `*` for numbers: the same module of every layer.
+pub(crate) fn without_numbers(path: &str) -> String {
+    let part = |part: &str| {
+        if part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty() { "*" } else { part }.to_owned()
+    };
+    path.split('.').map(part).collect::<Vec<_>>().join(".")
+}

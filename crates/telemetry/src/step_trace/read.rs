@@ -1,0 +1,148 @@
+//! From a snapshot with its history to a trace.
+
+use std::collections::HashMap;
+
+use memory::{Action, BlockState, Category, Event, Label, Snapshot, Stream, Tag};
+
+use super::{Held, Mark, Owner, Part, StepTrace, TraceEvent};
+
+/// A block by what is known of it at the moment.
+#[derive(Clone, Copy)]
+struct Alive {
+    tag: Tag,
+    stream: Stream,
+    requested: u64,
+    bytes: u64,
+}
+
+impl StepTrace {
+    /// What is there now, with nothing of how it came about.
+    #[must_use]
+    pub fn of_now(snapshot: &Snapshot, part: Part, step: u64) -> StepTrace {
+        let mut reader = Reader { snapshot, owners: Vec::new(), places: HashMap::new() };
+        reader.trace(part, step, &[])
+    }
+
+    /// What has happened since the last mark of a [`Part`]; `None` where the history has none, or no longer.
+    #[must_use]
+    pub fn read(snapshot: &Snapshot) -> Option<StepTrace> {
+        let begins = |event: &Event| match event.action {
+            Action::Mark => Part::of_mark(event.tag.operator),
+            _ => None,
+        };
+        let found = snapshot.events.iter().enumerate().rev();
+        let (start, part) = found.into_iter().find_map(|(at, event)| Some((at, begins(event)?)))?;
+        let step = snapshot.events.get(start)?.address;
+        let mut reader = Reader { snapshot, owners: Vec::new(), places: HashMap::new() };
+        Some(reader.trace(part, step, &snapshot.events[start + 1..]))
+    }
+}
+
+struct Reader<'a> {
+    snapshot: &'a Snapshot,
+    owners: Vec<Owner>,
+    places: HashMap<Who, usize>,
+}
+
+/// An owner by the numbers of the snapshot.
+type Who = (Category, Label, &'static str, Stream);
+
+impl Reader<'_> {
+    fn trace(&mut self, part: Part, step: u64, events: &[Event]) -> StepTrace {
+        let (alive, reserved) = self.at_the_beginning(events);
+        let (held, mut numbers) = self.number(alive);
+        let mut next = held.len();
+        let mut trace = StepTrace {
+            part,
+            step,
+            owners: Vec::new(),
+            held,
+            reserved,
+            events: Vec::new(),
+            marks: Vec::new(),
+        };
+        for event in events {
+            let driver = |owner, taken, returned| TraceEvent::Driver { owner, taken, returned };
+            let kept = match event.action {
+                Action::Alloc => {
+                    numbers.insert(event.address, next);
+                    next += 1;
+                    let owner = self.owner(event.tag, event.stream);
+                    Some(TraceEvent::Allocate { owner, requested: event.size, bytes: event.block })
+                }
+                Action::FreeRequested => {
+                    numbers.remove(&event.address).map(|block| TraceEvent::Free { block })
+                }
+                Action::SegmentAlloc | Action::SegmentMap => {
+                    Some(driver(self.owner(event.tag, event.stream), event.size, 0))
+                }
+                Action::SegmentFree | Action::SegmentUnmap => {
+                    Some(driver(self.owner(event.tag, event.stream), 0, event.size))
+                }
+                Action::Mark => {
+                    let name = event.tag.operator.to_owned();
+                    trace.marks.push(Mark { events: trace.events.len(), name, number: event.address });
+                    None
+                }
+                Action::FreeCompleted | Action::Snapshot | Action::OutOfMemory => None,
+            };
+            trace.events.extend(kept);
+        }
+        trace.owners = std::mem::take(&mut self.owners);
+        trace
+    }
+
+    /// The blocks by address, and the bytes held, before `events`: what there is now, with the events undone.
+    fn at_the_beginning(&self, events: &[Event]) -> (HashMap<u64, Alive>, u64) {
+        let mut alive = HashMap::new();
+        let mut reserved: u64 = 0;
+        for segment in &self.snapshot.segments {
+            reserved += segment.total_size;
+            for block in segment.blocks.iter().filter(|block| block.state == BlockState::ActiveAllocated) {
+                let (tag, requested, bytes) = (block.tag, block.requested, block.size);
+                alive.insert(block.address, Alive { tag, stream: segment.stream, requested, bytes });
+            }
+        }
+        for event in events.iter().rev() {
+            let Event { address, size, block, stream, tag, .. } = *event;
+            match event.action {
+                Action::Alloc => {
+                    alive.remove(&address);
+                }
+                Action::FreeRequested => {
+                    alive.insert(address, Alive { tag, stream, requested: size, bytes: block });
+                }
+                Action::SegmentAlloc | Action::SegmentMap => reserved = reserved.saturating_sub(size),
+                Action::SegmentFree | Action::SegmentUnmap => reserved += size,
+                _ => {}
+            }
+        }
+        (alive, reserved)
+    }
+
+    /// Numbers the blocks in an order that does not depend on where the driver put them, and says which address has which.
+    fn number(&mut self, alive: HashMap<u64, Alive>) -> (Vec<Held>, HashMap<u64, usize>) {
+        let mut sorted: Vec<(u64, Alive)> = alive.into_iter().collect();
+        let name = |tag: &Tag| self.snapshot.labels.name(tag.module);
+        sorted.sort_unstable_by_key(|(address, Alive { tag, stream, requested, bytes })| {
+            let who = (tag.category, name(tag), tag.operator, *stream);
+            (who, *requested, *bytes, tag.step, *address)
+        });
+        let (mut held, mut numbers) = (Vec::new(), HashMap::new());
+        for (address, Alive { tag, stream, requested, bytes }) in sorted {
+            numbers.insert(address, held.len());
+            held.push(Held { owner: self.owner(tag, stream), requested, bytes, since: u64::from(tag.step) });
+        }
+        (held, numbers)
+    }
+
+    /// The place of an owner, who is written down when it is met first.
+    fn owner(&mut self, tag: Tag, stream: Stream) -> usize {
+        let Tag { category, module, operator, .. } = tag;
+        *self.places.entry((category, module, operator, stream)).or_insert_with(|| {
+            let (module, operator) = (self.snapshot.labels.name(module).to_owned(), operator.to_owned());
+            self.owners.push(Owner { category, module, operator, stream: stream.0 });
+            self.owners.len() - 1
+        })
+    }
+}
