@@ -10,6 +10,7 @@ use tensor::{Tensor, ops};
 use crate::build;
 use crate::config::RunConfig;
 use crate::error::Result;
+use crate::expected::UNPLANNED_EVENTS;
 use crate::placement::{DeviceChoice, Placed};
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
@@ -107,7 +108,8 @@ fn median(seconds: &[f64]) -> f64 {
 pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     config.train.steps = u64::MAX;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
-    let setup = Setup::new(config, placement)?;
+    // A run keeps its events too.
+    let setup = Setup { history: UNPLANNED_EVENTS, ..Setup::new(config, placement)? };
     crate::run::prepare_kernels(&setup)?;
     let mut worker = Worker::new(&setup, Communicator::solo())?;
     let (seconds, loss) = timed_steps(&mut worker, options)?;

@@ -10,15 +10,17 @@ use collective::{Communicator, threads};
 use telemetry::RankStatistics;
 use telemetry::log::Log;
 use telemetry::run_files::Summary;
+use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{bytes, grouped};
 
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure::{self, Lost};
+use crate::hook::ModelHook;
 use crate::interrupt::Interrupt;
 use crate::placement::{DeviceChoice, Placed};
-use crate::plan::{Plan, plan_all};
+use crate::plan::{Plan, plan, plan_all};
 use crate::resume::{self, Found};
 use crate::run::{Outcome, run_rank};
 use crate::run_directory::RunDirectory;
@@ -44,6 +46,8 @@ pub struct RunOptions {
     pub log: Option<Log>,
     /// No progress on the terminal.
     pub quiet: bool,
+    /// Code of one's own around the model.
+    pub model_hook: Option<ModelHook>,
 }
 
 /// What a run left.
@@ -61,6 +65,10 @@ pub struct TrainReport {
     pub sample: Option<(String, String)>,
     /// The ranks whose four figures are not those of the plan.
     pub unplanned: Vec<usize>,
+    /// Where a rank's memory first differed from its plan, by what.
+    pub divergences: Vec<Divergence>,
+    /// What a step left of its graph, where one did.
+    pub outlived: Vec<Outlived>,
     /// The statistics of every rank.
     pub ranks: Vec<RankStatistics>,
     /// Whether it was ended early.
@@ -81,12 +89,14 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
         log.set_rank(startup.rank());
     }
     let prepared = prepare(&startup, config, &options);
-    let (setup, found) = startup.agree(prepared)?;
+    let (mut setup, found) = startup.agree(prepared)?;
     let same = startup.check_same(&setup);
     startup.agree(same)?;
-    // What one rank finds out serves all.
-    let plans = if first { plan_all(&setup) } else { Ok(Vec::new()) };
+    // The first rank says what all will use. The others, at the same time, what they will be held against.
+    let rank = startup.rank();
+    let plans = if first { plan_all(&setup) } else { plan(&setup, rank).map(|plan| vec![plan]) };
     let plans = startup.agree(plans)?;
+    setup = setup.expecting(&plans);
     let directory = if first { open_directory(&setup, &options, found).map(Some) } else { Ok(None) };
     let directory = startup.agree(directory)?;
     let directory = startup.share_directory(directory)?;
@@ -109,7 +119,7 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
     let look = || Found::look(&config, options.run_dir.as_deref(), startup.rank() == 0);
     let found = options.resume.then(look).transpose()?;
-    let mut setup = Setup { reason, ..Setup::new(config, placement)? };
+    let mut setup = Setup { reason, hook: options.model_hook.clone(), ..Setup::new(config, placement)? };
     if let Some(found) = &found {
         found.apply(&mut setup)?;
     }
@@ -187,6 +197,10 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
             both(reserved)
         );
     }
+    if let Some(outlived) = plans.iter().find_map(|plan| plan.parts.outlived()) {
+        let grows = if plans.iter().any(|plan| plan.parts.grows()) { ", more with every step" } else { "" };
+        tracing::warn!("planned: {outlived}{grows}");
+    }
 }
 
 fn report(
@@ -215,6 +229,8 @@ fn report(
         bigram_entropy,
         sample: first.sample,
         unplanned,
+        divergences: first.findings.iter().filter_map(|found| found.divergence.clone()).collect(),
+        outlived: first.findings.iter().filter_map(|found| found.outlived.clone()).collect(),
         ranks: first.ranks,
         interrupted: first.course.interrupted,
     })
@@ -228,6 +244,12 @@ impl fmt::Display for TrainReport {
         match self.unplanned.as_slice() {
             [] => writeln!(f, "Every rank used what was planned, to the byte.")?,
             ranks => writeln!(f, "Not as planned: ranks {ranks:?}.")?,
+        }
+        for divergence in &self.divergences {
+            writeln!(f, "{divergence}")?;
+        }
+        for outlived in &self.outlived {
+            writeln!(f, "{outlived}")?;
         }
         if let Some((prompt, text)) = &self.sample {
             writeln!(f, "\nA sample (the prompt is before the bar):\n\n{prompt}▌{text}\n")?;

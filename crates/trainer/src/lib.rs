@@ -17,10 +17,13 @@ mod build;
 pub mod checkpoint;
 pub mod config;
 mod error;
+mod expected;
 mod failure;
 mod hash;
+mod hook;
 mod interrupt;
 mod launch;
+mod outlived;
 mod phases;
 mod placement;
 mod plan;
@@ -35,12 +38,15 @@ mod state;
 mod status;
 mod step;
 mod views;
+mod watch;
 mod worker;
 
 pub use bench::{
     BenchOptions, FamilyTime, Rates, ScalingCase, StepMeasure, bench_scaling, bench_scaling_as, bench_step,
 };
 pub use error::{Result, TrainError};
+pub use expected::{PlannedPart, PlannedParts, PlannedPeak};
+pub use hook::ModelHook;
 pub use interrupt::Interrupt;
 pub use launch::{RunOptions, TrainReport, train, train_as};
 pub use phases::{PhaseSink, Phases};

@@ -4,16 +4,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
-use device::{Backend, Device, Mark};
+use device::{Device, Mark};
+use telemetry::step_trace::MICRO_BATCH;
 use telemetry::{Phase, PhaseCounter, PhaseTimes};
 
 use crate::error::Result;
 
 /// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn, [`Phases::end`]. On
-/// Meta it does nothing. The first step, which warms up, is counted only as long as there is no other.
+/// Meta nothing is timed. The first step, which warms up, is counted only as long as there is no other.
 #[derive(Debug)]
 pub struct Phases {
     device: Device,
+    /// The phase that is being enqueued.
+    now: Option<Phase>,
     /// The step being enqueued: each phase that it entered, and when.
     current: Vec<(Phase, Mark)>,
     /// Steps that are enqueued and not read yet, with their ends.
@@ -27,6 +30,7 @@ impl Phases {
     pub fn new(device: &Device) -> Self {
         Phases {
             device: device.clone(),
+            now: None,
             current: Vec::new(),
             unread: VecDeque::new(),
             first: None,
@@ -37,20 +41,32 @@ impl Phases {
     /// A step begins, with its inputs. One that did not end is forgotten. Errors: the driver's.
     pub fn begin(&mut self) -> Result<()> {
         self.current.clear();
+        self.now = None;
         self.read()?;
         self.enter(Phase::Inputs)
     }
 
-    /// What is enqueued from now on is of `phase`; a step may enter one several times. Errors: the driver's.
+    /// What is enqueued from now on is of `phase`; a step may enter one several times. The allocator's history hears of it
+    /// too. Errors: the driver's.
     pub fn enter(&mut self, phase: Phase) -> Result<()> {
-        if !self.device.is_meta() && self.current.last().is_none_or(|(last, _)| *last != phase) {
+        if self.now.replace(phase) == Some(phase) {
+            return Ok(());
+        }
+        self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
+        if !self.device.is_meta() {
             self.current.push((phase, self.device.mark()?));
         }
         Ok(())
     }
 
+    /// What follows is of this micro-batch, by its number in the step: for the allocator's history.
+    pub fn micro_batch(&self, number: usize) {
+        self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
+    }
+
     /// The step is enqueued. Errors: the driver's.
     pub fn end(&mut self) -> Result<()> {
+        self.now = None;
         if !self.current.is_empty() {
             let end = self.device.mark()?;
             self.unread.push_back((std::mem::take(&mut self.current), end));
@@ -79,7 +95,7 @@ impl Phases {
     /// `sink`, with what it takes counted as reduction where the host does that work itself and `reduces` says that it has
     /// any. On a GPU reduction goes on beside backward, and what is exposed shows after it.
     pub fn sink<'a, S: GradientSink>(&'a mut self, sink: S, reduces: bool) -> PhaseSink<'a, S> {
-        let exposed = reduces && self.device.backend() == Backend::Cpu;
+        let exposed = reduces && !self.device.is_cuda_like();
         PhaseSink { sink, phases: exposed.then_some(self) }
     }
 

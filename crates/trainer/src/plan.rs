@@ -1,14 +1,18 @@
 //! What a rank will use, found by running it on Meta: the real worker with nothing behind it.
 
+use std::sync::Arc;
+
 use collective::Communicator;
 use device::{Device, DeviceOptions};
 use memory::Statistics;
 use parallel::RankGrid;
 use parallel::data::{BucketLayout, Shards};
+use telemetry::step_trace::Part;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
 use crate::build;
 use crate::error::{Result, TrainError};
+use crate::expected::{PLANNED_EVENTS, PlannedParts};
 use crate::run;
 use crate::session::Calendar;
 use crate::worker::{Setup, Worker, bucket_bytes};
@@ -22,6 +26,8 @@ pub struct Plan {
     pub statistics: Statistics,
     /// The same as it is reported, with what is sent, and no times.
     pub counters: RankStatistics,
+    /// What the allocator does, part of the run by part, until they repeat.
+    pub parts: Arc<PlannedParts>,
 }
 
 impl Plan {
@@ -64,11 +70,13 @@ impl Layout {
 /// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed over.
 /// Errors: those of the run; out of memory where the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
-    let setup = setup.on_meta();
-    let config = std::sync::Arc::clone(&setup.config);
+    let setup = Setup { history: PLANNED_EVENTS, ..setup.on_meta() };
+    let config = Arc::clone(&setup.config);
     let communicator = Communicator::counted(rank, config.world_size());
     let mut worker = Worker::new(&setup, communicator)?;
     let calendar = Calendar::new(&config);
+    let mut parts = PlannedParts::default();
+    parts.add(worker.device(), Part::Start, 0);
     // Collection by age counts requests, so there passed-over steps would matter.
     let ages = setup.device.settings.garbage_collection_threshold > 0.0;
     let mut before = Layout::of(worker.device());
@@ -80,8 +88,13 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
             continue;
         }
         worker.step(step)?;
+        parts.add(worker.device(), Part::Step, step + 1);
         if validates {
             worker.validate()?;
+            parts.add(worker.device(), Part::Validation, step + 1);
+        }
+        if parts.grows() {
+            break;
         }
         let after = Layout::of(worker.device());
         if before == after {
@@ -93,7 +106,7 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     }
     let statistics = worker.device().statistics();
     let counters = run::counters(&worker, PhaseTimes::default(), DriverAccount::default());
-    Ok(Plan { rank, statistics, counters })
+    Ok(Plan { rank, statistics, counters, parts: Arc::new(parts) })
 }
 
 /// The plan of every rank; ranks with the same part in the run are run once.

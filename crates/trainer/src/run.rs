@@ -20,6 +20,7 @@ use crate::sample::sample_of_run;
 use crate::session::{self, Course, Observer, StepReport};
 use crate::status::{State, Status};
 use crate::views;
+use crate::watch::Findings;
 use crate::worker::{Setup, Worker};
 
 /// Tokens of the sample at the end of a run.
@@ -35,6 +36,8 @@ pub(crate) struct Outcome {
     pub(crate) ranks: Vec<RankStatistics>,
     pub(crate) weights_sha256: String,
     pub(crate) sample: Option<(String, String)>,
+    /// What all ranks found against their plans, on rank 0.
+    pub(crate) findings: Vec<Findings>,
     /// Why the last checkpoint could not be written.
     pub(crate) unsaved: Option<CheckpointError>,
 }
@@ -105,12 +108,14 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     if setup.config.memory.history > 0 && !worker.device().is_meta() {
         views::write(worker, directory.path())?;
     }
+    worker.watch.write(rank, directory.path())?;
+    let findings = worker.watch.gather(&mut *worker.communicator.control)?;
     let own = statistics(worker)?;
     let ranks = telemetry::gather(&mut *worker.communicator.control, &own)?.unwrap_or_default();
     let weights_sha256 = agreed_hash(worker)?;
     let sample = sample_of_run(worker, SAMPLE_TOKENS)?;
     let unsaved = saver.and_then(|mut saver| saver.finish().err());
-    Ok(Outcome { course, ranks, weights_sha256, sample, unsaved })
+    Ok(Outcome { course, ranks, weights_sha256, sample, findings, unsaved })
 }
 
 /// The rank's counters now.

@@ -121,6 +121,11 @@ impl RunDirectory {
         if setup.resumed.is_some() {
             more.insert("resumed_after_step".to_owned(), course.first.into());
         }
+        let findings = &outcome.findings;
+        let divergences: Vec<_> = findings.iter().filter_map(|found| found.divergence.as_ref()).collect();
+        let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
+        more.insert("divergences".to_owned(), serde_json::json!(divergences));
+        more.insert("outlived".to_owned(), serde_json::json!(outlived));
         if let Some(loss) = course.validation_loss {
             more.insert("validation_loss".to_owned(), loss.into());
         }

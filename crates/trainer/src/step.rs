@@ -4,6 +4,7 @@ use autograd::Tape;
 use nn::Input;
 use parallel::data::{gather_sums, gather_weights};
 use telemetry::Phase;
+use telemetry::step_trace::Part;
 
 use crate::error::{Result, TrainError};
 use crate::worker::Worker;
@@ -22,12 +23,13 @@ impl Worker {
     /// Nothing is read from the device: [`Worker::scalars`] does that later.
     pub fn step(&mut self, step: u64) -> Result<()> {
         self.status.step(step, || self.device.statistics());
-        self.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
+        self.begin_part(Part::Step, step + 1);
         self.phases.begin()?;
         let count = self.setup.config.train.micro_batches;
         let own = self.grid.micro_batches(count);
         for micro_batch in own.clone() {
             let reduces = self.grid.data() > 1 && micro_batch + 1 == own.end;
+            self.phases.micro_batch(micro_batch);
             let micro_batch = micro_batch as u64;
             let number = step * count as u64 + micro_batch;
             self.micro_batch(number, reduces).map_err(|source| TrainError::Step {
@@ -39,6 +41,12 @@ impl Worker {
         self.update(step)?;
         self.phases.end()?;
         self.account.after_step(&self.device)
+    }
+
+    /// What is asked of the allocator from now on is of this part of the run.
+    pub(crate) fn begin_part(&self, part: Part, step: u64) {
+        self.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
+        self.device.with_allocator(|allocator| allocator.mark(part.name(), step));
     }
 
     /// Forward and backward of training micro-batch `number`, counted over all steps and ranks; `reduces` says whether its
@@ -103,6 +111,7 @@ impl Worker {
     /// Mean loss over the validation micro-batches, which the data-parallel ranks share out; the same on every
     /// rank and on every grid: the losses are added in their order.
     pub fn validate(&mut self) -> Result<f64> {
+        self.begin_part(Part::Validation, self.device.step().into());
         let count = self.setup.config.train.validation_micro_batches;
         let mut losses = Vec::new();
         for index in (self.grid.data_rank() as u64..count).step_by(self.grid.data()) {

@@ -1,5 +1,6 @@
 //! One rank: its device, its model, its buffers, and what it does in a step.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +12,21 @@ use nn::{Model, ParameterId, Parameters};
 use optim::{GradientNorm, Optimizer, Schedule, Slot};
 use parallel::RankGrid;
 use parallel::data::{GradientReduction, Lanes, Reduction, ReductionOptions, Shards};
+use telemetry::step_trace::Part;
 use tensor::Tensor;
 
 use crate::account::Account;
 use crate::build::{self, Dataset};
 use crate::config::{self, Compute, RunConfig};
 use crate::error::{Result, TrainError};
+use crate::expected::{PlannedParts, UNPLANNED_EVENTS};
+use crate::hook::ModelHook;
 use crate::phases::Phases;
 use crate::placement::Placement;
+use crate::plan::Plan;
 use crate::resume::ResumePoint;
 use crate::status::Status;
+use crate::watch::Watch;
 
 /// What all ranks of a run have in common.
 #[derive(Clone)]
@@ -36,6 +42,12 @@ pub struct Setup {
     pub(crate) dataset: Dataset,
     /// Where the run goes on from, if it does not start at its beginning.
     pub(crate) resumed: Option<Arc<ResumePoint>>,
+    /// Code around the model.
+    pub(crate) hook: Option<ModelHook>,
+    /// Events of the allocator that every rank keeps, at least.
+    pub(crate) history: usize,
+    /// By rank, what the run is held against.
+    pub(crate) planned: Arc<BTreeMap<usize, Arc<PlannedParts>>>,
 }
 
 impl Setup {
@@ -59,7 +71,23 @@ impl Setup {
             device,
             dataset,
             resumed: None,
+            hook: None,
+            history: 0,
+            planned: Arc::default(),
         })
+    }
+
+    /// The same run with code around its model.
+    #[must_use]
+    pub fn with_hook(self, hook: ModelHook) -> Self {
+        Setup { hook: Some(hook), ..self }
+    }
+
+    /// The same run, held against `plans` of ranks of this process.
+    pub(crate) fn expecting(self, plans: &[Plan]) -> Self {
+        let planned: BTreeMap<_, _> = plans.iter().map(|plan| (plan.rank, Arc::clone(&plan.parts))).collect();
+        let events = planned.values().map(|parts| parts.events_to_keep()).max();
+        Setup { history: events.unwrap_or(UNPLANNED_EVENTS), planned: Arc::new(planned), ..self }
     }
 
     /// The first step that is run, counted from 0.
@@ -130,6 +158,8 @@ pub struct Worker {
     pub(crate) phases: Phases,
     /// Says to others where this rank is.
     pub(crate) status: Status,
+    /// Holds the run against its plan.
+    pub(crate) watch: Watch,
 }
 
 impl Worker {
@@ -152,11 +182,15 @@ impl Worker {
             )));
         }
         let communicator = connect(communicator, &device, config)?;
-        let events = if device.is_meta() { 0 } else { config.memory.history };
+        let events = usize::try_from(config.memory.history).unwrap_or(usize::MAX).max(setup.history);
         device.with_allocator(|allocator| {
-            allocator.record_history(usize::try_from(events).unwrap_or(usize::MAX))
+            allocator.record_history(events);
+            allocator.mark(Part::Start.name(), 0);
         });
-        let model = build::model(config, &device, build::compute_dtype(config))?;
+        let mut model = build::model(config, &device, build::compute_dtype(config))?;
+        if let Some(hook) = &setup.hook {
+            model = hook.wrap(model);
+        }
         let options = ReductionOptions {
             lanes: Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?,
             data: parallel.data,
@@ -175,7 +209,9 @@ impl Worker {
             Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
             Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
         ];
+        let planned = setup.planned.get(&grid.rank()).cloned();
         Ok(Worker {
+            watch: Watch::new(planned, setup.first_step(), train.steps),
             setup: setup.clone(),
             grid,
             phases: Phases::new(&device),

@@ -1,0 +1,122 @@
+//! A run is held against its plan, part by part: the first whose memory differs is reported, with the allocation that does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use collective::ControlPlane;
+use device::Device;
+use serde::{Deserialize, Serialize};
+use telemetry::step_trace::{Divergence, Figures, LiveSet, Outlived, Part, RankTraces, StepTrace, TracePair};
+
+use crate::error::{Result, TrainError};
+use crate::expected::PlannedParts;
+use crate::outlived::GraphCheck;
+
+/// What was found on one rank.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    pub(crate) divergence: Option<Divergence>,
+    pub(crate) outlived: Option<Outlived>,
+}
+
+/// Holdings that a report keeps.
+const REPORTED: usize = 32;
+
+/// Holds one rank's run against its plan. A part that is as planned costs a look at the allocator's counters.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    planned: Option<Arc<PlannedParts>>,
+    handed_out: u64,
+    graph: GraphCheck,
+    /// The step whose trace is kept.
+    sample: u64,
+    steady: Option<StepTrace>,
+    diverged: Option<(Divergence, TracePair)>,
+}
+
+impl Watch {
+    /// For a run whose first step is `first`, counted from 0, and `steps` the number of the last.
+    pub(crate) fn new(planned: Option<Arc<PlannedParts>>, first: u64, steps: u64) -> Self {
+        let steady = planned.as_ref().and_then(|planned| planned.steady()).map(|part| part.step);
+        // Without a plan, the third step is as good a guess as any.
+        let sample = steady.unwrap_or_else(|| (first + 3).min(steps));
+        Watch { planned, sample, ..Watch::default() }
+    }
+
+    /// Looks at the part that `device` has just gone through; `step` counts from 1.
+    pub(crate) fn check(&mut self, device: &Device, part: Part, step: u64) {
+        let before = self.handed_out;
+        let (figures, handed_out) = device.with_allocator(|allocator| {
+            let statistics = allocator.statistics();
+            (Figures::of(statistics, before), Figures::handed_out(statistics))
+        });
+        self.handed_out = handed_out;
+        if part == Part::Step && step == self.sample {
+            self.steady = Some(trace(device, part, step).0);
+        }
+        if self.graph.check(device, part, step, || trace(device, part, step).0)
+            && let Some(outlived) = self.graph.found()
+        {
+            tracing::warn!("{outlived}");
+        }
+        let expected = self.planned.as_ref().and_then(|planned| planned.at(part, step));
+        let Some((planned, expected)) = expected.filter(|(planned, _)| *planned != figures) else { return };
+        match &mut self.diverged {
+            Some((divergence, _)) => divergence.parts += 1,
+            None => {
+                let (trace, complete) = trace(device, part, step);
+                let first = if complete { trace.difference(expected) } else { None };
+                let mut kept = trace.kept_beyond(expected);
+                kept.holdings.truncate(REPORTED);
+                let rank = device.rank();
+                let divergence =
+                    Divergence { rank, part, step, measured: figures, planned, first, kept, parts: 1 };
+                tracing::warn!("{divergence}");
+                let planned = StepTrace::clone(expected);
+                self.diverged = Some((divergence, TracePair::new(Some(trace), Some(planned))));
+            }
+        }
+    }
+
+    /// Writes what was seen to the run directory. Errors: a file that cannot be written.
+    pub(crate) fn write(&self, rank: usize, run_dir: &Path) -> Result<()> {
+        let path = path(run_dir, rank);
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)
+                .map_err(|source| TrainError::File { path: directory.to_owned(), source })?;
+        }
+        let planned = self.planned.as_ref().and_then(|planned| planned.steady());
+        let steady = TracePair::new(self.steady.clone(), planned.map(|part| StepTrace::clone(&part.trace)));
+        let diverged = self.diverged.as_ref().map(|(_, traces)| traces.clone());
+        Ok(RankTraces { rank, steady, diverged }.write(&path)?)
+    }
+
+    /// Brings what all ranks found to rank 0; nothing on the others. Errors: those of the transport.
+    pub(crate) fn gather(&self, control: &mut dyn ControlPlane) -> Result<Vec<Findings>> {
+        let mut outlived = self.graph.found().cloned();
+        if let Some(outlived) = &mut outlived {
+            outlived.kept =
+                LiveSet { holdings: outlived.kept.holdings.iter().take(REPORTED).cloned().collect() };
+        }
+        let divergence = self.diverged.as_ref().map(|(divergence, _)| divergence.clone());
+        let unreadable =
+            |error: serde_json::Error| TrainError::Refused(format!("what a rank found: {error}"));
+        let own = serde_json::to_vec(&Findings { divergence, outlived }).map_err(unreadable)?;
+        let all = control.gather(0, &own)?.unwrap_or_default();
+        all.iter().map(|findings| serde_json::from_slice(findings).map_err(unreadable)).collect()
+    }
+}
+
+/// Where the traces of a rank are in a run directory.
+fn path(run_dir: &Path, rank: usize) -> PathBuf {
+    run_dir.join("traces").join(format!("rank-{rank}.json.gz"))
+}
+
+/// What has happened in the part, and whether the history goes back to its beginning.
+fn trace(device: &Device, part: Part, step: u64) -> (StepTrace, bool) {
+    let snapshot = device.with_allocator(|allocator| allocator.snapshot());
+    match StepTrace::read(&snapshot).filter(|trace| (trace.part, trace.step) == (part, step)) {
+        Some(trace) => (trace, true),
+        None => (StepTrace::of_now(&snapshot, part, step), false),
+    }
+}

@@ -1,0 +1,340 @@
+//! A run is held against its plan, event by event: the trace of a step is the planned one, and whoever takes or keeps memory
+//! beside the plan is named, with the allocation, the rank and the step.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use autograd::{Tape, Var};
+use common::devices::gpu;
+use common::runs::{GPT, MLP, config};
+use memory::Category;
+use nn::{Input, Model, NnError, Parameters};
+use telemetry::Statistic;
+use telemetry::step_trace::{DifferenceKind, Part, RankTraces};
+use tensor::Tensor;
+use trainer::{DeviceChoice, Interrupt, ModelHook, Placement, RunOptions, Setup, TrainReport, plan};
+
+/// What a probe does besides looking.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// Nothing.
+    None,
+    /// Keeps every prediction.
+    KeepsActivations,
+    /// Computes the loss once more, and keeps it with its graph: a list for a plot.
+    KeepsLosses,
+    /// Computes the loss once more.
+    Computes,
+    /// Keeps predictions of validations.
+    KeepsValidations,
+}
+
+/// When it does that.
+#[derive(Clone, Copy, Debug)]
+struct When {
+    rank: usize,
+    from_step: u32,
+    /// Also where it is planned.
+    planned: bool,
+}
+
+/// A model that someone looks into, and what they keep.
+struct Probe {
+    inner: Box<dyn Model>,
+    fault: Fault,
+    when: When,
+    batch: RefCell<Option<Tensor>>,
+    tensors: RefCell<Vec<Tensor>>,
+    losses: RefCell<Vec<(Tape, Var)>>,
+}
+
+impl Probe {
+    fn hook(fault: Fault, when: When) -> ModelHook {
+        ModelHook::new(move |inner| {
+            let (batch, tensors, losses) = Default::default();
+            Box::new(Probe { inner, fault, when, batch, tensors, losses })
+        })
+    }
+
+    /// Whether it does what it does, in a training step or not.
+    fn acts(&self, tape: &Tape, fault: Fault, training: bool) -> bool {
+        let device = tape.device();
+        let When { rank, from_step, planned } = self.when;
+        let now = device.rank() == rank && device.step() >= from_step && (planned || !device.is_meta());
+        now && self.fault == fault && tape.is_recording() == training
+    }
+}
+
+impl Model for Probe {
+    fn parameters(&self) -> &Parameters {
+        self.inner.parameters()
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
+        if let (Input::Batch(batch), Fault::KeepsLosses | Fault::Computes) = (&input, self.fault) {
+            *self.batch.borrow_mut() = Some(batch.clone());
+        }
+        let prediction = self.inner.forward(tape, input)?;
+        if self.acts(tape, Fault::KeepsActivations, true) || self.acts(tape, Fault::KeepsValidations, false) {
+            self.tensors.borrow_mut().push(prediction.tensor().clone());
+        }
+        Ok(prediction)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
+        let loss = self.inner.loss(tape, prediction, targets, scale)?;
+        // The batch goes with the step in any case.
+        let Some(batch) = self.batch.take() else { return Ok(loss) };
+        let keeps = self.acts(tape, Fault::KeepsLosses, true);
+        if keeps || self.acts(tape, Fault::Computes, true) {
+            let another = Tape::recording(tape.device());
+            let prediction = self.inner.forward(&another, Input::Batch(batch))?;
+            let loss = self.inner.loss(&another, prediction, targets, scale)?;
+            if keeps {
+                self.losses.borrow_mut().push((another, loss));
+            }
+        }
+        Ok(loss)
+    }
+}
+
+fn run(directory: &Path, text: &str, overrides: &[&str], options: RunOptions) -> TrainReport {
+    let options = RunOptions { run_dir: Some(directory.to_owned()), quiet: true, ..options };
+    trainer::train(config(text, overrides), options).unwrap()
+}
+
+fn traces(directory: &Path, rank: usize) -> RankTraces {
+    RankTraces::read(&directory.join(format!("traces/rank-{rank}.json.gz"))).unwrap()
+}
+
+/// That nothing differs from the plan, not one event, and that the trace is that of the run.
+fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
+    assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{what}: {report}");
+    assert_eq!(report.summary.more["divergences"], serde_json::json!([]));
+    for ran in &report.ranks {
+        let traces = traces(directory, ran.rank);
+        assert!(traces.diverged.is_none());
+        let measured = traces.steady.measured.as_ref().unwrap();
+        assert_eq!(traces.steady.planned(), Some(measured), "{what}");
+        let end = *measured.curve().points.last().unwrap();
+        assert_eq!(end.reserved, ran.get(Statistic::ReservedBytes), "{what}");
+        for category in Category::ALL {
+            assert_eq!(
+                end.bytes.get(category),
+                ran.get(Statistic::LiveBytes(category)),
+                "{category:?}: {what}"
+            );
+        }
+        assert!(measured.kept().holdings.is_empty(), "nothing that a steady step asks for outlives it");
+        let phases: Vec<_> = measured.spans().into_iter().map(|span| span.phase).collect();
+        for phase in ["inputs", "forward", "backward"] {
+            assert!(phases.iter().any(|known| known == phase), "{phases:?}: {what}");
+        }
+    }
+}
+
+const SHARDED: &str = "parallel.shard_optimizer=true";
+
+#[test]
+fn the_trace_of_a_run_is_the_plans() {
+    let table: &[(&str, &[&str], DeviceChoice)] = &[
+        (GPT, &["parallel.data=1"], DeviceChoice::Cpu),
+        (GPT, &["parallel.data=2", SHARDED, "checkpoint.every=1"], DeviceChoice::Cpu),
+        (GPT, &["parallel.data=4", "train.validation_micro_batches=2"], DeviceChoice::Cpu),
+        (GPT, &["parallel.data=2", "memory.history=50"], DeviceChoice::Meta),
+        (MLP, &["parallel.data=2", "optim.kind=adamw"], DeviceChoice::Cpu),
+        (
+            MLP,
+            &["memory.allocator='max_split_size_mb:20,garbage_collection_threshold:0.5'"],
+            DeviceChoice::Cpu,
+        ),
+        (MLP, &["train.steps=1"], DeviceChoice::Cpu),
+    ];
+    for (text, overrides, device) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let options = RunOptions { device: *device, ..RunOptions::default() };
+        let report = run(directory.path(), text, overrides, options);
+        is_as_planned(directory.path(), &report, &overrides.join(" "));
+    }
+}
+
+#[test]
+fn the_trace_of_a_run_on_a_gpu_is_the_plans() {
+    if !gpu() {
+        return;
+    }
+    let table: &[(&str, &[&str])] = &[
+        (GPT, &[]),
+        (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "checkpoint.every=2"]),
+        (MLP, &["memory.allocator=backend:native"]),
+    ];
+    for (text, overrides) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let options = RunOptions { device: DeviceChoice::Cuda, ..RunOptions::default() };
+        let report = run(directory.path(), text, overrides, options);
+        is_as_planned(directory.path(), &report, &overrides.join(" "));
+        // One that is planted is found there too.
+        let directory = tempfile::tempdir().unwrap();
+        let when = When { rank: 0, from_step: 3, planned: false };
+        let model_hook = Some(Probe::hook(Fault::KeepsActivations, when));
+        let options = RunOptions { device: DeviceChoice::Cuda, model_hook, ..RunOptions::default() };
+        let report = run(directory.path(), text, overrides, options);
+        assert_eq!(report.divergences.len(), 1);
+        assert_eq!((report.divergences[0].step, report.outlived[0].step), (3, 3), "{report}");
+    }
+}
+
+#[test]
+fn the_planned_peak_has_a_place() {
+    for (text, overrides) in [(GPT, &["parallel.data=2"][..]), (MLP, &[]), (GPT, &["train.steps=1"])] {
+        let setup = Setup::new(config(text, overrides), Placement::Cpu).unwrap();
+        let plan = plan(&setup, 0).unwrap();
+        let peak = plan.parts.peak().unwrap();
+        assert_eq!(peak.peak.bytes, plan.statistics.peak_allocated(), "{overrides:?}");
+        for category in Category::ALL {
+            let at_peak = plan.counters.get(Statistic::PeakBytes(category));
+            assert_eq!(peak.live.by_category().get(category), at_peak, "{category:?} of {overrides:?}");
+        }
+        assert_eq!(peak.part, Part::Step);
+        assert!(["forward", "backward"].contains(&peak.peak.phase.as_str()), "{:?}", peak.peak);
+        assert!(peak.peak.owner.is_some_and(|owner| !owner.operator.is_empty()));
+        assert!(plan.parts.outlived().is_none() && !plan.parts.grows());
+    }
+}
+
+#[test]
+fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
+    use Fault::{Computes, KeepsActivations, KeepsLosses, KeepsValidations};
+    // Where and in which step; what the first difference is, whose, of how many bytes; what is kept, of how many blocks.
+    let logits = 2 * 32 * 256 * 4;
+    let cases = [
+        (KeepsActivations, (1, 3), (Part::Step, 3, 4), DifferenceKind::Kept, ("linear", logits), Some(2)),
+        (KeepsActivations, (0, 1), (Part::Step, 1, 8), DifferenceKind::Kept, ("linear", logits), Some(2)),
+        (
+            KeepsLosses,
+            (0, 2),
+            (Part::Step, 2, 7),
+            DifferenceKind::Extra,
+            ("embedding", 2 * 32 * 32 * 4),
+            None,
+        ),
+        (
+            Computes,
+            (1, 6),
+            (Part::Step, 6, 2),
+            DifferenceKind::Extra,
+            ("embedding", 2 * 32 * 32 * 4),
+            Some(0),
+        ),
+        (
+            KeepsValidations,
+            (0, 1),
+            (Part::Validation, 4, 4),
+            DifferenceKind::Kept,
+            ("linear", logits),
+            Some(2),
+        ),
+    ];
+    for (fault, (rank, from_step), (part, step, parts), kind, (operator, bytes), kept) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let when = When { rank, from_step, planned: false };
+        let options = RunOptions { model_hook: Some(Probe::hook(fault, when)), ..RunOptions::default() };
+        let report = run(directory.path(), GPT, &["parallel.data=2"], options);
+        let [found] = report.divergences.as_slice() else { panic!("{fault:?}: {:?}", report.divergences) };
+        assert_eq!((found.rank, found.part, found.step, found.parts), (rank, part, step, parts), "{found}");
+        let first = found.first.as_ref().unwrap();
+        assert_eq!(
+            (first.kind, first.owner.operator.as_str(), first.bytes),
+            (kind, operator, bytes),
+            "{found}"
+        );
+        assert_eq!(first.owner.category, Category::Activation);
+        assert!(!first.owner.module.is_empty(), "{found}");
+        let keeps = kept != Some(0);
+        assert_eq!(!found.kept.holdings.is_empty(), keeps, "{found}");
+        if let Some(blocks) = kept.filter(|_| keeps) {
+            let only = &found.kept.holdings[0];
+            assert_eq!(
+                (only.owner.clone(), only.blocks, found.kept.holdings.len()),
+                (first.owner.clone(), blocks, 1)
+            );
+            assert_eq!(found.measured.allocated_bytes - found.planned.allocated_bytes, only.bytes);
+        }
+        // A step that leaves something of its graph says so, also without a plan.
+        let outlives: Vec<_> =
+            report.outlived.iter().map(|outlived| (outlived.rank, outlived.step)).collect();
+        let expected = if keeps && part == Part::Step { vec![(rank, step)] } else { vec![] };
+        assert_eq!(outlives, expected, "{fault:?}");
+        // All of it is in the files, and in words.
+        let words = report.to_string();
+        assert!(
+            words.contains(&format!("rank {rank} leaves its plan in")) && words.contains(operator),
+            "{words}"
+        );
+        let summary = std::fs::read_to_string(directory.path().join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+        assert_eq!(summary["divergences"], serde_json::to_value(&report.divergences).unwrap());
+        assert_eq!(summary["divergences"][0]["first"]["operator"], operator);
+        assert_eq!(summary["outlived"].as_array().unwrap().len(), expected.len());
+        let pair = traces(directory.path(), rank).diverged.unwrap();
+        assert_eq!(pair.measured.as_ref().unwrap().difference(pair.planned().unwrap()).as_ref(), Some(first));
+        assert!(traces(directory.path(), 1 - rank).diverged.is_none());
+    }
+}
+
+#[test]
+fn a_probe_that_only_looks_changes_nothing() {
+    let when = When { rank: 0, from_step: 1, planned: true };
+    let directory = tempfile::tempdir().unwrap();
+    let [with, without] = [Some(Probe::hook(Fault::None, when)), None].map(|model_hook| {
+        let path = directory.path().join(if model_hook.is_some() { "with" } else { "without" });
+        let report = run(&path, MLP, &[], RunOptions { model_hook, ..RunOptions::default() });
+        is_as_planned(&path, &report, "a probe");
+        report.summary.weights_sha256
+    });
+    assert_eq!(with, without);
+}
+
+#[test]
+fn a_leak_that_is_in_the_code_is_found_by_planning() {
+    let when = When { rank: 0, from_step: 2, planned: true };
+    let hook = || Probe::hook(Fault::KeepsActivations, when);
+    let setup = Setup::new(config(MLP, &["train.steps=1000000"]), Placement::Cpu).unwrap();
+    let planned = plan(&setup.with_hook(hook()), 0).unwrap().parts;
+    assert!(planned.grows());
+    let outlived = planned.outlived().unwrap();
+    assert_eq!((outlived.step, outlived.kept.holdings.len()), (2, 1));
+    assert_eq!(outlived.kept.holdings[0].owner.operator, "linear");
+    // The run does what was planned, so far as that goes, and says the same.
+    let directory = tempfile::tempdir().unwrap();
+    let options = RunOptions { model_hook: Some(hook()), ..RunOptions::default() };
+    let report = run(directory.path(), MLP, &["train.steps=9"], options);
+    assert!(report.divergences.is_empty());
+    let outlives: Vec<_> = report.outlived.iter().map(|found| (found.step, found.steps)).collect();
+    assert_eq!(outlives, [(2, 8)]);
+}
+
+#[test]
+fn a_run_that_goes_on_is_held_against_the_plan_of_its_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let go_on = |grid: &str, interrupt: Interrupt, model_hook: Option<ModelHook>| {
+        let options = RunOptions { resume: true, interrupt, model_hook, ..RunOptions::default() };
+        run(directory.path(), GPT, &[grid, "checkpoint.every=1000"], options)
+    };
+    for grid in ["parallel.data=2", "parallel.data=1"] {
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        let report = go_on(grid, interrupt, None);
+        assert!(report.interrupted && report.divergences.is_empty() && report.outlived.is_empty());
+    }
+    let when = When { rank: 1, from_step: 4, planned: false };
+    let hook = Probe::hook(Fault::KeepsActivations, when);
+    let report = go_on("parallel.data=2", Interrupt::default(), Some(hook));
+    let found: Vec<_> = report.divergences.iter().map(|found| (found.rank, found.step)).collect();
+    assert_eq!(found, [(1, 4)]);
+    let report = go_on("parallel.data=4", Interrupt::default(), None);
+    assert!(report.divergences.is_empty(), "nothing is left to do");
+}
