@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, nccl};
+use collective::{Communicator, Use, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::tree_all_reduce;
 use tensor::Tensor;
@@ -79,8 +79,7 @@ impl GpuBench {
     pub(super) fn new(communicator: Communicator, ordinal: usize, time: Duration) -> Result<Self> {
         let device = Device::cuda(communicator.rank(), ordinal, &DeviceOptions::default())?;
         let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
-        let peers: Vec<usize> = (0..communicator.world_size()).collect();
-        communicator.data.warm_up(&peers)?;
+        communicator.data.warm_up(&Use::everything(communicator.world_size()))?;
         Ok(GpuBench { communicator, device, time })
     }
 

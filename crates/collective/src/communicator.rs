@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::host::{HostControl, HostData};
 use crate::nccl;
 use crate::solo::SoloLink;
+use crate::traffic::{Meter, Traffic};
 
 /// How one rank talks to the others. It belongs to the worker's thread; a worker may put another data plane
 /// in place of the one it was given.
@@ -32,13 +33,13 @@ impl Communicator {
 
     /// A world of one.
     pub fn solo() -> Self {
-        Communicator::new(HostControl::new(SoloLink), HostData::new(SoloLink))
+        Communicator::new(HostControl::new(SoloLink), HostData::new(SoloLink, Meter::default()))
     }
 
     /// Rank `rank` of `world_size` without the others: for runs on Meta. `rank` must be below `world_size`.
     pub fn counted(rank: usize, world_size: usize) -> Self {
         debug_assert!(rank < world_size, "rank {rank} of {world_size}");
-        let data = CountedData::new(rank, (0..world_size).collect());
+        let data = CountedData::new(rank, (0..world_size).collect(), Meter::default());
         Communicator::new(CountedControl { rank, world_size, calls: 0 }, data)
     }
 
@@ -67,6 +68,26 @@ impl Communicator {
             self.data = nccl::connect(&mut *self.control, device, timeout, scratch)?;
         }
         Ok(self)
+    }
+
+    /// Divides the ranks into groups that have a data plane each: that of this rank's group, where its number is its
+    /// place in the list. A rank that is in none of them gets a plane of itself alone. All ranks call it with the same
+    /// groups, in the same order where there are several divisions, and then [`DataPlane::warm_up`] on what they get.
+    ///
+    /// Planes are independent of each other: each has its own order of calls, and the ranks of one may be in calls of
+    /// others in between, in whatever order, as long as none waits for a call that waits for its own. On GPUs that is so
+    /// once they are warmed up; calls of several planes then run at once where their streams differ. Failures name ranks
+    /// of the world, and end all planes.
+    ///
+    /// # Errors
+    /// Groups that are not the same on all ranks or hold a rank twice; a failure of a rank or of the transport.
+    pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
+        self.data.split(groups)
+    }
+
+    /// What all of this rank's planes have moved so far.
+    pub fn traffic(&self) -> Traffic {
+        self.data.rank_traffic()
     }
 
     /// This rank's number in the world.

@@ -13,7 +13,7 @@ use crate::host::{
     my_group,
 };
 use crate::tally::Tally;
-use crate::traffic::Traffic;
+use crate::traffic::{Meter, Traffic};
 
 /// The control plane of one rank without the others.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl ControlPlane for CountedControl {
 }
 
 /// The data plane of one rank without the others.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct CountedData {
     rank: usize,
     /// Numbers in the world, by number in the group.
@@ -80,8 +80,8 @@ pub(crate) struct CountedData {
 }
 
 impl CountedData {
-    pub(crate) fn new(rank: usize, members: Vec<usize>) -> Self {
-        let tally = Tally::new(rank, members.len());
+    pub(crate) fn new(rank: usize, members: Vec<usize>, meter: Meter) -> Self {
+        let tally = Tally::new(rank, members.len(), meter);
         CountedData { rank, members, calls: 0, tally }
     }
 
@@ -183,15 +183,19 @@ impl DataPlane for CountedData {
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
         check_groups(self.at(Operation::Split), self.members.len(), groups)?;
         self.tally.nothing(Operation::Split);
-        let (group, place) = my_group(groups, self.rank);
-        let members = groups[group].iter().map(|member| self.members[*member]).collect();
-        Ok(Box::new(CountedData::new(place, members)))
+        let group = my_group(groups, self.rank);
+        let members = group.members.iter().map(|member| self.members[*member]).collect();
+        Ok(Box::new(CountedData::new(group.place, members, self.tally.meter().part())))
     }
 
     /// Nobody watches a plan.
     fn observe(&mut self, _observer: Observer) {}
 
     fn traffic(&self) -> Traffic {
-        self.tally.traffic()
+        self.tally.meter().own()
+    }
+
+    fn rank_traffic(&self) -> Traffic {
+        self.tally.meter().rank()
     }
 }

@@ -66,20 +66,48 @@ pub trait DataPlane {
     /// Waits on the host until this plane's work on `stream` is done, a peer fails or the deadline passes.
     fn synchronize(&mut self, stream: StreamKind) -> Result<()>;
 
-    /// Divides the ranks into groups: the plane of the group that this rank is in, where its number is its
-    /// place in the list. All ranks pass the same groups, which hold every rank once.
+    /// Divides the ranks of this plane further, as [`Communicator::divide`](crate::Communicator::divide) does those of
+    /// the world. Groups are lists of this plane's own numbers.
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>>;
 
-    /// Makes the connections, with these peers and for every collective, that a transport would otherwise make in the
-    /// first call that needs them, and waits until they stand; all ranks of the group call it, and peers name each
-    /// other. Transports over host memory have nothing to make.
-    fn warm_up(&mut self, _peers: &[usize]) -> Result<()> {
+    /// Makes the connections that a transport would otherwise make in the first call that needs them, and waits until
+    /// they stand; all ranks of the group call it with the same uses, and peers name each other. Whatever is used and
+    /// was not named works all the same, but its first call waits on the host for the other ranks to come to it.
+    /// Transports over host memory have nothing to make.
+    fn warm_up(&mut self, _uses: &[Use]) -> Result<()> {
         Ok(())
     }
 
     /// From now on tells `observer` of every call that begins, also in groups that are split off later.
     fn observe(&mut self, observer: Observer);
 
-    /// What has been moved so far.
+    /// What this plane has moved so far.
     fn traffic(&self) -> Traffic;
+
+    /// What this rank has moved so far over all planes that were divided from the same one as this, itself included.
+    fn rank_traffic(&self) -> Traffic;
+}
+
+/// Something that a run does over a plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// [`DataPlane::all_reduce`] of a type.
+    AllReduce(DType),
+    /// [`DataPlane::reduce_scatter`] of a type.
+    ReduceScatter(DType),
+    /// [`DataPlane::all_gather`].
+    AllGather,
+    /// [`DataPlane::broadcast`].
+    Broadcast,
+    /// Sends and receives, alone or in an exchange, with this rank of the group; the caller's own number says nothing.
+    Peer(usize),
+}
+
+impl Use {
+    /// Everything that can be done in a group of so many ranks.
+    pub fn everything(world_size: usize) -> Vec<Use> {
+        let sums = [DType::F32, DType::Bf16, DType::F16];
+        let sums = sums.into_iter().flat_map(|dtype| [Use::AllReduce(dtype), Use::ReduceScatter(dtype)]);
+        sums.chain([Use::AllGather, Use::Broadcast]).chain((0..world_size).map(Use::Peer)).collect()
+    }
 }

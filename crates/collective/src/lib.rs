@@ -13,6 +13,8 @@
 //! * [`Communicator::over_nccl`]: any of these with the regions of GPUs going over NCCL;
 //! * [`Communicator::counted`]: one rank of many alone, for planning: it moves nothing and counts everything.
 //!
+//! [`Communicator::divide`] gives the ranks of a group a plane of their own, beside that of all ranks.
+//!
 //! ```
 //! use collective::threads::{Options, run};
 //! use device::{Category, DType, Device, DeviceOptions, Request, StreamKind};
@@ -57,6 +59,6 @@ mod traffic;
 pub use call::{Call, Operation, Plane, Signature};
 pub use communicator::Communicator;
 pub use control::{ControlPlane, Observer, Watch};
-pub use data::DataPlane;
+pub use data::{DataPlane, Use};
 pub use error::{CollectiveError, Failure, Result};
 pub use traffic::{OperationTraffic, Traffic};

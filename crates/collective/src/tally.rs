@@ -6,14 +6,14 @@ use device::{DType, Region};
 use crate::call::Operation;
 use crate::geometry::Shards;
 use crate::host::broadcast_tree;
-use crate::traffic::Traffic;
+use crate::traffic::Meter;
 
 /// The traffic of one rank of a group.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Tally {
     rank: usize,
     world_size: usize,
-    traffic: Traffic,
+    meter: Meter,
 }
 
 /// Whether this rank's shard goes to all others, or theirs go to them.
@@ -24,17 +24,17 @@ enum Direction {
 }
 
 impl Tally {
-    pub(crate) fn new(rank: usize, world_size: usize) -> Self {
-        Tally { rank, world_size, traffic: Traffic::default() }
+    pub(crate) fn new(rank: usize, world_size: usize, meter: Meter) -> Self {
+        Tally { rank, world_size, meter }
     }
 
-    pub(crate) fn traffic(&self) -> Traffic {
-        self.traffic
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// A call that moves no operand.
     pub(crate) fn nothing(&mut self, operation: Operation) {
-        self.traffic.record(operation, 0, 0);
+        self.meter.record(operation, 0, 0);
     }
 
     pub(crate) fn all_reduce(&mut self, bytes: usize, dtype: DType) {
@@ -58,7 +58,7 @@ impl Tally {
         let (parent, children) = broadcast_tree(self.rank, self.world_size, root);
         let bytes = bytes as u64;
         let received = parent.map_or(0, |_| bytes);
-        self.traffic.record(Operation::Broadcast, bytes * children.len() as u64, received);
+        self.meter.record(Operation::Broadcast, bytes * children.len() as u64, received);
     }
 
     pub(crate) fn point_to_point(
@@ -68,7 +68,7 @@ impl Tally {
         receives: &[(usize, Region<'_>)],
     ) {
         let total = |regions: &[(usize, Region<'_>)]| regions.iter().map(|(_, r)| r.bytes as u64).sum();
-        self.traffic.record(operation, total(sends), total(receives));
+        self.meter.record(operation, total(sends), total(receives));
     }
 
     /// A call whose rounds each move shards between this rank and all others.
@@ -85,6 +85,6 @@ impl Tally {
             sent += out;
             received += back;
         }
-        self.traffic.record(operation, sent, received);
+        self.meter.record(operation, sent, received);
     }
 }

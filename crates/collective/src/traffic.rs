@@ -1,6 +1,8 @@
 //! How much went over the wire.
 
+use std::cell::RefCell;
 use std::ops::AddAssign;
+use std::rc::Rc;
 
 use crate::call::Operation;
 
@@ -49,5 +51,35 @@ impl Traffic {
 impl AddAssign for Traffic {
     fn add_assign(&mut self, other: Self) {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
+/// Counts what a plane moves, and with it what all planes do that a rank's first one was divided into.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter {
+    own: Traffic,
+    rank: Rc<RefCell<Traffic>>,
+}
+
+impl Meter {
+    /// That of a plane which is divided from this one's.
+    pub(crate) fn part(&self) -> Meter {
+        Meter { own: Traffic::default(), rank: Rc::clone(&self.rank) }
+    }
+
+    /// Counts a completed call.
+    pub(crate) fn record(&mut self, operation: Operation, bytes_sent: u64, bytes_received: u64) {
+        self.own.record(operation, bytes_sent, bytes_received);
+        self.rank.borrow_mut().record(operation, bytes_sent, bytes_received);
+    }
+
+    /// Of this plane.
+    pub(crate) fn own(&self) -> Traffic {
+        self.own
+    }
+
+    /// Of all planes.
+    pub(crate) fn rank(&self) -> Traffic {
+        *self.rank.borrow()
     }
 }

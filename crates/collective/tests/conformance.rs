@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use collective::Communicator;
 use collective::threads::{Options, run};
+use collective::{Communicator, DataPlane, Use};
 use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
 use common::{
     Check, Failed, Number, Outcome, STREAM, assert_sums, buffer, everywhere, filled, value, values,
 };
-use device::Device;
+use device::{DType, Device, StreamKind};
 use half::{bf16, f16};
+
+/// What a rank does and checks on a plane.
+type PlaneCheck = fn(&mut dyn DataPlane, &Device) -> Outcome<()>;
 
 /// Element counts: none, fewer than ranks, odd, and more than a piece for every rank.
 const COUNTS: [usize; 6] = [0, 1, 3, 7, 1001, 400_003];
@@ -27,82 +30,76 @@ fn operand<T: Number>(rank: usize, place: usize) -> T {
     T::of(value(rank, place))
 }
 
-fn all_reduce<T: Number>(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+fn all_reduce<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let buffer = filled::<T>(device, &inputs(rank, count));
-        communicator.data.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
+        plane.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
         assert_sums(device, world_size, &values::<T>(device, &buffer, 0, count)?, &operand);
     }
     Ok(())
 }
 
-fn all_reduce_adds_in_tree_order(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    all_reduce::<f32>(communicator, device)?;
-    all_reduce::<bf16>(communicator, device)?;
-    all_reduce::<f16>(communicator, device)
+fn all_reduce_adds_in_tree_order(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    all_reduce::<f32>(plane, device)?;
+    all_reduce::<bf16>(plane, device)?;
+    all_reduce::<f16>(plane, device)
 }
 
-fn reduce_scatter<T: Number>(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+fn reduce_scatter<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let input = filled::<T>(device, &inputs(rank, count * world_size));
         let of = |from: usize, place: usize| operand::<T>(from, rank * count + place);
         let output = buffer(device, bytes);
         let whole = input.region(0, input.bytes());
-        communicator.data.reduce_scatter(whole, output.region(0, bytes), T::DTYPE, STREAM)?;
+        plane.reduce_scatter(whole, output.region(0, bytes), T::DTYPE, STREAM)?;
         assert_sums(device, world_size, &values::<T>(device, &output, 0, count)?, &of);
         let own = input.region(rank * bytes, bytes);
-        communicator.data.reduce_scatter(whole, own, T::DTYPE, STREAM)?;
+        plane.reduce_scatter(whole, own, T::DTYPE, STREAM)?;
         assert_sums(device, world_size, &values::<T>(device, &input, rank * bytes, count)?, &of);
     }
     Ok(())
 }
 
-fn reduce_scatter_leaves_each_rank_its_shard(
-    communicator: &mut Communicator,
-    device: &Device,
-) -> Outcome<()> {
-    reduce_scatter::<f32>(communicator, device)?;
-    reduce_scatter::<bf16>(communicator, device)?;
-    reduce_scatter::<f16>(communicator, device)
+fn reduce_scatter_leaves_each_rank_its_shard(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    reduce_scatter::<f32>(plane, device)?;
+    reduce_scatter::<bf16>(plane, device)?;
+    reduce_scatter::<f16>(plane, device)
 }
 
-fn all_gather<T: Number>(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+fn all_gather<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let expected: Vec<T> = (0..world_size).flat_map(|rank| inputs::<T>(rank, count)).collect();
         let input = filled::<T>(device, &inputs(rank, count));
         let output = buffer(device, bytes * world_size);
         let whole = output.region(0, output.bytes());
-        communicator.data.all_gather(input.region(0, bytes), whole, STREAM)?;
+        plane.all_gather(input.region(0, bytes), whole, STREAM)?;
         assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} elements");
         device.zero(whole)?;
         let own = output.region(rank * bytes, bytes);
         device.copy_from_host(&inputs::<T>(rank, count), own)?;
         device.synchronize()?;
-        communicator.data.all_gather(own, whole, STREAM)?;
+        plane.all_gather(own, whole, STREAM)?;
         assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} in place");
     }
     Ok(())
 }
 
-fn all_gather_brings_every_part_to_every_rank(
-    communicator: &mut Communicator,
-    device: &Device,
-) -> Outcome<()> {
-    all_gather::<f32>(communicator, device)?;
-    all_gather::<f16>(communicator, device)
+fn all_gather_brings_every_part_to_every_rank(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    all_gather::<f32>(plane, device)?;
+    all_gather::<f16>(plane, device)
 }
 
-fn broadcast_from_every_root(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let rank = communicator.rank();
-    for root in 0..communicator.world_size() {
+fn broadcast_from_every_root(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let rank = plane.rank();
+    for root in 0..plane.world_size() {
         for count in COUNTS {
             let buffer = filled::<bf16>(device, &inputs(rank, count));
-            communicator.data.broadcast(root, buffer.region(0, buffer.bytes()), STREAM)?;
+            plane.broadcast(root, buffer.region(0, buffer.bytes()), STREAM)?;
             assert_eq!(
                 values::<bf16>(device, &buffer, 0, count)?,
                 inputs::<bf16>(root, count),
@@ -113,29 +110,26 @@ fn broadcast_from_every_root(communicator: &mut Communicator, device: &Device) -
     Ok(())
 }
 
-fn sends_and_receives_pass_values_along(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+fn sends_and_receives_pass_values_along(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let buffer = filled::<f32>(device, &inputs(rank, count));
         let region = buffer.region(0, buffer.bytes());
         if rank > 0 {
-            communicator.data.receive(rank - 1, region, STREAM)?;
+            plane.receive(rank - 1, region, STREAM)?;
         }
         if rank + 1 < world_size {
-            communicator.data.send(rank + 1, region, STREAM)?;
+            plane.send(rank + 1, region, STREAM)?;
         }
         assert_eq!(values::<f32>(device, &buffer, 0, count)?, inputs::<f32>(0, count), "{count} elements");
     }
-    communicator.data.barrier(STREAM)?;
+    plane.barrier(STREAM)?;
     Ok(())
 }
 
 /// Everybody sends two messages to everybody before anybody receives: more than the queues hold.
-fn exchange_of_all_with_all_does_not_deadlock(
-    communicator: &mut Communicator,
-    device: &Device,
-) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+fn exchange_of_all_with_all_does_not_deadlock(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let bytes = count * 4;
         let of = |from: usize, to: usize| inputs::<f32>(100 * from + to, 2 * count);
@@ -148,7 +142,7 @@ fn exchange_of_all_with_all_does_not_deadlock(
                 .flat_map(|(peer, b)| [(peer, b.region(0, bytes)), (peer, b.region(bytes, bytes))])
                 .collect::<Vec<_>>()
         };
-        communicator.data.exchange(&regions("sent"), &regions("received"), STREAM)?;
+        plane.exchange(&regions("sent"), &regions("received"), STREAM)?;
         for from in (0..world_size).filter(|from| *from != rank) {
             assert_eq!(values::<f32>(device, &incoming[from], 0, 2 * count)?, of(from, rank), "from {from}");
         }
@@ -156,11 +150,8 @@ fn exchange_of_all_with_all_does_not_deadlock(
     Ok(())
 }
 
-fn exchange_matches_plain_sends_and_receives(
-    communicator: &mut Communicator,
-    device: &Device,
-) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+fn exchange_matches_plain_sends_and_receives(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
     let (own, other) = (filled(device, &[rank as f32]), buffer(device, 4));
     let (own_region, other_region) = (own.region(0, 4), other.region(0, 4));
     let partner = rank ^ 1;
@@ -168,31 +159,111 @@ fn exchange_matches_plain_sends_and_receives(
         return Ok(());
     }
     if rank < partner {
-        communicator.data.exchange(&[(partner, own_region)], &[(partner, other_region)], STREAM)?;
+        plane.exchange(&[(partner, own_region)], &[(partner, other_region)], STREAM)?;
     } else {
-        communicator.data.receive(partner, other_region, STREAM)?;
-        communicator.data.send(partner, own_region, STREAM)?;
+        plane.receive(partner, other_region, STREAM)?;
+        plane.send(partner, own_region, STREAM)?;
     }
     assert_eq!(values::<f32>(device, &other, 0, 1)?, [partner as f32]);
     Ok(())
 }
 
-/// Rows and columns of a grid: other members, other numbers, sums of their own.
-fn groups_sum_among_themselves(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
-    let parity = |remainder| (0..world_size).rev().filter(|r| r % 2 == remainder).collect::<Vec<_>>();
-    let groups: Vec<_> = [0, 1].map(parity).into_iter().filter(|group| !group.is_empty()).collect();
-    let mut plane = communicator.data.split(&groups)?;
-    let members = groups.iter().find(|group| group.contains(&rank));
-    let members = members.ok_or_else(|| Failed::Other(format!("rank {rank} is in no group")))?;
-    assert_eq!(members[plane.rank()], rank);
-    assert_eq!(plane.world_size(), members.len());
+/// Groups of a plane have other members, other numbers, and sums of their own.
+fn groups_sum_among_themselves(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, groups) = (plane.rank(), by_parity(plane.world_size()));
+    let mut group = plane.split(&groups)?;
+    let members = members_of(&groups, rank);
+    assert_eq!((members[group.rank()], group.world_size()), (rank, members.len()));
     let buffer = filled(device, &[1.0 + rank as f32]);
-    plane.all_reduce(buffer.region(0, 4), device::DType::F32, STREAM)?;
+    group.all_reduce(buffer.region(0, 4), DType::F32, STREAM)?;
     let sum: f32 = members.iter().map(|r| 1.0 + *r as f32).sum();
     assert_eq!(values::<f32>(device, &buffer, 0, 1)?, [sum]);
-    communicator.data.all_reduce(buffer.region(0, 4), device::DType::F32, STREAM)?;
-    communicator.data.synchronize(STREAM)?;
+    plane.all_reduce(buffer.region(0, 4), DType::F32, STREAM)?;
+    plane.synchronize(STREAM)?;
+    Ok(())
+}
+
+/// Even ranks, and odd ones, the last one first.
+fn by_parity(world_size: usize) -> Vec<Vec<usize>> {
+    let parity = |remainder| (0..world_size).rev().filter(|r| r % 2 == remainder).collect::<Vec<_>>();
+    [0, 1].map(parity).into_iter().filter(|group| !group.is_empty()).collect()
+}
+
+/// The group that a rank is in; itself alone where there is none.
+fn members_of(groups: &[Vec<usize>], rank: usize) -> Vec<usize> {
+    groups.iter().find(|group| group.contains(&rank)).cloned().unwrap_or_else(|| vec![rank])
+}
+
+/// What holds on every plane.
+const PLANE_CHECKS: [(&str, PlaneCheck); 8] = [
+    ("all_reduce_adds_in_tree_order", all_reduce_adds_in_tree_order),
+    ("reduce_scatter_leaves_each_rank_its_shard", reduce_scatter_leaves_each_rank_its_shard),
+    ("all_gather_brings_every_part_to_every_rank", all_gather_brings_every_part_to_every_rank),
+    ("broadcast_from_every_root", broadcast_from_every_root),
+    ("sends_and_receives_pass_values_along", sends_and_receives_pass_values_along),
+    ("exchange_of_all_with_all_does_not_deadlock", exchange_of_all_with_all_does_not_deadlock),
+    ("exchange_matches_plain_sends_and_receives", exchange_matches_plain_sends_and_receives),
+    ("groups_sum_among_themselves", groups_sum_among_themselves),
+];
+
+fn on_a_plane(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    PLANE_CHECKS.iter().try_for_each(|(name, check)| {
+        check(plane, device).map_err(|error| Failed::Other(format!("{name}: {error}")))
+    })
+}
+
+/// All of it, on groups of a divided world: every rank in one, or some ranks in none.
+fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    let ends = if world_size > 1 { vec![world_size - 1, 0] } else { vec![] };
+    for groups in [by_parity(world_size), vec![ends]] {
+        let mut plane = communicator.divide(&groups)?;
+        let members = members_of(&groups, rank);
+        assert_eq!((members[plane.rank()], plane.world_size()), (rank, members.len()));
+        plane.warm_up(&Use::everything(members.len()))?;
+        on_a_plane(&mut *plane, device)?;
+    }
+    Ok(())
+}
+
+/// The rows of a grid pass values along while its columns gather theirs, and ranks differ in what they call first.
+fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    let rows: Vec<_> = (0..world_size).step_by(2).map(|r| (r..world_size.min(r + 2)).collect()).collect();
+    let columns = by_parity(world_size);
+    let mut row = communicator.divide(&rows)?;
+    let mut column = communicator.divide(&columns)?;
+    row.warm_up(&[Use::Peer(0), Use::Peer(row.world_size() - 1)])?;
+    column.warm_up(&[Use::AllGather])?;
+    let mut expected = communicator.traffic();
+    for count in COUNTS {
+        let bytes = 4 * count;
+        let (passed, own) =
+            (filled::<f32>(device, &inputs(rank, count)), filled::<f32>(device, &inputs(rank, count)));
+        let all = buffer(device, bytes * column.world_size());
+        for _ in 0..3 {
+            let mut pass = || match (row.rank(), row.world_size()) {
+                (0, 2) => row.send(1, passed.region(0, bytes), StreamKind::Transfer),
+                (1, _) => row.receive(0, passed.region(0, bytes), StreamKind::Transfer),
+                _ => Ok(()),
+            };
+            let mut gather = || column.all_gather(own.region(0, bytes), all.region(0, all.bytes()), STREAM);
+            if rank % 2 == 0 {
+                pass()?;
+                gather()?;
+            } else {
+                gather()?;
+                pass()?;
+            }
+        }
+        assert_eq!(values::<f32>(device, &passed, 0, count)?, inputs::<f32>(rank - row.rank(), count));
+        let members = members_of(&columns, rank);
+        let gathered: Vec<f32> = members.iter().flat_map(|from| inputs::<f32>(*from, count)).collect();
+        assert_eq!(values::<f32>(device, &all, 0, gathered.len())?, gathered);
+    }
+    expected += row.traffic();
+    expected += column.traffic();
+    assert_eq!(communicator.traffic(), expected);
     Ok(())
 }
 
@@ -247,15 +318,10 @@ fn a_barrier_waits_for_everybody() {
 }
 
 /// What holds on every transport.
-const CHECKS: [(&str, Check); 9] = [
-    ("all_reduce_adds_in_tree_order", all_reduce_adds_in_tree_order),
-    ("reduce_scatter_leaves_each_rank_its_shard", reduce_scatter_leaves_each_rank_its_shard),
-    ("all_gather_brings_every_part_to_every_rank", all_gather_brings_every_part_to_every_rank),
-    ("broadcast_from_every_root", broadcast_from_every_root),
-    ("sends_and_receives_pass_values_along", sends_and_receives_pass_values_along),
-    ("exchange_of_all_with_all_does_not_deadlock", exchange_of_all_with_all_does_not_deadlock),
-    ("exchange_matches_plain_sends_and_receives", exchange_matches_plain_sends_and_receives),
-    ("groups_sum_among_themselves", groups_sum_among_themselves),
+const CHECKS: [(&str, Check); 4] = [
+    ("on the plane of all ranks", |communicator, device| on_a_plane(&mut *communicator.data, device)),
+    ("on_groups", on_groups),
+    ("planes_work_side_by_side", planes_work_side_by_side),
     ("control_messages_arrive_whole", control_messages_arrive_whole),
 ];
 
@@ -289,14 +355,16 @@ fn first_calls_over_nccl_may_differ_in_form() {
     let outcome = run(gpus.largest_world, Options::default(), |communicator| {
         let device = common::nccl::gpu(communicator.rank(), communicator.rank(), "")?;
         let mut communicator = communicator.over_nccl(&device, PATIENCE)?;
-        exchange_matches_plain_sends_and_receives(&mut communicator, &device)?;
-        sends_and_receives_pass_values_along(&mut communicator, &device)
+        exchange_matches_plain_sends_and_receives(&mut *communicator.data, &device)?;
+        sends_and_receives_pass_values_along(&mut *communicator.data, &device)
     });
     outcome.unwrap();
 }
 
 #[cfg(feature = "mpi")]
 mod mpi {
+    use collective::Use;
+
     use super::{CHECKS, PATIENCE, common, gpus};
 
     #[test]
@@ -316,8 +384,7 @@ mod mpi {
         let (world, communicator) = collective::mpi::start(PATIENCE).unwrap();
         let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
         let mut communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
-        let peers: Vec<usize> = (0..world.size()).collect();
-        communicator.data.warm_up(&peers).unwrap();
+        communicator.data.warm_up(&Use::everything(world.size())).unwrap();
         for (name, check) in CHECKS {
             check(&mut communicator, &device).unwrap_or_else(|error| panic!("{name}: {error}"));
         }

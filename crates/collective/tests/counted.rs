@@ -3,15 +3,27 @@
 mod common;
 
 use collective::threads::{Options, run};
-use collective::{Communicator, Operation, Traffic};
+use collective::{Communicator, DataPlane, Operation, Traffic};
 use common::nccl::{PATIENCE, gpus, run_on_gpus};
 use common::{Outcome, STREAM, buffer, cpu, filled, meta};
 use device::{DType, Device};
 
-/// Every operation of the data plane, with sizes that do not divide.
+/// Every operation on the plane of all ranks, and on that of a group.
 fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
-    let data = &mut communicator.data;
+    let own = work_on(&mut *communicator.data, device)?;
+    assert_eq!(communicator.traffic(), own);
+    let world_size = communicator.world_size();
+    let mut group = communicator.divide(&[(0..world_size).rev().skip(1).collect()])?;
+    let mut both = communicator.data.traffic();
+    both += work_on(&mut *group, device)?;
+    drop(group);
+    assert_eq!(communicator.traffic(), both);
+    Ok(both)
+}
+
+/// Every operation of a data plane, with sizes that do not divide.
+fn work_on(data: &mut dyn DataPlane, device: &Device) -> Outcome<Traffic> {
+    let (rank, world_size) = (data.rank(), data.world_size());
     let (small, large) = (buffer(device, 4 * 7), buffer(device, 4 * 7 * world_size));
     let (part, whole) = (small.region(0, small.bytes()), large.region(0, large.bytes()));
     let odd = buffer(device, 600_002);
@@ -70,7 +82,7 @@ fn nccl_and_counted_agree() {
 
 #[test]
 fn traffic_is_by_operation() {
-    let traffic = work(&mut Communicator::counted(1, 4), &meta(1)).unwrap();
+    let traffic = work_on(&mut *Communicator::counted(1, 4).data, &meta(1)).unwrap();
     let reduced = traffic.get(Operation::AllReduce);
     assert_eq!(reduced.calls, 2);
     // 300,001 elements in shards of 75,001, the last one shorter by 3; and 7 in shards of 2, 2, 2, 1.

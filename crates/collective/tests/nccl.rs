@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use collective::threads::{Options, run};
-use collective::{CollectiveError, Communicator, Operation, nccl};
+use collective::{CollectiveError, Communicator, Operation, Use, nccl};
 use common::nccl::{PATIENCE, gpu, gpus, run_on_gpus};
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
@@ -44,7 +44,7 @@ fn a_world_of_one_stays_what_it_was() {
     let mut solo = Communicator::solo().over_nccl(&device, PATIENCE).unwrap();
     let buffer = filled(&device, &[1.5f32]);
     solo.data.all_reduce(buffer.region(0, 4), DType::F32, STREAM).unwrap();
-    solo.data.warm_up(&[0]).unwrap();
+    solo.data.warm_up(&Use::everything(1)).unwrap();
     assert_eq!(values::<f32>(&device, &buffer, 0, 1).unwrap(), [1.5]);
 }
 
@@ -63,7 +63,7 @@ fn a_host_is_no_gpu() {
 fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
     let before = device.statistics().allocated();
     let mut communicator = communicator.over_nccl(device, PATIENCE)?;
-    communicator.data.warm_up(&[])?;
+    communicator.data.warm_up(&[Use::AllGather])?;
     let taken = device.statistics().allocated() - before;
     drop(communicator);
     assert_eq!(device.statistics().allocated(), before);

@@ -127,7 +127,7 @@ pub(crate) fn statistics(worker: &mut Worker) -> Result<RankStatistics> {
 
 /// The rank's counters now, with what was found of its time and its device's driver.
 pub(crate) fn counters(worker: &Worker, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
-    let traffic = worker.communicator.data.traffic();
+    let traffic = worker.communicator.traffic();
     worker.device().with_allocator(|allocator| {
         let sources = Sources {
             statistics: allocator.statistics(),

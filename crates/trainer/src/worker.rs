@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collective::Communicator;
+use collective::{Communicator, Use};
 use data::{HostArray, HostData, MicroBatch};
 use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
 use half::bf16;
@@ -276,8 +276,7 @@ fn connect(communicator: Communicator, device: &Device, config: &RunConfig) -> R
     }
     let timeout = Duration::from_secs(config.parallel.timeout_seconds);
     let mut communicator = communicator.over_nccl(device, timeout)?;
-    let peers: Vec<_> = (0..communicator.world_size()).collect();
-    communicator.data.warm_up(&peers)?;
+    communicator.data.warm_up(&Use::everything(communicator.world_size()))?;
     device.note_communicators()?;
     Ok(communicator)
 }

@@ -16,7 +16,7 @@ use crate::host::{
 };
 use crate::link::Link;
 use crate::piece::{PIECE_BYTES, Pool};
-use crate::traffic::Traffic;
+use crate::traffic::{Meter, Traffic};
 
 /// [`DataPlane`] over a link of its own. Streams need no care: every call is done when it returns.
 #[derive(Debug)]
@@ -26,20 +26,20 @@ pub(crate) struct HostData<L> {
     /// Messages sent to and received from each peer.
     sent: Vec<u64>,
     received: Vec<u64>,
-    traffic: Traffic,
+    meter: Meter,
     observer: Observer,
     pool: Pool,
 }
 
 impl<L: Link> HostData<L> {
-    pub(crate) fn new(link: L) -> Self {
+    pub(crate) fn new(link: L, meter: Meter) -> Self {
         let world_size = link.world_size();
         HostData {
             link,
             collectives: 0,
             sent: vec![0; world_size],
             received: vec![0; world_size],
-            traffic: Traffic::default(),
+            meter,
             observer: Observer::default(),
             pool: Pool::default(),
         }
@@ -58,7 +58,7 @@ impl<L: Link> HostData<L> {
     }
 
     fn record(&mut self, operation: Operation, moved: Moved) {
-        self.traffic.record(operation, moved.sent, moved.received);
+        self.meter.record(operation, moved.sent, moved.received);
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<L> {
@@ -255,9 +255,10 @@ impl<L: Link> DataPlane for HostData<L> {
         check_groups(at, self.world_size(), groups)?;
         let call = begin(&mut self.link, &signature)?;
         self.same_groups(at, signature, groups)?;
-        let (group, _) = my_group(groups, self.rank());
+        let group = my_group(groups, self.rank());
         self.record(Operation::Split, Moved::default());
-        let mut plane = HostData::new(self.link.split(call.sequence, group, &groups[group]));
+        let link = self.link.split(call.sequence, group.number, &group.members);
+        let mut plane = HostData::new(link, self.meter.part());
         plane.observe(self.observer.clone());
         Ok(Box::new(plane))
     }
@@ -267,6 +268,10 @@ impl<L: Link> DataPlane for HostData<L> {
     }
 
     fn traffic(&self) -> Traffic {
-        self.traffic
+        self.meter.own()
+    }
+
+    fn rank_traffic(&self) -> Traffic {
+        self.meter.rank()
     }
 }

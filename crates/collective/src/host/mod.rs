@@ -9,8 +9,8 @@ mod transfer;
 pub(crate) use control::HostControl;
 pub(crate) use data::HostData;
 pub(crate) use operand::{
-    Operand, check_gather, check_groups, check_on_host, check_point_to_point, check_regions, check_root,
-    check_sum, my_group,
+    Group, Operand, check_gather, check_groups, check_on_host, check_point_to_point, check_regions,
+    check_root, check_sum, my_group,
 };
 pub(crate) use region::copy;
 pub(crate) use transfer::{Moved, Transfers};

@@ -117,7 +117,7 @@ fn overlap(a: &Region<'_>, b: &Region<'_>) -> bool {
     std::ptr::eq(a.buffer, b.buffer) && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
 }
 
-/// The groups hold every rank of `world_size` once.
+/// The groups hold ranks of `world_size`, none of them twice.
 pub(crate) fn check_groups(at: Operand, world_size: usize, groups: &[Vec<usize>]) -> Result<()> {
     let mut seen = vec![false; world_size];
     for rank in groups.iter().flatten() {
@@ -127,15 +127,26 @@ pub(crate) fn check_groups(at: Operand, world_size: usize, groups: &[Vec<usize>]
             None => return at.refuse(format!("there is no rank {rank} among {world_size}")),
         }
     }
-    match seen.iter().position(|seen| !seen) {
-        Some(rank) => at.refuse(format!("rank {rank} is in no group")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
-/// The number of the group that holds `rank`, and the place in it.
-pub(crate) fn my_group(groups: &[Vec<usize>], rank: usize) -> (usize, usize) {
-    let place =
-        |(number, group): (usize, &Vec<usize>)| Some((number, group.iter().position(|r| *r == rank)?));
-    groups.iter().enumerate().find_map(place).unwrap_or_default()
+/// The group that a rank is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// The same on all its ranks, and on no others.
+    pub(crate) number: usize,
+    /// The rank's number in it.
+    pub(crate) place: usize,
+    /// Their numbers among those that are divided, by number in the group.
+    pub(crate) members: Vec<usize>,
+}
+
+/// The group that holds `rank`: one of itself alone where none does.
+pub(crate) fn my_group(groups: &[Vec<usize>], rank: usize) -> Group {
+    let place = |(number, members): (usize, &Vec<usize>)| {
+        let place = members.iter().position(|member| *member == rank)?;
+        Some(Group { number, place, members: members.clone() })
+    };
+    let alone = || Group { number: groups.len() + rank, place: 0, members: vec![rank] };
+    groups.iter().enumerate().find_map(place).unwrap_or_else(alone)
 }

@@ -24,6 +24,7 @@ use ::mpi::topology::Communicator as _;
 use crate::communicator::Communicator;
 use crate::error::{CollectiveError, Failure};
 use crate::host::{HostControl, HostData};
+use crate::traffic::Meter;
 use link::MpiLink;
 pub use processes::{Process, Processes};
 use raw::{Channel, Fault};
@@ -95,8 +96,8 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     };
     let shared = Rc::new(Shared::new(rank, size, library, timeout, crowded));
     let link = |context| MpiLink::new(Rc::clone(&shared), (0..size).collect(), context);
-    let mut communicator =
-        Communicator::new(HostControl::new(link(link::CONTROL)), HostData::new(link(link::DATA)));
+    let data = HostData::new(link(link::DATA), Meter::default());
+    let mut communicator = Communicator::new(HostControl::new(link(link::CONTROL)), data);
     let said = communicator.control.all_gather(&Process::own().encode())?;
     let known = |(rank, text): (usize, &Vec<u8>)| Process::decode(text).ok_or(StartError::Unknown { rank });
     let all = said.iter().enumerate().map(known).collect::<Result<_, _>>()?;

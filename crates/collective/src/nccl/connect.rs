@@ -14,6 +14,7 @@ use crate::nccl::plane::NcclPlane;
 use crate::nccl::raw::{self, Comm, Fault, ID_BYTES, Id};
 use crate::nccl::shared::Shared;
 use crate::nccl::{NAME, version_text};
+use crate::traffic::Meter;
 
 /// Bytes of a rank's buffer for barriers, first meetings and warming up: enough that NCCL moves it as it does large
 /// operands.
@@ -58,7 +59,9 @@ pub(crate) fn connect(
     let place = made?;
     let guard = Rc::clone(&shared);
     device.set_guard(Some(Rc::new(move |waited| guard.guard(waited))));
-    Ok(Box::new(NcclPlane::new(shared, device.clone(), place, rank, (0..world_size).collect(), scratch)))
+    let members = (0..world_size).collect();
+    let device = device.clone();
+    Ok(Box::new(NcclPlane::new(shared, device, Some(place), rank, members, scratch, Meter::default())))
 }
 
 /// What a rank says of its library.

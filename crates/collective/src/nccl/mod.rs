@@ -12,7 +12,9 @@
 //!   that all have NCCL, in one version, and meet by a number that rank 0 makes.
 //! * Sums are in an order of the library's, which may differ with the size, the number of ranks and the version. Sums in
 //!   this crate's own order are for the caller to make, from [`DataPlane::exchange`](crate::DataPlane::exchange).
-//! * Calls are enqueued on the stream and return. Calls of one plane take their turns, whatever the streams.
+//! * Calls are enqueued on the stream and return. Calls of one plane take their turns, whatever the streams. Those of
+//!   several planes run at once: every group of two or more has a communicator with connections of its own. NCCL makes
+//!   those on the host, together with the other ranks, so they are made before the run, by the warm-up.
 //! * Ranks that make different calls, or calls of different sizes, are not told apart: their sums are wrong, or they wait
 //!   for each other until the timeout. The host transports, which run the same program, name them.
 //! * Traffic counts the operands' bytes as the host transports do, not what NCCL moves.

@@ -6,20 +6,21 @@ use device::{Backend, Buffer, DType, Device, Region, StreamKind};
 
 use crate::call::{Call, Operation, Plane};
 use crate::control::Observer;
-use crate::data::DataPlane;
+use crate::data::{DataPlane, Use};
 use crate::error::{CollectiveError, Result};
 use crate::host::{
-    Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum, my_group,
+    Group, Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum,
+    my_group,
 };
 use crate::nccl::NAME;
 use crate::nccl::raw::{self, Work};
 use crate::nccl::shared::Shared;
 use crate::tally::Tally;
-use crate::traffic::Traffic;
+use crate::traffic::{Meter, Traffic};
 
 /// Bytes of what ranks send each other when they first meet.
 const MEETING_BYTES: usize = 4;
-/// Where in the scratch buffer that arrives; what is sent, and barriers, lie before.
+/// Where in the first half of the scratch buffer that arrives; what is sent, and barriers, lie before.
 const MEETINGS: usize = 512;
 /// The size of a small operand, for NCCL's ways with those.
 const SMALL_BYTES: usize = 1 << 10;
@@ -28,8 +29,8 @@ const SMALL_BYTES: usize = 1 << 10;
 pub(super) struct NcclPlane {
     shared: Rc<Shared>,
     device: Device,
-    /// The communicator's place among the rank's.
-    place: usize,
+    /// The communicator's place among the rank's; a rank alone has none.
+    place: Option<usize>,
     rank: usize,
     /// Numbers in the world, by number in the group.
     members: Vec<usize>,
@@ -51,10 +52,11 @@ impl NcclPlane {
     pub(super) fn new(
         shared: Rc<Shared>,
         device: Device,
-        place: usize,
+        place: Option<usize>,
         rank: usize,
         members: Vec<usize>,
         scratch: Rc<Buffer>,
+        meter: Meter,
     ) -> Self {
         let world_size = members.len();
         let others = members.iter().copied().filter(|member| *member != members[rank]).collect();
@@ -70,7 +72,7 @@ impl NcclPlane {
             received: vec![0; world_size],
             met: vec![false; world_size],
             scratch,
-            tally: Tally::new(rank, world_size),
+            tally: Tally::new(rank, world_size, meter),
             observer: Observer::default(),
         }
     }
@@ -89,7 +91,11 @@ impl NcclPlane {
 
     /// Makes these one call, and waits until all of it is enqueued.
     fn enqueue(&self, call: Call, works: &[Work<'_>], stream: StreamKind) -> Result<()> {
-        let comm = self.shared.comm(self.place, call)?;
+        let Some(place) = self.place else {
+            self.shared.alive(call)?;
+            return works.iter().try_for_each(|work| self.alone(call, work, stream));
+        };
+        let comm = self.shared.comm(place, call)?;
         let begin = |work: &Work<'_>| comm.enqueue(work, &self.device, stream);
         let begun = match works {
             [] => return Ok(()),
@@ -98,6 +104,20 @@ impl NcclPlane {
         };
         begun.map_err(|fault| self.shared.broken(fault, call))?;
         self.shared.settle(comm, call)
+    }
+
+    /// What a call comes to in a group of one: its operand is where it belongs, or is copied there.
+    fn alone(&self, call: Call, work: &Work<'_>, stream: StreamKind) -> Result<()> {
+        match work {
+            Work::ReduceScatter { input, output, .. } | Work::AllGather { input, output }
+                if input.buffer.address() + input.offset as u64
+                    != output.buffer.address() + output.offset as u64 =>
+            {
+                let copied = self.device.copy_on(*input, *output, stream);
+                copied.map_err(CollectiveError::device(self.shared.rank, call))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A call of all ranks, which has nothing to do where nothing is moved.
@@ -112,7 +132,7 @@ impl NcclPlane {
         strangers.sort_unstable();
         strangers.dedup();
         let scratch = Rc::clone(&self.scratch);
-        let slots = (scratch.bytes() - MEETINGS) / MEETING_BYTES;
+        let slots = (scratch.bytes() / 2 - MEETINGS) / MEETING_BYTES;
         let works: Vec<Work<'_>> = strangers
             .iter()
             .flat_map(|peer| {
@@ -171,11 +191,13 @@ impl NcclPlane {
         let refused = |source| CollectiveError::device(at.rank, at.call)(source);
         let (mine, bytes) = (digest(groups), size_of::<[u32; 2]>());
         let scratch = Rc::clone(&self.scratch);
-        if bytes * self.members.len() > scratch.bytes() {
+        // Calls of other streams that are under way have the other half.
+        let half = scratch.bytes() / 2;
+        if bytes * self.members.len() > half {
             return Ok(());
         }
-        let (output, input) =
-            (scratch.region(0, bytes * self.members.len()), scratch.region(bytes * self.rank, bytes));
+        let output = scratch.region(half, bytes * self.members.len());
+        let input = output.part(bytes * self.rank, bytes);
         device.copy_from_host(&mine, input).map_err(refused)?;
         self.enqueue(at.call, &[Work::AllGather { input, output }], StreamKind::Compute)?;
         let mut all = vec![0u32; 2 * self.members.len()];
@@ -184,6 +206,20 @@ impl NcclPlane {
         other.map_or(Ok(()), |other| {
             at.refuse(format!("groups {groups:?}, but rank {} has others", self.members[other]))
         })
+    }
+
+    /// The place of the communicator of a group; a group of one has none.
+    fn split_off(&self, call: Call, place: usize, group: &Group) -> Result<Option<usize>> {
+        let comm = self.shared.comm(place, call)?;
+        let several = group.members.len() > 1;
+        let part = comm.begin_split(several.then_some((group.number, group.place)));
+        let part = part.map_err(|fault| self.shared.broken(fault, call))?;
+        self.shared.patiently(|| self.shared.settle(comm, call))?;
+        if !several {
+            return Ok(None);
+        }
+        let place = self.shared.keep(part);
+        self.shared.settle(part, call).map(|()| Some(place))
     }
 
     /// The answer of a wait for the device: where it was given up, why.
@@ -199,22 +235,23 @@ impl NcclPlane {
         self.host_wait(call, waited)
     }
 
-    /// Every collective once, on a small operand and on one of the whole scratch buffer.
-    fn rehearse(&self, at: Operand, stream: StreamKind) -> Result<()> {
+    /// These collectives once, on a small operand and on one of the whole scratch buffer.
+    fn rehearse(&self, at: Operand, uses: &[Use], stream: StreamKind) -> Result<()> {
         let scratch = Rc::clone(&self.scratch);
         let ranks = self.members.len();
         for bytes in [SMALL_BYTES, scratch.bytes()] {
             let part = bytes / ranks / 4 * 4;
             let (whole, own) = (scratch.region(0, part * ranks), scratch.region(part * self.rank, part));
-            let mut works = vec![
-                Work::AllGather { input: own, output: whole },
-                Work::Broadcast { root: 0, region: whole },
-            ];
-            for dtype in [DType::F32, DType::Bf16, DType::F16] {
-                works.push(Work::AllReduce { region: whole, dtype });
-                works.push(Work::ReduceScatter { input: whole, output: own, dtype });
+            for using in uses {
+                let work = match *using {
+                    Use::AllReduce(dtype) => Work::AllReduce { region: whole, dtype },
+                    Use::ReduceScatter(dtype) => Work::ReduceScatter { input: whole, output: own, dtype },
+                    Use::AllGather => Work::AllGather { input: own, output: whole },
+                    Use::Broadcast => Work::Broadcast { root: 0, region: whole },
+                    Use::Peer(_) => continue,
+                };
+                self.collective(at, part, work, stream)?;
             }
-            works.iter().try_for_each(|work| self.collective(at, part, *work, stream))?;
         }
         Ok(())
     }
@@ -310,32 +347,31 @@ impl DataPlane for NcclPlane {
         let at = self.next(Operation::Split);
         check_groups(at, self.members.len(), groups)?;
         self.same_groups(at, groups)?;
-        let (group, rank) = my_group(groups, self.rank);
-        let comm = self.shared.comm(self.place, at.call)?;
-        let part = comm.begin_split(group, rank).map_err(|fault| self.shared.broken(fault, at.call))?;
-        self.shared.patiently(|| self.shared.settle(comm, at.call))?;
-        let place = self.shared.keep(part);
-        self.shared.settle(part, at.call)?;
-        let members = groups[group].iter().map(|member| self.members[*member]).collect();
+        let group = my_group(groups, self.rank);
+        let place = match self.place {
+            Some(place) => self.split_off(at.call, place, &group)?,
+            None => None,
+        };
+        let members = group.members.iter().map(|member| self.members[*member]).collect();
         self.tally.nothing(Operation::Split);
         let (shared, scratch) = (Rc::clone(&self.shared), Rc::clone(&self.scratch));
-        let mut plane = NcclPlane::new(shared, self.device.clone(), place, rank, members, scratch);
+        let (device, meter) = (self.device.clone(), self.tally.meter().part());
+        let mut plane = NcclPlane::new(shared, device, place, group.place, members, scratch, meter);
         plane.observe(self.observer.clone());
         Ok(Box::new(plane))
     }
 
-    fn warm_up(&mut self, peers: &[usize]) -> Result<()> {
+    fn warm_up(&mut self, uses: &[Use]) -> Result<()> {
         let stream = StreamKind::Compute;
         let call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: self.collectives };
         let at = self.begin(call);
-        let shared = Rc::clone(&self.shared);
-        for peer in peers {
-            check_root(at, self.members.len(), *peer)?;
-        }
-        let others = peers.iter().copied().filter(|peer| *peer != self.rank).collect::<Vec<_>>();
+        let (shared, own) = (Rc::clone(&self.shared), self.rank);
+        let peer = |using: &Use| if let Use::Peer(peer) = using { Some(*peer) } else { None };
+        let peers: Vec<usize> = uses.iter().filter_map(peer).collect();
+        peers.iter().try_for_each(|peer| check_root(at, self.members.len(), *peer))?;
         shared.patiently(|| {
-            self.rehearse(at, stream)?;
-            self.meet(call, others.into_iter(), stream)?;
+            self.rehearse(at, uses, stream)?;
+            self.meet(call, peers.into_iter().filter(|peer| *peer != own), stream)?;
             self.wait(call, stream)
         })
     }
@@ -345,13 +381,19 @@ impl DataPlane for NcclPlane {
     }
 
     fn traffic(&self) -> Traffic {
-        self.tally.traffic()
+        self.tally.meter().own()
+    }
+
+    fn rank_traffic(&self) -> Traffic {
+        self.tally.meter().rank()
     }
 }
 
 impl Drop for NcclPlane {
     fn drop(&mut self) {
-        self.shared.leave(self.place, &self.device);
+        if let Some(place) = self.place {
+            self.shared.leave(place, &self.device);
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) type Id = [u8; ID_BYTES];
 
 /// The value of a configuration's integer that NCCL is to choose.
 const UNSET: c_int = c_int::MIN;
+/// The colour of a rank that is in no group.
+const NO_COLOR: c_int = -1;
 /// By which NCCL knows a configuration for one.
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
 /// The version that the bindings are of, as NCCL counts.
@@ -113,11 +115,14 @@ impl Comm {
         if comm.handle().is_null() { Err(internal("no communicator was made")) } else { Ok(comm) }
     }
 
-    /// Begins to split off a group, with all other ranks: those of one `color` are together, in the order of their
-    /// keys. The group's communicator is there when this one is ready again.
-    pub(super) fn begin_split(&self, color: usize, key: usize) -> Result<Self> {
+    /// Begins to split off groups, with all other ranks: those of one colour are together, in the order of their keys.
+    /// The group's communicator is there when this one is ready again; none for a rank without a colour.
+    pub(super) fn begin_split(&self, color_and_key: Option<(usize, usize)>) -> Result<Self> {
         let part = Comm::empty();
-        let (color, key) = (number(color)?, number(key)?);
+        let (color, key) = match color_and_key {
+            Some((color, key)) => (number(color)?, number(key)?),
+            None => (NO_COLOR, 0),
+        };
         // SAFETY: the handle is alive, the slot lives for ever, and null means this one's configuration.
         let begun = unsafe {
             sys::ncclCommSplit(self.handle(), color, key, part.slot.as_ptr(), std::ptr::null_mut())

@@ -19,6 +19,7 @@ use crossbeam::channel::{Receiver, Sender, never, select, unbounded};
 
 use crate::communicator::Communicator;
 use crate::host::{HostControl, HostData};
+use crate::traffic::Meter;
 use link::ThreadLink;
 use mesh::Mesh;
 use world::World;
@@ -136,7 +137,7 @@ impl Seat {
     fn communicator(&self) -> Communicator {
         let [control, data] = &self.meshes;
         let link = |mesh: &Arc<Mesh>| ThreadLink::new(Arc::clone(mesh), self.rank, self.timeout);
-        Communicator::new(HostControl::new(link(control)), HostData::new(link(data)))
+        Communicator::new(HostControl::new(link(control)), HostData::new(link(data), Meter::default()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use collective::threads::{Options, RunError, run};
-use collective::{Communicator, nccl};
+use collective::{Communicator, Use, nccl};
 use device::{Device, DeviceOptions};
 
 use super::{Failed, Outcome};
@@ -62,8 +62,7 @@ pub(crate) fn run_on_gpus<T: Send + 'static>(
     run(world_size, options, move |communicator| {
         let device = gpu(communicator.rank(), communicator.rank(), settings)?;
         let mut communicator = communicator.over_nccl(&device, timeout)?;
-        let peers: Vec<usize> = (0..world_size).collect();
-        communicator.data.warm_up(&peers)?;
+        communicator.data.warm_up(&Use::everything(world_size))?;
         body(&mut communicator, &device)
     })
 }
