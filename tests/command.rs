@@ -268,6 +268,28 @@ fn replay_tells_agreement_difference_and_nonsense_apart() {
 }
 
 #[test]
+fn collectives_are_measured_as_asked() {
+    let bench = |arguments: &[&str]| {
+        let always = ["bench", "collective", "--ranks", "2", "--milliseconds", "1"];
+        plimsoll(Path::new(".")).args(always).args(arguments).output().unwrap()
+    };
+    let output = bench(&["--sizes", "1KiB,64KiB", "--only", "all-reduce,exchange", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |line: &serde_json::Value| (line["operation"].to_string(), line["bytes"].as_u64().unwrap());
+    let expected = [("all-reduce", 1024), ("all-reduce", 65536), ("exchange", 1024), ("exchange", 65536)];
+    assert_eq!(
+        lines.iter().map(of).collect::<Vec<_>>(),
+        expected.map(|(name, bytes)| (format!("{name:?}"), bytes))
+    );
+    assert!(lines.iter().all(|line| line["seconds"].as_f64().unwrap() > 0.0));
+    for wrong in [["--sizes", "6"], ["--sizes", "1MB"], ["--only", "all"]] {
+        assert_eq!(bench(&wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
 fn help_names_what_there_is() {
     let output = plimsoll(Path::new(".")).arg("--help").output().unwrap();
     let help = text(&output.stdout);

@@ -5,12 +5,14 @@
 //! time; *bus bandwidth* multiplies it by what each rank has to move for each byte, so that it can be held against the
 //! hardware's whatever the number of ranks: 2(n−1)/n for all-reduce, (n−1)/n for reduce-scatter and all-gather, else 1.
 
+mod choice;
 mod gpu;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use choice::{Choice, OPERATIONS, size};
 use collective::{CollectiveError, Communicator, threads};
 use device::{Buffer, Category, DType, Device, DeviceError, DeviceOptions, Request, StreamKind};
 use gpu::GpuBench;
@@ -31,6 +33,15 @@ pub(crate) struct BenchCollectiveArgs {
     /// How long each size is measured, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 200)]
     milliseconds: u64,
+    /// Measure these sizes instead of the usual ones: bytes, or with KiB, MiB or GiB behind the number
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
+    sizes: Option<Vec<usize>>,
+    /// Measure these operations only
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = OPERATIONS)]
+    only: Option<Vec<String>>,
+    /// A line of JSON for each measurement instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// Where operands lie.
@@ -83,17 +94,23 @@ fn start(args: &BenchCollectiveArgs) -> std::result::Result<(), TrainError> {
     let mut startup = Startup::begin()?;
     let asked = asked(args, startup.is_in_job());
     let ranks = startup.agree(asked)?;
-    let (time, place) = (Duration::from_millis(args.milliseconds), args.device);
+    let choice = Choice {
+        time: Duration::from_millis(args.milliseconds),
+        sizes: args.sizes.clone(),
+        only: args.only.clone(),
+        json: args.json,
+    };
+    let place = args.device;
     #[cfg(feature = "mpi")]
     if startup.is_in_job() {
-        return over_mpi(startup, place, time);
+        return over_mpi(startup, place, &choice);
     }
     let ran = threads::run(ranks, threads::Options::default(), move |communicator| {
         if place == Place::Cuda {
             let ordinal = communicator.rank();
-            return GpuBench::new(communicator, ordinal, time)?.run("threads of one process");
+            return GpuBench::new(communicator, ordinal, choice.clone())?.run("threads of one process");
         }
-        let mut bench = Bench::new(communicator, time)?;
+        let mut bench = Bench::new(communicator, choice.clone())?;
         bench.head("threads of one process")?;
         bench.all()
     });
@@ -123,7 +140,7 @@ fn asked(args: &BenchCollectiveArgs, in_job: bool) -> std::result::Result<usize,
 }
 
 #[cfg(feature = "mpi")]
-fn over_mpi(startup: Startup, place: Place, time: Duration) -> std::result::Result<(), TrainError> {
+fn over_mpi(startup: Startup, place: Place, choice: &Choice) -> std::result::Result<(), TrainError> {
     startup.run_job(|world, communicator| {
         let transport = format!("processes, {}", world.library_version());
         let on_gpus = |communicator| {
@@ -137,21 +154,39 @@ fn over_mpi(startup: Startup, place: Place, time: Duration) -> std::result::Resu
                     "every rank owns a GPU: there are {local} ranks and {gpus} GPUs on this host"
                 ));
             }
-            let measured =
-                GpuBench::new(communicator, ordinal, time).and_then(|mut bench| bench.run(&transport));
+            let measured = GpuBench::new(communicator, ordinal, choice.clone())
+                .and_then(|mut bench| bench.run(&transport));
             measured.map_err(|error| error.to_string())
         };
         if place == Place::Cuda {
             return on_gpus(communicator);
         }
         let measured = || -> Result<()> {
-            let mut bench = Bench::new(communicator, time)?;
+            let mut bench = Bench::new(communicator, choice.clone())?;
             bench.head(&transport)?;
             bench.all()?;
-            bench.compare(world)
+            if choice.only.is_none() && !choice.json { bench.compare(world) } else { Ok(()) }
         };
         measured().map_err(|error| error.to_string())
     })
+}
+
+/// A measurement as a line of JSON.
+fn json_line(
+    ranks: usize,
+    operation: &str,
+    dtype: &str,
+    bytes: usize,
+    seconds: f64,
+    bandwidth: Option<(f64, f64)>,
+) -> String {
+    let bandwidth = bandwidth.map_or_else(String::new, |(algorithm, bus)| {
+        format!(",\"algorithm_gigabytes_per_second\":{algorithm},\"bus_gigabytes_per_second\":{bus}")
+    });
+    format!(
+        "{{\"ranks\":{ranks},\"operation\":{operation:?},\"dtype\":{dtype:?},\"bytes\":{bytes},\
+         \"seconds\":{seconds}{bandwidth}}}"
+    )
 }
 
 /// An operation, and how often each byte of its operand crosses a rank's link.
@@ -177,19 +212,21 @@ struct Bench {
     communicator: Communicator,
     first: Buffer,
     second: Buffer,
-    time: Duration,
+    choice: Choice,
 }
 
 impl Bench {
-    fn new(communicator: Communicator, time: Duration) -> Result<Self> {
+    fn new(communicator: Communicator, choice: Choice) -> Result<Self> {
         let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
-        let largest = SIZES[SIZES.len() - 1];
+        let sizes = choice.sizes(&SIZES);
+        // Every rank has a part of four bytes at least.
+        let largest = sizes.into_iter().fold(4 * communicator.world_size(), usize::max);
         let buffer = || device.allocate(largest, Request::new(Category::Communication, "bench").on(STREAM));
         let (first, second) = (buffer()?, buffer()?);
         for buffer in [&first, &second] {
             device.zero(buffer.region(0, largest))?;
         }
-        Ok(Bench { communicator, first, second, time })
+        Ok(Bench { communicator, first, second, choice })
     }
 
     fn ranks(&self) -> usize {
@@ -248,7 +285,7 @@ impl Bench {
             Ok::<_, BenchError>(began.elapsed().as_secs_f64() / rounds as f64)
         };
         let once = timed(self, WARM_UP as u64, &mut call)?;
-        let fitting = ((self.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
+        let fitting = ((self.choice.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
         // All ranks make as many calls as rank 0 finds to fit.
         let mut rounds = fitting.to_le_bytes().to_vec();
         self.communicator.control.broadcast(0, &mut rounds)?;
@@ -258,19 +295,36 @@ impl Bench {
 
     fn all(&mut self) -> Result<()> {
         for measure in MEASURES {
+            if !self.choice.wants(measure.name) {
+                continue;
+            }
             let control = measure.name.starts_with("control");
-            for bytes in SIZES.into_iter().filter(|bytes| !control || *bytes <= LARGEST_CONTROL) {
+            let sizes = self.choice.sizes(&SIZES);
+            for bytes in sizes.into_iter().filter(|bytes| !control || *bytes <= LARGEST_CONTROL) {
                 let seconds = self.seconds(|bench| (measure.call)(bench, bytes))?;
                 let algorithm = bytes as f64 / seconds / 1e9;
                 let bus = algorithm * (measure.bus)(self.ranks() as f64);
-                let (name, microseconds) = (measure.name, seconds * 1e6);
-                self.say(&format!(
-                    "{name:<20} {bytes:>10} {microseconds:>12.1} {algorithm:>10.3} {bus:>10.3}"
-                ))?;
+                self.line(measure.name, bytes, seconds, Some((algorithm, bus)))?;
             }
         }
+        if !self.choice.wants("barrier") {
+            return Ok(());
+        }
         let seconds = self.seconds(|bench| Ok(bench.communicator.data.barrier(STREAM)?))?;
-        self.say(&format!("{:<20} {:>10} {:>12.1}", "barrier", 0, seconds * 1e6))
+        self.line("barrier", 0, seconds, None)
+    }
+
+    /// A measurement, with algorithm and bus bandwidth in gigabytes a second.
+    fn line(&self, name: &str, bytes: usize, seconds: f64, bandwidth: Option<(f64, f64)>) -> Result<()> {
+        if self.choice.json {
+            return self.say(&json_line(self.ranks(), name, "f32", bytes, seconds, bandwidth));
+        }
+        let (microseconds, mut line) = (seconds * 1e6, format!("{name:<20} {bytes:>10}"));
+        line += &format!(" {microseconds:>12.1}");
+        if let Some((algorithm, bus)) = bandwidth {
+            line += &format!(" {algorithm:>10.3} {bus:>10.3}");
+        }
+        self.say(&line)
     }
 
     /// Rank 0 prints.
@@ -282,6 +336,9 @@ impl Bench {
     }
 
     fn head(&self, transport: &str) -> Result<()> {
+        if self.choice.json {
+            return Ok(());
+        }
         self.say(&format!("{}: {} ranks, {transport}", crate::bench_allocator::hardware(), self.ranks()))?;
         let [size, time, algorithm, bus] = ["bytes", "µs", "alg GB/s", "bus GB/s"];
         self.say(&format!("{:<20} {size:>10} {time:>12} {algorithm:>10} {bus:>10}", "operation"))

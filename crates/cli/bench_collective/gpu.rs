@@ -12,7 +12,8 @@ use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::tree_all_reduce;
 use tensor::Tensor;
 
-use super::{Result, STREAM};
+use super::choice::Choice;
+use super::{Result, STREAM, json_line};
 
 const SIZES: [usize; 11] = [
     1 << 10,
@@ -27,7 +28,6 @@ const SIZES: [usize; 11] = [
     256 << 20,
     1 << 30,
 ];
-const LARGEST: usize = SIZES[SIZES.len() - 1];
 const WARM_UP: u64 = 3;
 const ROUNDS: std::ops::RangeInclusive<u64> = 5..=2_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -71,16 +71,24 @@ struct Buffers {
 pub(super) struct GpuBench {
     communicator: Communicator,
     device: Device,
-    time: Duration,
+    choice: Choice,
+    /// Bytes of the GPU that NCCL took to meet the other ranks, and then for connections.
+    taken: [u64; 2],
 }
 
 impl GpuBench {
     /// The rank on GPU `ordinal`.
-    pub(super) fn new(communicator: Communicator, ordinal: usize, time: Duration) -> Result<Self> {
+    pub(super) fn new(communicator: Communicator, ordinal: usize, choice: Choice) -> Result<Self> {
         let device = Device::cuda(communicator.rank(), ordinal, &DeviceOptions::default())?;
         let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
-        communicator.data.warm_up(&Use::everything(communicator.world_size()))?;
-        Ok(GpuBench { communicator, device, time })
+        let taken = || -> Result<u64> {
+            device.note_communicators()?;
+            Ok(device.ledger()?.map_or(0, |ledger| ledger.communicators))
+        };
+        let met = taken()?;
+        communicator.data.warm_up(&uses(&choice, communicator.world_size()))?;
+        let connected = taken()?;
+        Ok(GpuBench { communicator, device, choice, taken: [met, connected - met] })
     }
 
     pub(super) fn run(&mut self, transport: &str) -> Result<()> {
@@ -96,25 +104,42 @@ impl GpuBench {
             ("exchange", ONCE, Self::exchange),
         ];
         for (name, bus, call) in moves {
-            for bytes in SIZES {
+            for bytes in self.sizes(name) {
                 let seconds = self.seconds(|bench| call(bench, &buffers, bytes))?;
                 self.line(name, "", bytes, seconds, bus, "")?;
             }
         }
+        if !self.choice.wants("barrier") {
+            return Ok(());
+        }
         let seconds = self.seconds(|bench| Ok(bench.communicator.data.barrier(STREAM)?))?;
+        if self.choice.json {
+            return self.say(&json_line(self.ranks(), "barrier", "", 0, seconds, None));
+        }
         self.say(&format!("{:<15} {:<5} {:>11} {:>11.1}", "barrier", "", 0, seconds * 1e6))
+    }
+
+    /// The sizes at which an operation is measured; none if it is not.
+    fn sizes(&self, operation: &str) -> Vec<usize> {
+        if self.choice.wants(operation) { self.choice.sizes(&SIZES) } else { Vec::new() }
     }
 
     fn sums(&mut self, buffers: &Buffers) -> Result<()> {
         let dtype = buffers.dtype.name();
-        for bytes in SIZES {
-            let library = self.seconds(|bench| bench.all_reduce(buffers, bytes))?;
-            self.line("all-reduce", dtype, bytes, library, BOTH_WAYS, "")?;
-            let tree = self.seconds(|bench| bench.tree(buffers, bytes))?;
-            let ratio = format!("{:.2} × all-reduce", tree / library);
-            self.line("tree", dtype, bytes, tree, BOTH_WAYS, &ratio)?;
+        for bytes in self.choice.sizes(&SIZES) {
+            let mut library = None;
+            if self.choice.wants("all-reduce") {
+                let seconds = self.seconds(|bench| bench.all_reduce(buffers, bytes))?;
+                self.line("all-reduce", dtype, bytes, seconds, BOTH_WAYS, "")?;
+                library = Some(seconds);
+            }
+            if self.choice.wants("tree") {
+                let tree = self.seconds(|bench| bench.tree(buffers, bytes))?;
+                let ratio = library.map(|library| format!("{:.2} × all-reduce", tree / library));
+                self.line("tree", dtype, bytes, tree, BOTH_WAYS, &ratio.unwrap_or_default())?;
+            }
         }
-        for bytes in SIZES {
+        for bytes in self.sizes("reduce-scatter") {
             let seconds = self.seconds(|bench| bench.reduce_scatter(buffers, bytes))?;
             self.line("reduce-scatter", dtype, bytes, seconds, ONE_WAY, "")?;
         }
@@ -124,7 +149,8 @@ impl GpuBench {
     /// Zeros, whose sums are zeros however often they are taken.
     fn buffers(&self, dtype: DType) -> Result<Buffers> {
         let request = Request::new(Category::Communication, "bench").on(STREAM);
-        let zeros = || Tensor::zeros(&self.device, [LARGEST / dtype.bytes()], dtype, request);
+        let largest = self.choice.sizes(&SIZES).into_iter().fold(0, usize::max);
+        let zeros = || Tensor::zeros(&self.device, [largest / dtype.bytes()], dtype, request);
         let buffers = Buffers { first: zeros()?, second: zeros()?, dtype };
         self.device.synchronize()?;
         Ok(buffers)
@@ -186,7 +212,7 @@ impl GpuBench {
         };
         let once = timed(self, WARM_UP)?;
         // All ranks know the same time, and so make as many calls.
-        let rounds = ((self.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
+        let rounds = ((self.choice.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
         timed(self, rounds)
     }
 
@@ -207,6 +233,10 @@ impl GpuBench {
     ) -> Result<()> {
         let algorithm = bytes as f64 / seconds / 1e9;
         let (microseconds, bus) = (seconds * 1e6, algorithm * bus(self.ranks() as f64));
+        if self.choice.json {
+            let bandwidth = Some((algorithm, bus));
+            return self.say(&json_line(self.ranks(), name, dtype, bytes, seconds, bandwidth));
+        }
         let line = format!(
             "{name:<15} {dtype:<5} {bytes:>11} {microseconds:>11.1} {algorithm:>9.2} {bus:>9.2}  {beside}"
         );
@@ -217,10 +247,22 @@ impl GpuBench {
         let description = self.device.description();
         let (ranks, model, libraries) = (self.ranks(), &description.model, &description.libraries);
         let library = nccl::version().unwrap_or_default();
+        let [met, connected] = self.taken;
+        if self.choice.json {
+            return self.say(&format!(
+                "{{\"ranks\":{ranks},\"device\":{model:?},\"transport\":{transport:?},\"nccl\":{library:?},\
+                 \"meeting_bytes\":{met},\"connection_bytes\":{connected}}}"
+            ));
+        }
         self.say(&format!("{ranks} × {model}, {transport}, NCCL {library}, {libraries}"))?;
         if NVLINK.iter().any(|known| model.starts_with(known)) {
             self.say(&format!("datasheet: NVLink {NVLINK_GIGABYTES} GB/s per GPU and direction"))?;
         }
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (met, connected) = (mebibytes(met), mebibytes(connected));
+        self.say(&format!(
+            "NCCL takes {met:.0} MiB of each GPU to meet, and {connected:.0} MiB for connections"
+        ))?;
         let [size, time, algorithm, bus] = ["bytes", "µs", "alg GB/s", "bus GB/s"];
         self.say(&format!("{:<15} {:<5} {size:>11} {time:>11} {algorithm:>9} {bus:>9}", "operation", "type"))
     }
@@ -232,4 +274,18 @@ impl GpuBench {
         }
         Ok(())
     }
+}
+
+/// What has to be connected for the operations that are measured.
+fn uses(choice: &Choice, ranks: usize) -> Vec<Use> {
+    let wants = |operation: &str| choice.wants(operation);
+    let wanted = |using: &Use| match using {
+        Use::AllReduce(_) => wants("all-reduce") || wants("barrier"),
+        Use::ReduceScatter(_) => wants("reduce-scatter"),
+        // Large sums go around the same ring.
+        Use::AllGather => wants("all-gather") || wants("tree") || wants("all-reduce"),
+        Use::Broadcast => wants("broadcast"),
+        Use::Peer(_) => wants("exchange") || wants("tree"),
+    };
+    Use::everything(ranks).into_iter().filter(wanted).collect()
 }

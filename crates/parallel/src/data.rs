@@ -6,6 +6,7 @@ mod reduction;
 mod shards;
 mod sharing;
 mod tree;
+mod uses;
 
 pub use buckets::{BucketLayout, Gradient, Place};
 pub use lanes::Lanes;
@@ -13,3 +14,4 @@ pub use reduction::{GradientReduction, MicroBatchSink, Reduction, ReductionOptio
 pub use shards::{Piece, Shards};
 pub use sharing::{gather_sums, gather_weights};
 pub use tree::{tree_all_reduce, tree_reduce_scatter};
+pub use uses::uses;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collective::{Communicator, Use};
+use collective::Communicator;
 use data::{HostArray, HostData, MicroBatch};
 use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
 use half::bf16;
 use nn::{Model, ParameterId, Parameters};
 use optim::{GradientNorm, Optimizer, Schedule, Slot};
 use parallel::RankGrid;
-use parallel::data::{GradientReduction, Lanes, Reduction, ReductionOptions, Shards};
+use parallel::data::{GradientReduction, Lanes, Reduction, ReductionOptions, Shards, uses};
 use telemetry::step_trace::Part;
 use tensor::Tensor;
 
@@ -196,10 +196,7 @@ impl Worker {
             data: parallel.data,
             rank: grid.data_rank(),
             bucket_bytes: bucket_bytes(config),
-            reduction: match parallel.reduction {
-                config::Reduction::Tree => Reduction::Tree,
-                config::Reduction::Library => Reduction::Library,
-            },
+            reduction: reduction(config),
             sharded: parallel.shard_optimizer,
         };
         let reduction = GradientReduction::new(&device, model.parameters(), options)?;
@@ -268,17 +265,27 @@ impl Worker {
     }
 }
 
-/// Connects GPUs for every pair of ranks and every collective, so that nothing is connected or loaded later, and notes what
-/// that takes of the device. Ranks on the host are connected already.
+/// Connects GPUs for everything that a step does between ranks, so that nothing is connected or loaded later, and notes
+/// what that takes of the device. Ranks on the host are connected already.
 fn connect(communicator: Communicator, device: &Device, config: &RunConfig) -> Result<Communicator> {
     if !device.is_cuda_like() {
         return Ok(communicator);
     }
-    let timeout = Duration::from_secs(config.parallel.timeout_seconds);
+    let parallel = &config.parallel;
+    let timeout = Duration::from_secs(parallel.timeout_seconds);
     let mut communicator = communicator.over_nccl(device, timeout)?;
-    communicator.data.warm_up(&Use::everything(communicator.world_size()))?;
+    let uses = uses(reduction(config), parallel.shard_optimizer, DType::F32, parallel.data);
+    communicator.data.warm_up(&uses)?;
     device.note_communicators()?;
     Ok(communicator)
+}
+
+/// Who adds gradients over ranks.
+fn reduction(config: &RunConfig) -> Reduction {
+    match config.parallel.reduction {
+        config::Reduction::Tree => Reduction::Tree,
+        config::Reduction::Library => Reduction::Library,
+    }
 }
 
 /// Bytes at which a bucket of gradients is closed.

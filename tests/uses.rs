@@ -1,0 +1,55 @@
+//! What a step does between ranks is what connections are made for before it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use collective::threads::{Options, run};
+use collective::{Operation, Traffic, Use};
+use common::runs::{MLP, config};
+use device::DType;
+use parallel::data::{Reduction, uses};
+use trainer::{Placement, Setup, TrainError, Worker};
+
+/// The operation that a use is of.
+fn named(using: &Use) -> Operation {
+    match using {
+        Use::AllReduce(_) => Operation::AllReduce,
+        Use::ReduceScatter(_) => Operation::ReduceScatter,
+        Use::AllGather => Operation::AllGather,
+        Use::Broadcast => Operation::Broadcast,
+        Use::Peer(_) => Operation::Exchange,
+    }
+}
+
+fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
+    let overrides = [
+        "parallel.data=2",
+        &format!("parallel.reduction={reduction:?}"),
+        &format!("parallel.shard_optimizer={sharded}"),
+    ];
+    let setup = Setup::new(config(MLP, &overrides), Placement::Cpu).unwrap();
+    let ranks = run(2, Options::default(), move |communicator| -> Result<Traffic, TrainError> {
+        let mut worker = Worker::new(&setup, communicator)?;
+        (0..2).try_for_each(|step| worker.step(step))?;
+        Ok(worker.communicator().traffic())
+    });
+    ranks.unwrap()[0]
+}
+
+#[test]
+fn what_a_step_uses_is_named_beforehand() {
+    for (name, reduction) in [("tree", Reduction::Tree), ("nccl", Reduction::Library)] {
+        for sharded in [false, true] {
+            let uses = uses(reduction, sharded, DType::F32, 2);
+            let traffic = traffic_of_steps(name, sharded);
+            let made: Vec<Operation> =
+                Operation::ALL.into_iter().filter(|operation| traffic.get(*operation).calls > 0).collect();
+            assert!(!made.is_empty());
+            for operation in made {
+                let found = uses.iter().any(|using| named(using) == operation);
+                assert!(found, "{name}, sharded {sharded}: {operation:?} is not in {uses:?}");
+            }
+        }
+    }
+    assert!(uses(Reduction::Tree, true, DType::F32, 1).is_empty());
+}
