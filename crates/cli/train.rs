@@ -76,6 +76,7 @@ fn prepare(arguments: &Arguments, startup: &Startup) -> Result<(RunConfig, RunOp
         interrupt: startup.interrupt()?,
         log: Some(log),
         quiet: false,
+        ..RunOptions::default()
     };
     Ok((config, options))
 }
