@@ -115,8 +115,12 @@ __device__ __forceinline__ void finish(const float *partial, Out *out, u32 runs,
     }
 }
 
-KERNEL __launch_bounds__(THREADS)
-    columns_finish_f32(const float *__restrict__ partial, float *__restrict__ out, u32 runs, u32 width, u32 stride,
-                       u32 accumulate) {
-    finish(partial, out, runs, width, stride, accumulate);
-}
+#define FOR_RESULT(NAME, OUT)                                                                                          \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        columns_finish_##NAME(const float *__restrict__ partial, OUT *__restrict__ out, u32 runs, u32 width,           \
+                              u32 stride, u32 accumulate) {                                                            \
+        finish(partial, out, runs, width, stride, accumulate);                                                         \
+    }
+
+FOR_RESULT(f32, float)
+FOR_RESULT(bf16, bf16)

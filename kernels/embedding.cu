@@ -220,25 +220,32 @@ __device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 b
                        T *__restrict__ out, u32 rows, u32 time, u32 vocab, u32 width, u32 vector) {                    \
         if (vector) forward<16 / sizeof(T)>(tokens, table, positions, out, rows, time, vocab, width);                  \
         else forward<1>(tokens, table, positions, out, rows, time, vocab, width);                                      \
-    }                                                                                                                  \
+    }
+
+FOR_TYPE(f32, float)
+FOR_TYPE(bf16, bf16)
+
+// T: of dy. OUT: of the tables' gradients, which are added up in f32 and rounded once.
+#define FOR_TYPES(NAME, T, OUT)                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                                  \
         rare_rows_##NAME(const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ lists,      \
-                         float *__restrict__ table, u32 vocab, u32 width, u32 accumulate, u32 vector) {                \
+                         OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate, u32 vector) {                  \
         if (vector) rare_rows<16 / sizeof(T)>(dy, starts, lists, table, vocab, width, accumulate);                     \
         else rare_rows<1>(dy, starts, lists, table, vocab, width, accumulate);                                         \
     }                                                                                                                  \
     KERNEL __launch_bounds__(THREADS)                                                                                  \
         frequent_rows_##NAME(const T *__restrict__ dy, const u32 *__restrict__ starts,                                 \
                              const u32 *__restrict__ frequent, const u32 *__restrict__ lists,                          \
-                             float *__restrict__ table, u32 vocab, u32 width, u32 accumulate) {                        \
+                             OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate) {                          \
         frequent_rows(dy, starts, frequent, lists, table, vocab, width, accumulate);                                   \
     }                                                                                                                  \
     KERNEL __launch_bounds__(THREADS)                                                                                  \
-        position_rows_##NAME(const T *__restrict__ dy, float *__restrict__ positions, u32 batch, u32 time,             \
+        position_rows_##NAME(const T *__restrict__ dy, OUT *__restrict__ positions, u32 batch, u32 time,               \
                              u32 context, u32 width, u32 accumulate, u32 vector) {                                     \
         if (vector) position_rows<16 / sizeof(T)>(dy, positions, batch, time, context, width, accumulate);             \
         else position_rows<1>(dy, positions, batch, time, context, width, accumulate);                                 \
     }
 
-FOR_TYPE(f32, float)
-FOR_TYPE(bf16, bf16)
+FOR_TYPES(f32, float, float)
+FOR_TYPES(bf16, bf16, float)
+FOR_TYPES(bf16_bf16, bf16, bf16)

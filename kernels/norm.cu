@@ -3,7 +3,7 @@
 
 // Launch: a warp for a chunk of CHUNK elements counted from its tensor's start, 8 chunks a block. Lane l adds the squares
 // of elements 4(32 i + l)..+4 in f64, whatever their alignment, so that a part of a tensor that begins on a chunk has the
-// whole's sums. Floor: 4 bytes an element.
+// whole's sums. Floor: every element once through memory.
 #define THREADS 256
 #define CHUNK 4096
 #define CHUNKS_PER_BLOCK (THREADS / WARP)
@@ -40,14 +40,6 @@ template <typename T> __device__ __forceinline__ float chunk_sum(const T *x, u64
         }
     }
     return float(warp_sum_f64((sums[0] + sums[1]) + (sums[2] + sums[3])));
-}
-
-KERNEL __launch_bounds__(THREADS) chunk_sums_f32(const float *__restrict__ x, float *__restrict__ sums, u64 elements,
-                                                 u32 chunks) {
-    const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;
-    if (chunk >= chunks) return;
-    const float sum = chunk_sum(x, elements, chunk);
-    if (threadIdx.x % WARP == 0) sums[chunk] = sum;
 }
 
 // result[0] = sqrt(sum of sums), added in f64 in an order that their number decides; result[1] = min(1, max_norm / (norm +
@@ -115,15 +107,10 @@ __device__ __forceinline__ void measure(Gradient *table, float *sums, float *res
     join(sums, chunks, max_norm, result);
 }
 
-KERNEL __launch_bounds__(THREADS) measure_f32(Gradient *table, float *sums, float *result, u32 count, u32 chunks,
-                                              float max_norm) {
-    measure<float>(table, sums, result, count, chunks, max_norm);
-}
-
 // The sums alone, of tensors that are parts of longer ones, each from its own place on. The table: the tensors, then for
 // each (and one past the last) its first chunk, then where its sums begin.
-KERNEL __launch_bounds__(THREADS) part_sums_f32(const Gradient *__restrict__ table, float *__restrict__ sums, u32 count,
-                                                u32 chunks) {
+template <typename T>
+__device__ __forceinline__ void part_sums(const Gradient *table, float *sums, u32 count, u32 chunks) {
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
     const u32 *places = firsts + count + 1;
     const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;
@@ -131,6 +118,26 @@ KERNEL __launch_bounds__(THREADS) part_sums_f32(const Gradient *__restrict__ tab
     const u32 index = owner_of(firsts, count, chunk);
     const u32 inside = chunk - firsts[index];
     const Gradient part = table[index];
-    const float sum = chunk_sum(reinterpret_cast<const float *>(part.address), part.elements, inside);
+    const float sum = chunk_sum(reinterpret_cast<const T *>(part.address), part.elements, inside);
     if (threadIdx.x % WARP == 0) sums[places[index] + inside] = sum;
 }
+
+#define FOR_TYPE(NAME, T)                                                                                              \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        chunk_sums_##NAME(const T *__restrict__ x, float *__restrict__ sums, u64 elements, u32 chunks) {               \
+        const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;                                          \
+        if (chunk >= chunks) return;                                                                                   \
+        const float sum = chunk_sum(x, elements, chunk);                                                               \
+        if (threadIdx.x % WARP == 0) sums[chunk] = sum;                                                                \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        measure_##NAME(Gradient *table, float *sums, float *result, u32 count, u32 chunks, float max_norm) {           \
+        measure<T>(table, sums, result, count, chunks, max_norm);                                                      \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        part_sums_##NAME(const Gradient *__restrict__ table, float *__restrict__ sums, u32 count, u32 chunks) {        \
+        part_sums<T>(table, sums, count, chunks);                                                                      \
+    }
+
+FOR_TYPE(f32, float)
+FOR_TYPE(bf16, bf16)

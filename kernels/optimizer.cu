@@ -4,7 +4,8 @@
 // A table on the device lists the parameters, then for each (and one past the last) the first block that works on it. A
 // block finds its parameter by bisection and owns CHUNK elements of it. Launch: THREADS threads, a block for every chunk
 // of every parameter; every thread has UNROLL vectors of each array in flight. Floor: AdamW reads gradient, weight and both
-// moments and writes all but the gradient, 28 bytes an element (30 with a bf16 copy); SGD 12, with momentum 20.
+// moments and writes all but the gradient, 28 bytes an element (30 with a bf16 copy); SGD 12, with momentum 20. A bf16
+// gradient saves 2 of them.
 #define THREADS 256
 #define UNROLL 2
 #define CHUNK 4096
@@ -110,14 +111,6 @@ template <typename G> __device__ __forceinline__ void adamw(const Parameter &par
     }
 }
 
-// `factor`: the norm and what clips it, or null.
-KERNEL __launch_bounds__(THREADS)
-    adamw_f32(const Parameter *__restrict__ parameters, const float *__restrict__ factor, u32 count, float keep,
-              float take1, float beta2, float take2, float root_correction, float epsilon, float step_size) {
-    const AdamW c = {factor ? factor[1] : 1.0f, keep, take1, beta2, take2, root_correction, epsilon, step_size};
-    for_chunk(parameters, count, [&](const Parameter &p, u64 at) { adamw<float>(p, at, c); });
-}
-
 struct Sgd { float factor, learning_rate, momentum, weight_decay; u32 first_step; };
 
 // The momentum buffer is the parameter's `first`.
@@ -151,9 +144,20 @@ template <typename G> __device__ __forceinline__ void sgd(const Parameter &param
     }
 }
 
-KERNEL __launch_bounds__(THREADS)
-    sgd_f32(const Parameter *__restrict__ parameters, const float *__restrict__ factor, u32 count, float learning_rate,
-            float momentum, float weight_decay, u32 first_step) {
-    const Sgd c = {factor ? factor[1] : 1.0f, learning_rate, momentum, weight_decay, first_step};
-    for_chunk(parameters, count, [&](const Parameter &p, u64 at) { sgd<float>(p, at, c); });
-}
+// G: of the gradients. `factor`: the norm and what clips it, or null.
+#define FOR_TYPE(NAME, G)                                                                                              \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        adamw_##NAME(const Parameter *__restrict__ parameters, const float *__restrict__ factor, u32 count, float keep,\
+                     float take1, float beta2, float take2, float root_correction, float epsilon, float step_size) {   \
+        const AdamW c = {factor ? factor[1] : 1.0f, keep, take1, beta2, take2, root_correction, epsilon, step_size};   \
+        for_chunk(parameters, count, [&](const Parameter &p, u64 at) { adamw<G>(p, at, c); });                         \
+    }                                                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        sgd_##NAME(const Parameter *__restrict__ parameters, const float *__restrict__ factor, u32 count,              \
+                   float learning_rate, float momentum, float weight_decay, u32 first_step) {                          \
+        const Sgd c = {factor ? factor[1] : 1.0f, learning_rate, momentum, weight_decay, first_step};                  \
+        for_chunk(parameters, count, [&](const Parameter &p, u64 at) { sgd<G>(p, at, c); });                           \
+    }
+
+FOR_TYPE(f32, float)
+FOR_TYPE(bf16, bf16)

@@ -5,6 +5,7 @@ mod common;
 
 use common::devices::gpu;
 use common::runs::{GPT, MLP, config, train_in};
+use device::Description;
 use memory::{Category, Statistics};
 use telemetry::{RankStatistics, Statistic};
 use trainer::{DeviceChoice, Placement, Setup, TrainReport, plan};
@@ -86,6 +87,8 @@ fn the_plan_of_a_gpu_is_its_run() {
         (GPT, &[]),
         (GPT, &["model.width=256", "model.context=128", "train.micro_batch=4", "train.steps=3"]),
         (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "train.steps=3"]),
+        (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "precision.gradients=bf16"]),
+        (MLP, &["precision.compute=bf16", "precision.gradients=bf16", "train.micro_batches=4"]),
         (
             GPT,
             &[
@@ -140,6 +143,36 @@ fn sharding_divides_the_moments_and_nothing_else() {
             }
             let (saved, fair) = (state(whole) - state(divided), 8 * (elements - elements / ranks));
             assert!(saved.abs_diff(fair) <= 8 * padding, "{saved} of {fair}, within {}", 8 * padding);
+        }
+    }
+}
+
+/// Planned for a GPU that need not be there.
+#[test]
+fn gradients_in_half_precision_are_half_the_bytes_and_change_no_others() {
+    const RANKS: u64 = 2;
+    // A bucket for each gradient, and of each of two sets one for the loss: 128 f32 for each rank.
+    const LOSS: u64 = 2 * 4 * 128 * RANKS;
+    // The largest gradient: of 256 tokens, or of a hidden layer of 4 · 32.
+    const LARGEST: u64 = 256 * 32;
+    let of = |gradients: &str, more: &[&str]| {
+        let gradients = format!("precision.gradients={gradients}");
+        let sets =
+            ["model.heads=1", "precision.compute=bf16", "parallel.data=2", "parallel.bucket_bytes=512"];
+        let config = config(GPT, &[&sets[..], &[&gradients], more].concat());
+        let setup = Setup::new(config, Placement::Meta(Description::h200())).unwrap();
+        plan(&setup, 0).unwrap().counters
+    };
+    for (more, scratch) in [(&[][..], LARGEST), (&[SHARDED], LARGEST), (&["parallel.reduction=nccl"], 0)] {
+        let (single, half) = (of("f32", more), of("bf16", more));
+        for category in Category::ALL {
+            let [single, half] =
+                [&single, &half].map(|counters| counters.get(Statistic::LiveBytes(category)));
+            match category {
+                Category::Gradient => assert_eq!(single - LOSS, 2 * (half - LOSS), "{more:?}"),
+                Category::Communication => assert_eq!(single - half, 2 * scratch, "{more:?}"),
+                _ => assert_eq!(single, half, "{category:?} {more:?}"),
+            }
         }
     }
 }

@@ -63,6 +63,10 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
             &["--set", "precision.compute=bf16", "--set", "model.heads=1"],
             "precision.compute = \"bf16\" needs a GPU",
         ),
+        (
+            &["--set", "precision.gradients=bf16"],
+            "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"f32\"",
+        ),
         (&["--set", "precision.compute=f16"], "computing in f16 is not built yet"),
         (&["--ranks", "3"], "--ranks 3"),
         (&["--device", "cuda"], "--device cuda"),

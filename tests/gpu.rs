@@ -41,6 +41,18 @@ fn train_with(mut command: Command, directory: &Path, run: &str, more: &[&str]) 
 const HALF: [&str; 6] =
     ["--set", "precision.compute=bf16", "--set", "model.width=128", "--set", "model.heads=4"];
 
+/// The same with gradients in half precision too.
+const HALF_GRADIENTS: [&str; 8] = [
+    "--set",
+    "precision.compute=bf16",
+    "--set",
+    "model.width=128",
+    "--set",
+    "model.heads=4",
+    "--set",
+    "precision.gradients=bf16",
+];
+
 #[test]
 fn a_gpu_that_is_not_there_is_refused_with_the_reason() {
     let directory = workplace();
@@ -64,7 +76,7 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
         return;
     }
     let directory = workplace();
-    for more in [&[][..], &HALF] {
+    for more in [&[][..], &HALF, &HALF_GRADIENTS] {
         let of = |run: &str, data: &str| {
             let data = format!("parallel.data={data}");
             train(directory.path(), run, &[more, &["--set", &data]].concat())
@@ -91,15 +103,17 @@ fn half_precision_learns_what_single_precision_learns() {
     }
     let directory = workplace();
     let steps = ["--set", "train.steps=60"];
-    let (_, half) = train(directory.path(), "half", &[&HALF[..], &steps].concat());
-    let (_, single) = train(directory.path(), "single", &[&HALF[2..], &steps].concat());
     let losses = |summary: &Value| -> Vec<f64> {
         summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
     };
-    let (half, single) = (losses(&half), losses(&single));
-    assert!(half[59] < 0.8 * half[0], "{half:?}");
-    for (half, single) in half.iter().zip(&single) {
-        assert!((half - single).abs() < 0.03 * single, "{half} {single}");
+    let of = |run: &str, sets: &[&str]| losses(&train(directory.path(), run, &[sets, &steps].concat()).1);
+    let single = of("single", &HALF[2..]);
+    for (run, sets) in [("half", &HALF[..]), ("gradients", &HALF_GRADIENTS)] {
+        let half = of(run, sets);
+        assert!(half[59] < 0.8 * half[0], "{half:?}");
+        for (half, single) in half.iter().zip(&single) {
+            assert!((half - single).abs() < 0.03 * single, "{run}: {half} {single}");
+        }
     }
 }
 
@@ -109,7 +123,7 @@ fn a_resumed_run_ends_with_the_same_bits() {
         return;
     }
     let directory = workplace();
-    for more in [&[][..], &HALF] {
+    for more in [&[][..], &HALF, &HALF_GRADIENTS] {
         let with = |run: &str, rest: &[&str]| {
             train(directory.path(), run, &[more, &["--set", "checkpoint.every=3"], rest].concat()).1
         };
@@ -128,7 +142,7 @@ fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_not
         return;
     }
     let directory = workplace();
-    for more in [&[][..], &HALF] {
+    for more in [&[][..], &HALF, &HALF_GRADIENTS] {
         let of = |run: &str, steps: &str| {
             let steps = format!("train.steps={steps}");
             train(
@@ -171,7 +185,7 @@ fn several_gpus_have_the_bits_of_one() {
         return;
     }
     let directory = workplace();
-    for more in [&[][..], &HALF] {
+    for more in [&[][..], &HALF, &HALF_GRADIENTS] {
         let (_, one) = train(directory.path(), "one", &[more, &["--set", "parallel.data=1"]].concat());
         let same = |command: Command, what: &str, contexts: usize, sets: &[&str]| {
             let (said, several) = train_with(command, directory.path(), "several", &[more, sets].concat());

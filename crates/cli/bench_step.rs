@@ -51,7 +51,7 @@ fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
         args.model,
         config.train.micro_batch,
         config.train.micro_batches,
-        config.precision.compute.name(),
+        config.precision.name(),
         config.optim.clip_norm
     );
     let found = bench_step(config, &options)?;

@@ -14,7 +14,8 @@ pub type Target = GradientTarget;
 
 /// Gives gradients their place and hears when they are there.
 pub trait GradientSink {
-    /// Where the gradient of this use goes: an f32 tensor of the weight's shape.
+    /// Where the gradient of this use goes: a tensor of the weight's shape, in f32 or in the weight's type, the same
+    /// type for all uses.
     fn target(&mut self, weight: &Weight) -> Result<Target>;
 
     /// The gradient of this use is complete for this backward pass: the hook.

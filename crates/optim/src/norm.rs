@@ -59,12 +59,12 @@ impl GradientNorm {
         Ok(GradientNorm { sums, places, table, result, max_norm })
     }
 
-    /// Measures `gradients`, one f32 tensor per parameter in the order of the slots.
+    /// Measures `gradients`, one tensor per parameter in the order of the slots.
     pub fn measure(&self, gradients: &[Tensor]) -> Result<()> {
         ops::norm::measure(&self.table, gradients, &self.sums, self.max_norm, &self.result)
     }
 
-    /// The chunk sums of `gradients`, one f32 tensor per part, each in its place, and 0 in all others.
+    /// The chunk sums of `gradients`, one tensor per part, each in its place, and 0 in all others.
     pub fn measure_parts(&self, gradients: &[Tensor]) -> Result<&Tensor> {
         let places = self.places.as_deref().unwrap_or_default();
         ops::norm::part_sums(&self.table, gradients, places, &self.sums)?;

@@ -19,14 +19,36 @@ fn gradient(use_id: u32, micro_batch: usize, elements: usize) -> Vec<f32> {
     (0..elements).map(|i| block(i)[0] * 10_f32.powi((i % 7) as i32)).collect()
 }
 
-/// The sum that the design asks for, computed directly.
-fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize) -> Vec<f32> {
+/// The value of `dtype` that is nearest.
+fn rounded(value: f32, dtype: DType) -> f32 {
+    if dtype == DType::Bf16 { bf16::from_f32(value).to_f32() } else { value }
+}
+
+fn write(tensor: &Tensor, values: &[f32]) -> tensor::Result<()> {
+    match tensor.dtype() {
+        DType::Bf16 => tensor.set(&values.iter().map(|value| bf16::from_f32(*value)).collect::<Vec<_>>()),
+        _ => tensor.set(values),
+    }
+}
+
+fn read(tensor: &Tensor) -> tensor::Result<Vec<f32>> {
+    Ok(match tensor.dtype() {
+        DType::Bf16 => tensor.to_vec::<bf16>()?.into_iter().map(bf16::to_f32).collect(),
+        _ => tensor.to_vec()?,
+    })
+}
+
+/// The sum that the design asks for, computed directly: every micro-batch's sum and every node is rounded to `dtype`.
+fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize, dtype: DType) -> Vec<f32> {
     let per_lane = micro_batches / lanes;
-    let add = |a: Vec<f32>, b: &[f32]| -> Vec<f32> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
+    let add = |a: Vec<f32>, b: &[f32]| -> Vec<f32> {
+        a.iter().zip(b).map(|(a, b)| rounded(a + b, dtype)).collect()
+    };
+    // What is written first is rounded, what is added is not: an operator adds in f32.
     let lane = |lane: usize| {
-        (1..per_lane).fold(gradient(use_id, lane * per_lane, elements), |sum, m| {
-            add(sum, &gradient(use_id, lane * per_lane + m, elements))
-        })
+        let first = gradient(use_id, lane * per_lane, elements);
+        let first = first.into_iter().map(|value| rounded(value, dtype)).collect();
+        (1..per_lane).fold(first, |sum, m| add(sum, &gradient(use_id, lane * per_lane + m, elements)))
     };
     let mut level: Vec<Vec<f32>> = (0..lanes).map(lane).collect();
     while level.len() > 1 {
@@ -52,16 +74,18 @@ type Part = (usize, usize, Vec<f32>);
 
 fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: How) -> ReductionOptions {
     let (data, rank) = (communicator.world_size(), communicator.rank());
-    ReductionOptions { lanes, data, rank, bucket_bytes, reduction: how.0, sharded: how.1 }
+    ReductionOptions { lanes, data, rank, dtype: how.2, bucket_bytes, reduction: how.0, sharded: how.1 }
 }
 
-/// Who adds, and whether the sums are divided.
-type How = (Reduction, bool);
-const ALL: [How; 4] = [
-    (Reduction::Tree, false),
-    (Reduction::Tree, true),
-    (Reduction::Library, false),
-    (Reduction::Library, true),
+/// Who adds, whether the sums are divided, and the type of the gradients.
+type How = (Reduction, bool, DType);
+const ALL: [How; 6] = [
+    (Reduction::Tree, false, DType::F32),
+    (Reduction::Tree, true, DType::F32),
+    (Reduction::Library, false, DType::F32),
+    (Reduction::Library, true, DType::F32),
+    (Reduction::Tree, true, DType::Bf16),
+    (Reduction::Library, false, DType::Bf16),
 ];
 
 /// Runs two steps of made-up backward passes as one rank and returns the loss and gradients of the second.
@@ -74,7 +98,7 @@ fn run(
 ) -> Result<(f32, Vec<Part>)> {
     let (rank, data) = (communicator.rank(), communicator.world_size());
     let device = Device::cpu(rank, &DeviceOptions::default())?;
-    let (parameters, uses) = parameters(&device, DType::F32);
+    let (parameters, uses) = parameters(&device, how.2);
     let lanes = Lanes::new(lanes, micro_batches, data)?;
     let options = options(lanes, &communicator, bucket_bytes, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
@@ -87,10 +111,10 @@ fn run(
                 let target = sink.target(weight).unwrap();
                 let mut values = gradient(id.0, micro_batch, weight.tensor().elements());
                 if target.accumulate {
-                    let sum = target.tensor.to_vec::<f32>()?;
+                    let sum = read(&target.tensor)?;
                     values.iter_mut().zip(&sum).for_each(|(v, sum)| *v += sum);
                 }
-                target.tensor.set(&values)?;
+                write(&target.tensor, &values)?;
                 sink.ready(id).unwrap();
             }
             let loss = Tensor::from_host(&device, &gradient(99, micro_batch, 1), [1], Category::Activation)?;
@@ -101,7 +125,7 @@ fn run(
     let parts = reduction.shards().own().iter().zip(reduction.gradients());
     let parts = parts.map(|(piece, gradient)| {
         assert_eq!(piece.elements.len(), gradient.elements());
-        Ok((piece.parameter, piece.elements.start, gradient.to_vec::<f32>()?))
+        Ok((piece.parameter, piece.elements.start, read(gradient)?))
     });
     Ok((reduction.loss()?.to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
 }
@@ -120,24 +144,30 @@ fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<Part>)>) -> Vec<Vec<f3
 #[test]
 fn every_grid_gives_the_sum_of_the_design() {
     for (lanes, micro_batches) in [(1, 1), (1, 3), (2, 4), (4, 4), (8, 8), (4, 12)] {
-        let loss = expected(99, 1, micro_batches, lanes)[0];
-        let sums = SHAPES.iter().enumerate();
-        let mut reference: Vec<_> =
-            sums.map(|(index, elements)| expected(index as u32, *elements, micro_batches, lanes)).collect();
-        let second_use = expected(SHAPES.len() as u32, SHAPES[0], micro_batches, lanes);
-        reference[0].iter_mut().zip(&second_use).for_each(|(sum, other)| *sum += other);
+        let loss = expected(99, 1, micro_batches, lanes, DType::F32)[0];
+        let references = [DType::F32, DType::Bf16].map(|dtype| {
+            let of = |(index, elements): (usize, &usize)| {
+                expected(index as u32, *elements, micro_batches, lanes, dtype)
+            };
+            let mut reference: Vec<_> = SHAPES.iter().enumerate().map(of).collect();
+            let second_use = expected(SHAPES.len() as u32, SHAPES[0], micro_batches, lanes, dtype);
+            let uses = reference[0].iter_mut().zip(&second_use);
+            uses.for_each(|(sum, other)| *sum = rounded(*sum + other, dtype));
+            reference
+        });
         for data in [1, 2, 4, 8].into_iter().filter(|data| *data <= lanes) {
             // A bucket for each gradient, some gradients, all of them.
             let trees = [1, 1 << 20].into_iter().flat_map(|bytes| [(bytes, ALL[0]), (bytes, ALL[1])]);
             for (bucket_bytes, how) in ALL.map(|how| (40_000, how)).into_iter().chain(trees) {
                 let body = move |communicator| run(communicator, lanes, micro_batches, bucket_bytes, how);
                 let ranks = threads::run(data, threads::Options::default(), body).unwrap();
+                let reference = &references[usize::from(how.2 == DType::Bf16)];
                 let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}");
                 assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
                 match how.1 {
-                    true => assert_eq!(assemble(ranks.iter()), reference, "{name}"),
+                    true => assert_eq!(&assemble(ranks.iter()), reference, "{name}"),
                     false => {
-                        ranks.iter().for_each(|r| assert_eq!(assemble([r].into_iter()), reference, "{name}"))
+                        ranks.iter().for_each(|r| assert_eq!(&assemble([r].into_iter()), reference, "{name}"))
                     }
                 }
             }
@@ -157,23 +187,16 @@ fn every_rank_gets_the_weights_that_others_keep() {
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let (parameters, _) = parameters(&device, dtype);
             let lanes = Lanes::new(ranks, ranks, ranks)?;
-            let options = options(lanes, &communicator, 40_000, (Reduction::Tree, true));
+            let options = options(lanes, &communicator, 40_000, (Reduction::Tree, true, DType::F32));
             let reduction = GradientReduction::new(&device, &parameters, options)?;
             let weights: Vec<_> = parameters.list().iter().map(|p| p.tensor.clone()).collect();
-            let write = |tensor: &Tensor, values: &[f32]| match dtype {
-                DType::F32 => tensor.set(values),
-                _ => tensor.set(&values.iter().map(|value| bf16::from_f32(*value)).collect::<Vec<_>>()),
-            };
             for piece in reduction.shards().own() {
                 let values: Vec<_> = piece.elements.clone().map(|i| mark(piece.parameter, i)).collect();
                 write(&piece.of(&weights[piece.parameter])?, &values)?;
             }
             gather_weights(&mut *communicator.data, reduction.shards(), &parameters)?;
             for (parameter, weight) in weights.iter().enumerate() {
-                let found = match dtype {
-                    DType::F32 => weight.to_vec::<f32>()?,
-                    _ => weight.to_vec::<bf16>()?.into_iter().map(bf16::to_f32).collect(),
-                };
+                let found = read(weight)?;
                 let expected: Vec<_> = (0..weight.elements()).map(|i| mark(parameter, i)).collect();
                 assert_eq!(found, expected, "{ranks} ranks, {dtype:?}, parameter {parameter}");
             }
@@ -205,7 +228,7 @@ fn sums_that_one_rank_each_has_are_gathered_exactly() {
 
 #[test]
 fn only_the_tree_takes_scratch() {
-    for (how, takes) in ALL.into_iter().zip([true, true, false, false]) {
+    for (how, takes) in ALL.into_iter().zip([true, true, false, false, true, false]) {
         let body = move |communicator: Communicator| -> Result<()> {
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let (parameters, _) = parameters(&device, DType::F32);
@@ -230,7 +253,7 @@ fn the_tree_adds_in_rank_order() {
         Ok(bucket.to_vec()?)
     };
     for ranks in [1, 2, 4] {
-        let expected = expected(7, 512, ranks, ranks);
+        let expected = expected(7, 512, ranks, ranks, DType::F32);
         for sum in threads::run(ranks, threads::Options::default(), body).unwrap() {
             assert_eq!(sum, expected);
         }

@@ -88,6 +88,14 @@ pub(crate) fn compute_dtype(config: &RunConfig) -> DType {
     }
 }
 
+/// The type that gradients of weights have.
+pub(crate) fn gradient_dtype(config: &RunConfig) -> DType {
+    match config.precision.gradients {
+        config::Gradients::F32 => DType::F32,
+        config::Gradients::Bf16 => DType::Bf16,
+    }
+}
+
 /// Builds the whole model on `device`, computing in `dtype`.
 pub(crate) fn model(config: &RunConfig, device: &Device, dtype: DType) -> Result<Box<dyn Model>> {
     let seed = config.train.seed;

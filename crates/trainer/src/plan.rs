@@ -159,7 +159,8 @@ fn shards(setup: &Setup) -> Result<Option<Shards>> {
     }
     let device = Device::meta(0, setup.placement.description(), &DeviceOptions::default())?;
     let model = build::model(config, &device, build::compute_dtype(config))?;
-    let layout = BucketLayout::of(model.parameters(), bucket_bytes(config), ranks);
+    let layout =
+        BucketLayout::of(model.parameters(), build::gradient_dtype(config), bucket_bytes(config), ranks);
     Ok(Some(Shards::divided(model.parameters(), &layout, ranks, 0)))
 }
 

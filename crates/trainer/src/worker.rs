@@ -195,6 +195,7 @@ impl Worker {
             lanes: Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?,
             data: parallel.data,
             rank: grid.data_rank(),
+            dtype: build::gradient_dtype(config),
             bucket_bytes: bucket_bytes(config),
             reduction: reduction(config),
             sharded: parallel.shard_optimizer,
@@ -274,7 +275,8 @@ fn connect(communicator: Communicator, device: &Device, config: &RunConfig) -> R
     let parallel = &config.parallel;
     let timeout = Duration::from_secs(parallel.timeout_seconds);
     let mut communicator = communicator.over_nccl(device, timeout)?;
-    let uses = uses(reduction(config), parallel.shard_optimizer, DType::F32, parallel.data);
+    let uses =
+        uses(reduction(config), parallel.shard_optimizer, build::gradient_dtype(config), parallel.data);
     communicator.data.warm_up(&uses)?;
     device.note_communicators()?;
     Ok(communicator)

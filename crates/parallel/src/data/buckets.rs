@@ -40,15 +40,15 @@ pub struct BucketLayout {
 }
 
 impl BucketLayout {
-    /// The buckets of a model's gradients, in f32.
-    pub fn of(parameters: &Parameters, bucket_bytes: usize, ranks: usize) -> Self {
+    /// The buckets of a model's gradients, which are of type `dtype`.
+    pub fn of(parameters: &Parameters, dtype: DType, bucket_bytes: usize, ranks: usize) -> Self {
         let uses = parameters.uses();
         let gradient = |used: &nn::Use| Gradient {
             elements: parameters.list()[used.parameter.0].tensor.elements(),
             shared: uses.iter().filter(|other| other.parameter == used.parameter).count() > 1,
         };
         let gradients: Vec<_> = uses.iter().map(gradient).collect();
-        BucketLayout::new(&gradients, bucket_bytes / DType::F32.bytes(), ranks)
+        BucketLayout::new(&gradients, bucket_bytes / dtype.bytes(), ranks)
     }
 
     /// Places `gradients` (index: use), last use first, closing a bucket before it would exceed `bucket_elements`; a

@@ -33,6 +33,8 @@ pub struct ReductionOptions {
     pub data: usize,
     /// Which of them this one is.
     pub rank: usize,
+    /// The type of gradients: every lane's sum and every node of the tree is rounded to it. f32, or that of the weights.
+    pub dtype: DType,
     /// A bucket is closed before it would exceed this.
     pub bucket_bytes: usize,
     /// Who adds.
@@ -53,10 +55,9 @@ pub struct GradientReduction {
     device: Device,
     options: ReductionOptions,
     layout: BucketLayout,
-    /// By set, then bucket; the last bucket of each holds the loss.
+    /// By set, then bucket; the last bucket of each holds the loss, in f32.
     sets: Vec<Vec<Tensor>>,
-    /// For what the others send of one bucket: [`Reduction::Tree`] among several ranks.
-    scratch: Option<Tensor>,
+    scratch: Option<Scratch>,
     shards: Shards,
     /// View of set 0 by piece: what the optimizer reads.
     gradients: Vec<Tensor>,
@@ -67,10 +68,25 @@ pub struct GradientReduction {
     missing: Vec<usize>,
 }
 
+/// For what the others send of one bucket: [`Reduction::Tree`] among several ranks.
+#[derive(Debug)]
+struct Scratch {
+    gradients: Tensor,
+    loss: Tensor,
+}
+
+impl Scratch {
+    fn new(device: &Device, gradients: usize, dtype: DType, loss: usize) -> Result<Self> {
+        let request = Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
+        let gradients = Tensor::empty(device, [gradients], dtype, request)?;
+        Ok(Scratch { gradients, loss: Tensor::empty(device, [loss], DType::F32, request)? })
+    }
+}
+
 impl GradientReduction {
     /// Takes the buffers for `parameters`. Errors: out of memory.
     pub fn new(device: &Device, parameters: &Parameters, options: ReductionOptions) -> Result<Self> {
-        let layout = BucketLayout::of(parameters, options.bucket_bytes, options.data);
+        let layout = BucketLayout::of(parameters, options.dtype, options.bucket_bytes, options.data);
         let shards = match options.sharded {
             true => Shards::divided(parameters, &layout, options.data, options.rank),
             false => Shards::undivided(parameters),
@@ -79,17 +95,14 @@ impl GradientReduction {
         let mut sets = Vec::new();
         for _ in 0..options.lanes.sets() {
             let request = Request::new(Category::Gradient, "gradient_bucket");
-            let buckets = layout.elements.iter().chain([&loss]);
-            let set = buckets.map(|elements| Tensor::zeros(device, [*elements], DType::F32, request));
+            let buckets = layout.elements.iter().map(|elements| (*elements, options.dtype));
+            let buckets = buckets.chain([(loss, DType::F32)]);
+            let set = buckets.map(|(elements, dtype)| Tensor::zeros(device, [elements], dtype, request));
             sets.push(set.collect::<tensor::Result<Vec<_>>>()?);
         }
         let scratch = match (options.reduction, options.data) {
             (Reduction::Library, _) | (_, 1) => None,
-            (Reduction::Tree, _) => {
-                let request =
-                    Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
-                Some(Tensor::empty(device, [layout.largest().max(loss)], DType::F32, request)?)
-            }
+            (Reduction::Tree, _) => Some(Scratch::new(device, layout.largest(), options.dtype, loss)?),
         };
         let (gradients, further_uses) = views(parameters, &layout, &shards, &sets[0])?;
         let names = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
@@ -219,19 +232,20 @@ impl GradientReduction {
         let filled = self.device.record(StreamKind::Compute)?;
         self.device.wait(STREAM, &filled)?;
         // Every rank gets all of the loss, which is in the last bucket.
-        let scatter = self.shards.is_divided() && bucket < self.layout.elements.len();
+        let is_loss = bucket == self.layout.elements.len();
+        let scatter = self.shards.is_divided() && !is_loss;
         let bucket = &self.sets[0][bucket];
         match (&self.scratch, scatter) {
-            (Some(scratch), scatter) => {
-                let scratch = scratch.view(0, [bucket.elements()])?;
+            (Some(Scratch { gradients, loss }), scatter) => {
+                let scratch = if is_loss { loss } else { gradients }.view(0, [bucket.elements()])?;
                 let sum = if scatter { tree_reduce_scatter } else { tree_all_reduce };
                 sum(plane, bucket, &scratch, STREAM)
             }
             (None, true) => {
                 let own = shard(plane, bucket, plane.rank())?;
-                Ok(plane.reduce_scatter(bucket.region(), own.region(), DType::F32, STREAM)?)
+                Ok(plane.reduce_scatter(bucket.region(), own.region(), bucket.dtype(), STREAM)?)
             }
-            (None, false) => Ok(plane.all_reduce(bucket.region(), DType::F32, STREAM)?),
+            (None, false) => Ok(plane.all_reduce(bucket.region(), bucket.dtype(), STREAM)?),
         }
     }
 }

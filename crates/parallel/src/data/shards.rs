@@ -126,7 +126,7 @@ mod tests {
             ranks in prop::sample::select(vec![1_usize, 2, 4, 8]),
         ) {
             let parameters = parameters(&sizes, &reused);
-            let layout = BucketLayout::of(&parameters, bucket_bytes, ranks);
+            let layout = BucketLayout::of(&parameters, DType::F32, bucket_bytes, ranks);
             let shards = Shards::divided(&parameters, &layout, ranks, ranks - 1);
             prop_assert_eq!(shards.by_rank().len(), ranks);
             prop_assert_eq!(shards.own(), &*shards.by_rank()[ranks - 1]);

@@ -3,18 +3,19 @@
 
 use device::kernels::OPTIMIZER;
 use device::parallel::{CHUNK, for_tasks, simd};
-use device::{Backend, Function, ReadGuard, WriteGuard};
+use device::{Backend, DType, Element, ReadGuard, WriteGuard};
+use half::bf16;
 
 use super::optimizer::{self, Parameter};
 use super::{Table, cast, check, gpu};
 use crate::{Result, Tensor};
 
-/// One parameter with its state; all tensors of as many elements, and f32 but for `compute`.
+/// One parameter with its state; all tensors of as many elements, and f32 but for `gradient` and `compute`.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// The weight, updated.
     pub weight: &'a Tensor,
-    /// Its gradient.
+    /// Its gradient: f32 or bf16, as those of all items.
     pub gradient: &'a Tensor,
     /// The running mean of gradients, updated.
     pub first: &'a Tensor,
@@ -51,19 +52,18 @@ pub fn step(table: &Table, items: &[Item<'_>], hyper: &Hyper, factor: Option<&Te
     table.check(OPERATOR, items.len())?;
     for item in items {
         let Item { weight, gradient, first, second, compute, .. } = *item;
-        check::f32s(
-            OPERATOR,
-            &[("weight", weight), ("gradient", gradient), ("first", first), ("second", second)],
-        )?;
+        check::f32s(OPERATOR, &[("weight", weight), ("first", first), ("second", second)])?;
         check::elements(OPERATOR, "gradient", gradient, weight.elements())?;
         check::elements(OPERATOR, "first", first, weight.elements())?;
         check::elements(OPERATOR, "second", second, weight.elements())?;
         optimizer::check_compute(OPERATOR, compute, weight.elements())?;
     }
     check::factor(OPERATOR, factor)?;
+    let dtype = check::gradients(OPERATOR, items.iter().map(|item| item.gradient))?;
     match items.first().map(|item| item.weight.device().backend()) {
         None | Some(Backend::Meta) => Ok(()),
-        Some(Backend::Cpu) => on_host(items, hyper, factor),
+        Some(Backend::Cpu) if dtype == DType::Bf16 => on_host::<bf16>(items, hyper, factor),
+        Some(Backend::Cpu) => on_host::<f32>(items, hyper, factor),
         Some(Backend::Cuda) => on_gpu(OPERATOR, table, items, hyper, factor),
     }
 }
@@ -76,10 +76,11 @@ fn on_gpu(
     hyper: &Hyper,
     factor: Option<&Tensor>,
 ) -> Result<()> {
-    let [Item { weight, .. }, ..] = items else { return Ok(()) };
+    let [Item { weight, gradient, .. }, ..] = items else { return Ok(()) };
     let parameters: Vec<Parameter<'_>> = items.iter().map(Parameter::from).collect();
     let listed = optimizer::list(operator, table, &parameters)?;
-    let launch = weight.device().kernel(Function::new(&OPTIMIZER, "adamw_f32")).read(listed.table.region());
+    let kernel = gpu::kernel(&OPTIMIZER, ["adamw_f32", "adamw_bf16"], gradient.dtype());
+    let launch = weight.device().kernel(kernel).read(listed.table.region());
     let launch = match factor {
         Some(factor) => launch.read(factor.region()),
         None => launch.null(),
@@ -97,11 +98,11 @@ impl<'a> From<&Item<'a>> for Parameter<'a> {
     }
 }
 
-fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
+fn on_host<G: Element + Into<f32>>(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
     let factor = check::factor_value(factor)?;
     let decaying = Coefficients::of(hyper, hyper.weight_decay, factor);
     let plain = Coefficients::of(hyper, 0.0, factor);
-    let mut guards = items.iter().map(Guards::of).collect::<Result<Vec<_>>>()?;
+    let mut guards = items.iter().map(Guards::<G>::of).collect::<Result<Vec<_>>>()?;
     let tasks = guards.iter_mut().zip(items).flat_map(|(guards, item)| {
         let coefficients = if item.decay { decaying } else { plain };
         let states = guards.first.chunks_mut(CHUNK).zip(guards.second.chunks_mut(CHUNK));
@@ -114,7 +115,7 @@ fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result
             coefficients,
         })
     });
-    for_tasks(tasks.collect(), |piece: Piece<'_>| {
+    for_tasks(tasks.collect(), |piece: Piece<'_, G>| {
         simd(
             #[inline(always)]
             || piece.update(),
@@ -127,14 +128,14 @@ fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result
     })
 }
 
-struct Guards<'a> {
+struct Guards<'a, G> {
     weight: WriteGuard<'a, f32>,
-    gradient: ReadGuard<'a, f32>,
+    gradient: ReadGuard<'a, G>,
     first: WriteGuard<'a, f32>,
     second: WriteGuard<'a, f32>,
 }
 
-impl<'a> Guards<'a> {
+impl<'a, G: Element> Guards<'a, G> {
     fn of(item: &Item<'a>) -> Result<Self> {
         Ok(Guards {
             weight: item.weight.write()?,
@@ -176,22 +177,22 @@ impl Coefficients {
     }
 }
 
-struct Piece<'a> {
+struct Piece<'a, G> {
     weight: &'a mut [f32],
-    gradient: &'a [f32],
+    gradient: &'a [G],
     first: &'a mut [f32],
     second: &'a mut [f32],
     coefficients: Coefficients,
 }
 
-impl Piece<'_> {
+impl<G: Copy + Into<f32>> Piece<'_, G> {
     #[inline(always)]
     fn update(self) {
         let c = self.coefficients;
         let values = self.weight.iter_mut().zip(self.gradient);
         let states = self.first.iter_mut().zip(self.second.iter_mut());
         for ((weight, gradient), (first, second)) in values.zip(states) {
-            let gradient = gradient * c.factor;
+            let gradient = (*gradient).into() * c.factor;
             *first += c.take1 * (gradient - *first);
             *second = c.beta2 * *second + c.take2 * gradient * gradient;
             let root = second.sqrt() / c.root_correction + c.epsilon;

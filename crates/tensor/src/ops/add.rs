@@ -1,7 +1,8 @@
 //! Sums of two tensors.
 
 use device::parallel::{CHUNK, for_pieces, simd};
-use device::{Backend, Category, Request, StreamKind};
+use device::{Backend, Category, DType, Request, StreamKind};
+use half::bf16;
 
 use super::elementwise::Each;
 use super::{check, rows};
@@ -36,7 +37,12 @@ pub fn into_on(target: &Tensor, source: &Tensor, stream: StreamKind) -> Result<(
     match target.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            into_on_host(&source.read()?, &mut target.write()?);
+            match target.dtype() {
+                DType::Bf16 => into_on_host::<bf16>(&source.read()?, &mut target.write()?, |a, b| {
+                    bf16::from_f32(a.to_f32() + b.to_f32())
+                }),
+                _ => into_on_host::<f32>(&source.read()?, &mut target.write()?, |a, b| a + b),
+            }
             Ok(())
         }
         Backend::Cuda => on_gpu(target, source, target, stream),
@@ -59,9 +65,9 @@ fn forward_on_host(a: &[f32], b: &[f32], out: &mut [f32]) {
     });
 }
 
-fn into_on_host(source: &[f32], target: &mut [f32]) {
+fn into_on_host<T: Copy + Send + Sync>(source: &[T], target: &mut [T], sum: impl Fn(T, T) -> T + Sync) {
     for_pieces(target, CHUNK, |index, out| {
         let source = rows::piece(source, index, CHUNK);
-        simd(|| out.iter_mut().zip(source).for_each(|(out, source)| *out += source));
+        simd(|| out.iter_mut().zip(source).for_each(|(out, source)| *out = sum(*out, *source)));
     });
 }

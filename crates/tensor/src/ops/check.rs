@@ -2,6 +2,7 @@
 
 use device::DType;
 
+use super::GradientTarget;
 use crate::{Result, Shape, Tensor, TensorError};
 
 /// Refuses a tensor of another type than `expected`.
@@ -17,7 +18,7 @@ pub(crate) fn dtype(
     Err(TensorError::DType { operator, operand, found: tensor.dtype(), expected })
 }
 
-/// Refuses each named tensor that is not f32: statistics, states, gradients of weights.
+/// Refuses each named tensor that is not f32: statistics, states.
 pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<()> {
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
 }
@@ -31,6 +32,29 @@ pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tenso
         _ => DType::F32,
     };
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, expected))?;
+    Ok(expected)
+}
+
+/// The one type of gradients that are made already: all f32, or all bf16. Refuses others.
+pub(crate) fn gradients<'a>(
+    operator: &'static str,
+    gradients: impl Iterator<Item = &'a Tensor>,
+) -> Result<DType> {
+    computed(operator, &gradients.map(|gradient| ("gradient", gradient)).collect::<Vec<_>>())
+}
+
+/// The one type that the gradients of weights have: f32, or `computed`, what they are computed from. Refuses targets of
+/// another type, and targets that do not agree with the first.
+pub(crate) fn targets(
+    operator: &'static str,
+    computed: DType,
+    targets: &[(&'static str, &GradientTarget)],
+) -> Result<DType> {
+    let expected = match targets.first() {
+        Some((_, first)) if first.tensor.dtype() == computed => computed,
+        _ => DType::F32,
+    };
+    targets.iter().try_for_each(|(operand, target)| dtype(operator, operand, &target.tensor, expected))?;
     Ok(expected)
 }
 

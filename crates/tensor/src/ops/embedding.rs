@@ -31,8 +31,8 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: &Tensor) -> Result<Te
 }
 
 /// The gradients of both tables from `dy [batch, time, width]`: every row adds what reaches it in the order
-/// of (batch, time). The targets are f32 also where `dy` is bf16. Without `accumulate` a whole table is overwritten,
-/// rows that were not used with zeros.
+/// of (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`. Without
+/// `accumulate` a whole table is overwritten, rows that were not used with zeros.
 /// Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
@@ -41,9 +41,9 @@ pub fn backward_weight(
     positions: &GradientTarget,
 ) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_weight";
-    check::f32s(OPERATOR, &[("table", &table.tensor), ("positions", &positions.tensor)])?;
+    let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
+    check::targets(OPERATOR, dtype, &[("table", table), ("positions", positions)])?;
     let sizes = Sizes::of(OPERATOR, tokens, &table.tensor, &positions.tensor)?;
-    check::computed(OPERATOR, &[("dy", dy)])?;
     check::shape(OPERATOR, "dy", dy, [sizes.batch, sizes.time, sizes.width])?;
     let bytes = workspace::embedding_backward_weight(tokens.elements(), sizes.vocab);
     let scratch = Tensor::workspace(dy.device(), OPERATOR, bytes)?;

@@ -15,6 +15,18 @@ pub(crate) fn kernel(family: &'static Family, names: [&'static str; 2], dtype: D
     Function::new(family, names[usize::from(dtype == DType::Bf16)])
 }
 
+/// The kernel that makes gradients of weights: `names` has the one for f32, then those that compute from bf16 into f32 and
+/// into bf16.
+pub(crate) fn gradient_kernel(
+    family: &'static Family,
+    names: [&'static str; 3],
+    computed: DType,
+    target: DType,
+) -> Function {
+    let half = |dtype| usize::from(dtype == DType::Bf16);
+    Function::new(family, names[half(computed) + half(target)])
+}
+
 /// Elements of `dtype` that a thread takes at once.
 pub(crate) fn lanes(dtype: DType) -> usize {
     ACCESS_BYTES / dtype.bytes()

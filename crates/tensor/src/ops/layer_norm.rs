@@ -109,7 +109,7 @@ pub fn backward_input(
 }
 
 /// gamma `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and beta `[width]` (+)= Σ over rows of dy. The targets are
-/// f32 also where `dy` and `x` are bf16. Errors: as [`forward`].
+/// both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded once. Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -121,9 +121,10 @@ pub fn backward_weight(
     const OPERATOR: &str = "layer_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;
     check_saved(OPERATOR, dy, x, mean, rstd)?;
+    let targets = [("gamma", gamma), ("beta", beta)];
+    check::targets(OPERATOR, x.dtype(), &targets)?;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
-    for (name, target) in [("gamma", gamma), ("beta", beta)] {
-        check::f32s(OPERATOR, &[(name, &target.tensor)])?;
+    for (name, target) in targets {
         check::shape(OPERATOR, name, &target.tensor, [width])?;
     }
     let bytes = device::workspace::layer_norm_backward_weight(rows, width);

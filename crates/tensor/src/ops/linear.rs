@@ -120,7 +120,8 @@ pub(super) fn product_backward_input(
 }
 
 /// weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and `x [.., in]`. The
-/// targets are f32 also where `dy` and `x` are bf16. Errors: shapes or types that do not agree, out of memory.
+/// targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded once.
+/// Errors: shapes or types that do not agree, out of memory.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -128,14 +129,14 @@ pub fn backward_weight(
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
     const OPERATOR: &str = "linear.backward_weight";
-    check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
-    check::f32s(OPERATOR, &[("weight", &weight.tensor)])?;
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
+    let targets = [Some(("weight", weight)), bias.map(|bias| ("bias", bias))];
+    check::targets(OPERATOR, dtype, &targets.into_iter().flatten().collect::<Vec<_>>())?;
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
     check::shape(OPERATOR, "x", x, check::with_columns(dy.shape(), inputs))?;
     check::shape(OPERATOR, "weight", &weight.tensor, [outputs, inputs])?;
     let mut scratch = None;
     if let Some(bias) = bias {
-        check::f32s(OPERATOR, &[("bias", &bias.tensor)])?;
         check::shape(OPERATOR, "bias", &bias.tensor, [outputs])?;
         // Also where the product's epilogue gives the bias: what is allocated does not depend on that.
         let bytes = device::workspace::column_sums(rows, outputs);
@@ -146,7 +147,7 @@ pub fn backward_weight(
         Backend::Cpu => cpu::backward_weight(dy, x, weight, bias)?,
         Backend::Cuda => {
             // The epilogue overwrites its target, and so serves the first gradient only.
-            let fused = bias.filter(|bias| !bias.accumulate && dy.dtype() == DType::Bf16);
+            let fused = bias.filter(|bias| !bias.accumulate && dtype == DType::Bf16);
             cuda::backward_weight(dy, x, weight, fused)?;
             if let (None, Some(bias), Some(scratch)) = (fused, bias, &scratch) {
                 columns::cuda::sum_rows(OPERATOR, dy, scratch, bias)?;

@@ -106,16 +106,16 @@ pub(crate) fn max(x: &[f32]) -> f32 {
 
 /// Σ term(x, y) in f64 over two slices of one length.
 #[inline(always)]
-pub(crate) fn sum2_f64(x: &[f32], y: &[f32], term: impl Fn(f64, f64) -> f64) -> f64 {
+pub(crate) fn sum2_f64<T: Copy + Into<f64>>(x: &[T], y: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
     let mut lanes = [0.0f64; LANES];
     let ((whole_x, rest_x), (whole_y, rest_y)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
     for (x, y) in whole_x.iter().zip(whole_y) {
         for ((lane, x), y) in lanes.iter_mut().zip(x).zip(y) {
-            *lane += term(f64::from(*x), f64::from(*y));
+            *lane += term((*x).into(), (*y).into());
         }
     }
     for ((lane, x), y) in lanes.iter_mut().zip(rest_x).zip(rest_y) {
-        *lane += term(f64::from(*x), f64::from(*y));
+        *lane += term((*x).into(), (*y).into());
     }
     fold(lanes, |a, b| a + b)
 }

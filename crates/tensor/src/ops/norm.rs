@@ -7,7 +7,8 @@
 
 use device::kernels::NORM;
 use device::parallel::{for_pieces, simd};
-use device::{Backend, Function};
+use device::{Backend, DType, Function};
+use half::bf16;
 
 use super::math::sum2_f64;
 use super::table::{Table, halves};
@@ -26,23 +27,28 @@ pub const fn chunks(elements: usize) -> usize {
     elements.div_ceil(CHUNK)
 }
 
-/// sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x` is f32 of
+/// sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x` is f32 or bf16 of
 /// any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements. Errors: shapes or types that do not agree.
 pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.chunk_sums";
-    check::f32s(OPERATOR, &[("x", x), ("sums", sums)])?;
+    check::computed(OPERATOR, &[("x", x)])?;
+    check::f32s(OPERATOR, &[("sums", sums)])?;
     if sums.elements() != chunks(x.elements()) {
         return Err(check::wrong(OPERATOR, "sums", sums, format!("{} elements", chunks(x.elements()))));
     }
     match x.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            sums_on_host(&x.read()?, &mut sums.write()?);
+            match x.dtype() {
+                DType::Bf16 => sums_on_host::<bf16>(&x.read()?, &mut sums.write()?),
+                _ => sums_on_host::<f32>(&x.read()?, &mut sums.write()?),
+            }
             Ok(())
         }
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
-            let launch = x.device().kernel(Function::new(&NORM, "chunk_sums_f32")).read(x.region());
+            let kernel = gpu::kernel(&NORM, ["chunk_sums_f32", "chunk_sums_bf16"], x.dtype());
+            let launch = x.device().kernel(kernel).read(x.region());
             let launch = launch.write(sums.region()).u64(x.elements() as u64).u32(count);
             let launch = launch.cost(x.bytes() as u64, 2 * x.elements() as u64);
             Ok(launch.launch([count.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
@@ -50,7 +56,7 @@ pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     }
 }
 
-fn sums_on_host(x: &[f32], sums: &mut [f32]) {
+fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
     for_pieces(sums, SUMS_PER_TASK, |index, sums| {
         simd(
             #[inline(always)]
@@ -91,7 +97,7 @@ fn finish_on_host(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
     out.set(&[norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 }])
 }
 
-/// [`chunk_sums`] of all `gradients` one after the other into `sums`, then [`finish`] into `out`; on a GPU in one launch.
+/// [`chunk_sums`] of all `gradients`, of one type, one after the other into `sums`, then [`finish`] into `out`; on a GPU in one launch.
 /// `table` was made for that many gradients. Errors: shapes, types or counts that do not agree.
 pub fn measure(
     table: &Table,
@@ -104,10 +110,10 @@ pub fn measure(
     table.check(OPERATOR, gradients.len())?;
     check::f32s(OPERATOR, &[("sums", sums), ("out", out)])?;
     check::shape(OPERATOR, "out", out, [2])?;
+    check::gradients(OPERATOR, gradients.iter())?;
     let mut firsts = Vec::with_capacity(gradients.len());
     let mut total = 0;
     for gradient in gradients {
-        check::f32s(OPERATOR, &[("gradient", gradient)])?;
         firsts.push(total);
         total += chunks(gradient.elements());
     }
@@ -121,7 +127,7 @@ pub fn measure(
     finish(sums, max_norm, out)
 }
 
-/// [`chunk_sums`] of `parts`, each a part of a longer tensor that begins on a chunk, into `sums` from `places[i]` on;
+/// [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk, into `sums` from `places[i]` on;
 /// all other sums become 0. On a GPU in one launch. `table` was made by [`Table::of_parts`] for that many.
 /// Errors: shapes, types or counts that do not agree, a place outside `sums`.
 pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tensor) -> Result<()> {
@@ -129,9 +135,9 @@ pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tenso
     table.check(OPERATOR, parts.len())?;
     table.check(OPERATOR, places.len())?;
     check::f32s(OPERATOR, &[("sums", sums)])?;
+    check::gradients(OPERATOR, parts.iter())?;
     let mut targets = Vec::with_capacity(parts.len());
     for (part, place) in parts.iter().zip(places) {
-        check::f32s(OPERATOR, &[("part", part)])?;
         targets.push(sums.view(*place, [chunks(part.elements())])?);
     }
     sums.zero()?;
@@ -155,11 +161,13 @@ fn part_sums_on_gpu(
     for place in places {
         words.push(gpu::word(operator, *place)?);
     }
-    let launch = sums.device().kernel(Function::new(&NORM, "part_sums_f32"));
+    let dtype = check::gradients(operator, parts.iter())?;
+    let kernel = gpu::kernel(&NORM, ["part_sums_f32", "part_sums_bf16"], dtype);
+    let launch = sums.device().kernel(kernel);
     let launch = launch.read(table.holding(words)?.region()).write(sums.region());
     let launch = launch.u32(gpu::word(operator, parts.len())?).u32(total);
     let elements: u64 = parts.iter().map(|part| part.elements() as u64).sum();
-    let launch = launch.cost(4 * elements, 2 * elements);
+    let launch = launch.cost(dtype.bytes() as u64 * elements, 2 * elements);
     Ok(launch.launch([total.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
 }
 
@@ -192,11 +200,12 @@ fn measure_on_gpu(
     }
     // The counter of blocks that are done, which every launch leaves at 0.
     words.push(0);
-    let launch =
-        out.device().kernel(Function::new(&NORM, "measure_f32")).write(table.holding(words)?.region());
+    let dtype = check::gradients(operator, gradients.iter())?;
+    let kernel = gpu::kernel(&NORM, ["measure_f32", "measure_bf16"], dtype);
+    let launch = out.device().kernel(kernel).write(table.holding(words)?.region());
     let launch = launch.write(sums.region()).write(out.region());
     let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks).f32(max_norm);
     let elements: u64 = gradients.iter().map(|gradient| gradient.elements() as u64).sum();
-    let launch = launch.cost(4 * elements, 2 * elements);
+    let launch = launch.cost(dtype.bytes() as u64 * elements, 2 * elements);
     Ok(launch.launch([chunks.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
 }

@@ -3,18 +3,19 @@
 
 use device::kernels::OPTIMIZER;
 use device::parallel::{CHUNK, for_tasks, simd};
-use device::{Backend, Function, ReadGuard, WriteGuard};
+use device::{Backend, DType, Element, ReadGuard, WriteGuard};
+use half::bf16;
 
 use super::optimizer::{self, Parameter};
 use super::{Table, cast, check, gpu};
 use crate::{Result, Tensor};
 
-/// One parameter with its state; all tensors of as many elements, and f32 but for `compute`.
+/// One parameter with its state; all tensors of as many elements, and f32 but for `gradient` and `compute`.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// The weight, updated.
     pub weight: &'a Tensor,
-    /// Its gradient.
+    /// Its gradient: f32 or bf16, as those of all items.
     pub gradient: &'a Tensor,
     /// The momentum buffer, updated; without one there is no momentum.
     pub momentum: Option<&'a Tensor>,
@@ -42,7 +43,7 @@ pub fn step(table: &Table, items: &[Item<'_>], hyper: &Hyper, factor: Option<&Te
     const OPERATOR: &str = "sgd.step";
     table.check(OPERATOR, items.len())?;
     for item in items {
-        check::f32s(OPERATOR, &[("weight", item.weight), ("gradient", item.gradient)])?;
+        check::f32s(OPERATOR, &[("weight", item.weight)])?;
         check::elements(OPERATOR, "gradient", item.gradient, item.weight.elements())?;
         if let Some(momentum) = item.momentum {
             check::f32s(OPERATOR, &[("momentum", momentum)])?;
@@ -51,9 +52,11 @@ pub fn step(table: &Table, items: &[Item<'_>], hyper: &Hyper, factor: Option<&Te
         optimizer::check_compute(OPERATOR, item.compute, item.weight.elements())?;
     }
     check::factor(OPERATOR, factor)?;
+    let dtype = check::gradients(OPERATOR, items.iter().map(|item| item.gradient))?;
     match items.first().map(|item| item.weight.device().backend()) {
         None | Some(Backend::Meta) => Ok(()),
-        Some(Backend::Cpu) => on_host(items, hyper, factor),
+        Some(Backend::Cpu) if dtype == DType::Bf16 => on_host::<bf16>(items, hyper, factor),
+        Some(Backend::Cpu) => on_host::<f32>(items, hyper, factor),
         Some(Backend::Cuda) => on_gpu(OPERATOR, table, items, hyper, factor),
     }
 }
@@ -66,10 +69,11 @@ fn on_gpu(
     hyper: &Hyper,
     factor: Option<&Tensor>,
 ) -> Result<()> {
-    let [Item { weight, .. }, ..] = items else { return Ok(()) };
+    let [Item { weight, gradient, .. }, ..] = items else { return Ok(()) };
     let parameters: Vec<Parameter<'_>> = items.iter().map(Parameter::from).collect();
     let listed = optimizer::list(operator, table, &parameters)?;
-    let launch = weight.device().kernel(Function::new(&OPTIMIZER, "sgd_f32")).read(listed.table.region());
+    let kernel = gpu::kernel(&OPTIMIZER, ["sgd_f32", "sgd_bf16"], gradient.dtype());
+    let launch = weight.device().kernel(kernel).read(listed.table.region());
     let launch = match factor {
         Some(factor) => launch.read(factor.region()),
         None => launch.null(),
@@ -86,9 +90,9 @@ impl<'a> From<&Item<'a>> for Parameter<'a> {
     }
 }
 
-fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
+fn on_host<G: Element + Into<f32>>(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result<()> {
     let factor = check::factor_value(factor)?;
-    let mut guards = items.iter().map(Guards::of).collect::<Result<Vec<_>>>()?;
+    let mut guards = items.iter().map(Guards::<G>::of).collect::<Result<Vec<_>>>()?;
     let mut tasks = Vec::new();
     for guards in &mut guards {
         let values = guards.weight.chunks_mut(CHUNK).zip(guards.gradient.chunks(CHUNK));
@@ -98,7 +102,7 @@ fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result
             None => tasks.extend(values.map(|(w, g)| Piece::of(w, g, None))),
         }
     }
-    for_tasks(tasks, |piece: Piece<'_>| {
+    for_tasks(tasks, |piece: Piece<'_, G>| {
         simd(
             #[inline(always)]
             || piece.update(hyper, factor),
@@ -111,27 +115,27 @@ fn on_host(items: &[Item<'_>], hyper: &Hyper, factor: Option<&Tensor>) -> Result
     })
 }
 
-struct Guards<'a> {
+struct Guards<'a, G> {
     weight: WriteGuard<'a, f32>,
-    gradient: ReadGuard<'a, f32>,
+    gradient: ReadGuard<'a, G>,
     momentum: Option<WriteGuard<'a, f32>>,
 }
 
-impl<'a> Guards<'a> {
+impl<'a, G: Element> Guards<'a, G> {
     fn of(item: &Item<'a>) -> Result<Self> {
         let momentum = item.momentum.map(Tensor::write).transpose()?;
         Ok(Guards { weight: item.weight.write()?, gradient: item.gradient.read()?, momentum })
     }
 }
 
-struct Piece<'a> {
+struct Piece<'a, G> {
     weight: &'a mut [f32],
-    gradient: &'a [f32],
+    gradient: &'a [G],
     momentum: Option<&'a mut [f32]>,
 }
 
-impl<'a> Piece<'a> {
-    fn of(weight: &'a mut [f32], gradient: &'a [f32], momentum: Option<&'a mut [f32]>) -> Self {
+impl<'a, G: Copy + Into<f32>> Piece<'a, G> {
+    fn of(weight: &'a mut [f32], gradient: &'a [G], momentum: Option<&'a mut [f32]>) -> Self {
         Piece { weight, gradient, momentum }
     }
 
@@ -142,14 +146,14 @@ impl<'a> Piece<'a> {
         match self.momentum {
             Some(momentum) => {
                 for ((weight, gradient), momentum) in values.zip(momentum) {
-                    let gradient = gradient * factor + weight_decay * *weight;
+                    let gradient = (*gradient).into() * factor + weight_decay * *weight;
                     *momentum = if first_step { gradient } else { keep * *momentum + gradient };
                     *weight -= learning_rate * *momentum;
                 }
             }
             None => {
                 for (weight, gradient) in values {
-                    *weight -= learning_rate * (gradient * factor + weight_decay * *weight);
+                    *weight -= learning_rate * ((*gradient).into() * factor + weight_decay * *weight);
                 }
             }
         }

@@ -2,7 +2,7 @@ use tensor::DType;
 use tensor::ops::embedding;
 
 use crate::reference;
-use crate::support::{Case, devices, dot, read, tensor, wide};
+use crate::support::{Case, devices, dot, half_precision, read, tensor, wide};
 
 /// Batch, time, vocab, context, width: tokens that occur never, rarely, and more often than a warp has lanes.
 const SIZES: [[usize; 5]; 8] = [
@@ -101,5 +101,26 @@ fn a_row_adds_its_tokens_in_their_order() {
         let table = case.target("", [3, 1], false);
         embedding::backward_weight(&dy, &tokens, &table, &case.target("", [2, 1], false)).unwrap();
         assert_eq!(read(&table.tensor), [0.0, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+    for case in half_precision() {
+        for ([batch, time, vocab, context, width], accumulate) in
+            SIZES.into_iter().flat_map(|size| [(size, false), (size, true)])
+        {
+            let ids = case.indices("tokens", batch * time, vocab);
+            let tokens = tensor(&case.device, &ids, [batch, time]);
+            let (dy, _) = case.operand("dy", [batch, time, width]);
+            let tables = case.targets("dtable", [vocab, width], accumulate);
+            let positions = case.targets("dpositions", [context, width], accumulate);
+            for (table, positions) in tables.iter().zip(&positions) {
+                embedding::backward_weight(&dy, &tokens, table, positions).unwrap();
+            }
+            let what = format!("{batch}x{time} of {vocab}, width {width}, {accumulate}");
+            case.is_rounded(&what, &tables);
+            case.is_rounded(&what, &positions);
+        }
     }
 }

@@ -2,7 +2,7 @@ use tensor::Backend;
 use tensor::ops::layer_norm;
 
 use crate::reference;
-use crate::support::{Case, bits, devices, dot, read, wide};
+use crate::support::{Case, bits, devices, dot, half_precision, read, wide};
 
 /// Rows, width: every form that a row is held in, and odd widths. A width of 1 is left to its own test: its true gradient
 /// is zero.
@@ -118,6 +118,27 @@ fn gradients_of_parameters_over_many_rows() {
         }
         case.close("dgamma", &read(&dgamma.tensor), &gamma);
         case.close("dbeta", &read(&dbeta.tensor), &beta);
+    }
+}
+
+#[test]
+fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+    for case in half_precision() {
+        for [rows, width] in SIZES.into_iter().chain([[9001, 24]]) {
+            let (x, _) = case.operand("x", [rows, width]);
+            let (gamma, _) = case.operand("gamma", [width]);
+            let (dy, _) = case.operand("dy", [rows, width]);
+            let made = layer_norm::forward(&x, &gamma, &gamma, EPSILON).unwrap();
+            for accumulate in [false, true] {
+                let dgamma = case.targets("dgamma", [width], accumulate);
+                let dbeta = case.targets("dbeta", [width], accumulate);
+                for (dgamma, dbeta) in dgamma.iter().zip(&dbeta) {
+                    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, dgamma, dbeta).unwrap();
+                }
+                case.is_rounded(&format!("dgamma {rows}x{width} {accumulate}"), &dgamma);
+                case.is_rounded(&format!("dbeta {rows}x{width} {accumulate}"), &dbeta);
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@ use tensor::ops::{Activation, feed_forward, linear};
 use tensor::{DType, Tensor};
 
 use crate::reference;
-use crate::support::{Case, bits, devices, dot, read};
+use crate::support::{Case, bits, devices, dot, half_precision, read};
 
 const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
 /// Rows, inputs, outputs: odd ones, more than one tile and chunk of each, and whole vectors of them.
@@ -205,6 +205,37 @@ fn bias_gradients_of_every_size_add_up() {
                 let dbias = case.target("db", [outputs], accumulate);
                 linear::backward_weight(&dy, &x, &dweight, Some(&dbias)).unwrap();
                 case.close(&format!("{rows}x{outputs}"), &case.added(&dbias, "db"), &expected);
+            }
+        }
+    }
+}
+
+/// The products may differ in their order of addition, so they agree within a unit in the last place of bf16 and what f32
+/// loses; sums of rows are the same.
+#[test]
+fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+    for case in half_precision() {
+        for [rows, inputs, outputs] in SIZES.into_iter().chain([[9000, 24, 40], [2048, 256, 512]]) {
+            let (x, _) = case.operand("x", [rows, inputs]);
+            let (dy, _) = case.operand("dy", [rows, outputs]);
+            for accumulate in [false, true] {
+                let what = format!("{rows}x{inputs}x{outputs} {accumulate}");
+                let dweight = case.targets("dw", [outputs, inputs], accumulate);
+                let dbias = case.targets("db", [outputs], accumulate);
+                for (dweight, dbias) in dweight.iter().zip(&dbias) {
+                    linear::backward_weight(&dy, &x, dweight, Some(dbias)).unwrap();
+                }
+                let lost = 1e-5 * (rows as f64).sqrt();
+                let pairs = [(&dweight, "weight"), (&dbias, "bias")];
+                for ([single, half], name) in pairs {
+                    for (single, half) in read(&single.tensor).into_iter().zip(read(&half.tensor)) {
+                        let most = single.abs() / 128.0 + lost;
+                        assert!((single - half).abs() <= most, "{what} {name}: {single} {half}");
+                    }
+                }
+                if accumulate {
+                    case.is_rounded(&what, &dbias);
+                }
             }
         }
     }

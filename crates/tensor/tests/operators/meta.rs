@@ -5,13 +5,30 @@ use crate::scenario::{Sizes, every_operator};
 use crate::support::{gpu, meta};
 
 const F32_SIZES: [Sizes; 2] = [
-    Sizes { batch: 2, time: 17, width: 12, heads: 3, vocab: 31, dtype: DType::F32 },
-    Sizes { batch: 3, time: 70, width: 66, heads: 2, vocab: 1000, dtype: DType::F32 },
+    Sizes { batch: 2, time: 17, width: 12, heads: 3, vocab: 31, dtype: DType::F32, gradients: DType::F32 },
+    Sizes { batch: 3, time: 70, width: 66, heads: 2, vocab: 1000, dtype: DType::F32, gradients: DType::F32 },
 ];
 /// Heads are of widths that attention has in bf16.
-const BF16_SIZES: [Sizes; 2] = [
-    Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::Bf16 },
-    Sizes { batch: 3, time: 70, width: 128, heads: 2, vocab: 1000, dtype: DType::Bf16 },
+const BF16_SIZES: [Sizes; 3] = [
+    Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::Bf16, gradients: DType::F32 },
+    Sizes {
+        batch: 3,
+        time: 70,
+        width: 128,
+        heads: 2,
+        vocab: 1000,
+        dtype: DType::Bf16,
+        gradients: DType::F32,
+    },
+    Sizes {
+        batch: 3,
+        time: 70,
+        width: 128,
+        heads: 2,
+        vocab: 1000,
+        dtype: DType::Bf16,
+        gradients: DType::Bf16,
+    },
 ];
 
 type Figures = Vec<(&'static str, [u64; 4], Option<i64>)>;
@@ -41,7 +58,7 @@ fn meta_allocates_what_a_gpu_does_operator_by_operator() {
     if gpu().is_none() {
         return;
     }
-    for sizes in [&F32_SIZES, &BF16_SIZES] {
+    for sizes in [&F32_SIZES[..], &BF16_SIZES] {
         let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
         let imitated = meta(device.description());
         assert_eq!(figures(&device, sizes), figures(&imitated, sizes));
@@ -67,7 +84,15 @@ fn a_gpu_takes_workspaces_and_a_host_none() {
 
 #[test]
 fn outputs_are_all_that_is_allocated() {
-    let sizes = Sizes { batch: 2, time: 65, width: 24, heads: 2, vocab: 100, dtype: DType::F32 };
+    let sizes = Sizes {
+        batch: 2,
+        time: 65,
+        width: 24,
+        heads: 2,
+        vocab: 100,
+        dtype: DType::F32,
+        gradients: DType::F32,
+    };
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let count = |device: &Device| device.statistics().get("allocation.all.allocated").unwrap_or(0);
     let operand = crate::support::operand(&device, "qkv", [sizes.batch, sizes.time, 3 * sizes.width]).0;

@@ -1,11 +1,15 @@
+use tensor::Tensor;
 use tensor::ops::{Table, norm};
-use tensor::{DType, Tensor};
 
-use crate::support::{Case, bits, devices, read, tensor};
+use crate::support::{Case, bits, gradient_cases, read, tensor};
 
-/// Gradients are f32 in every run.
-fn f32_devices() -> impl Iterator<Item = Case> {
-    devices().into_iter().filter(|case| case.dtype == DType::F32)
+/// An f32 tensor, of sums or of a result.
+fn single<const N: usize>(case: &Case, values: [f32; N]) -> Tensor {
+    tensor(&case.device, &values, [N])
+}
+
+fn unwritten(case: &Case, count: usize) -> Tensor {
+    tensor(&case.device, &vec![f32::NAN; count], [count])
 }
 
 const LENGTHS: [usize; 6] = [1, 4095, 4096, 4097, 100_000, 31];
@@ -16,8 +20,8 @@ fn total() -> usize {
 
 #[test]
 fn norm_and_factor_of_several_tensors() {
-    for case in f32_devices() {
-        let sums = case.tensor(&vec![f32::NAN; total()], [total()]);
+    for case in gradient_cases() {
+        let sums = unwritten(&case, total());
         let (mut first, mut squares) = (0, 0.0);
         for length in LENGTHS {
             let (x, wide) = case.operand("x", [length]);
@@ -29,7 +33,7 @@ fn norm_and_factor_of_several_tensors() {
         for (max_norm, factor) in
             [(0.0, 1.0), (1.0, 1.0 / (length + 1e-6)), (1e9, 1.0), (length as f32 / 2.0, 0.5)]
         {
-            let out = case.tensor(&[f32::NAN; 2], [2]);
+            let out = single(&case, [f32::NAN; 2]);
             norm::finish(&sums, max_norm, &out).unwrap();
             let found = read(&out);
             assert!((found[0] / length - 1.0).abs() < 1e-6, "{found:?}");
@@ -40,13 +44,13 @@ fn norm_and_factor_of_several_tensors() {
 
 #[test]
 fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
-    for case in f32_devices() {
+    for case in gradient_cases() {
         let table = Table::of_gradients(&case.device, LENGTHS.len()).unwrap();
         for round in 0..3 {
             // Other addresses in every round.
             let gradients = LENGTHS.map(|length| case.operand(&format!("{round}"), [length]).0);
-            let [sums, apart] = [(); 2].map(|()| case.tensor(&vec![f32::NAN; total()], [total()]));
-            let [out, expected] = [(); 2].map(|()| case.tensor(&[f32::NAN; 2], [2]));
+            let [sums, apart] = [(); 2].map(|()| unwritten(&case, total()));
+            let [out, expected] = [(); 2].map(|()| single(&case, [f32::NAN; 2]));
             let mut first = 0;
             for gradient in &gradients {
                 let count = norm::chunks(gradient.elements());
@@ -62,7 +66,7 @@ fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
             }
         }
         let one = [case.operand("x", [5]).0];
-        let (sums, out) = (case.tensor(&[0.0], [1]), case.tensor(&[0.0; 2], [2]));
+        let (sums, out) = (single(&case, [0.0]), single(&case, [0.0; 2]));
         let error = norm::measure(&table, &one, &sums, 0.0, &out).unwrap_err().to_string();
         assert_eq!(error, "norm.measure: 1 tensors, expected 6");
     }
@@ -70,21 +74,21 @@ fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
 
 #[test]
 fn a_part_that_begins_on_a_chunk_has_the_sums_of_the_whole() {
-    for case in f32_devices() {
+    for case in gradient_cases() {
         // At an address that is no multiple of a vector, and at one that is.
         for start in [0, 1] {
             let (all, _) = case.operand("x", [50_000 + start]);
             let x = all.view(start, [50_000]).unwrap();
             let sums = |x: &Tensor| {
                 let count = norm::chunks(x.elements());
-                let sums = tensor(&case.device, &vec![f32::NAN; count], [count]);
+                let sums = unwritten(&case, count);
                 norm::chunk_sums(x, &sums).unwrap();
                 bits(&sums)
             };
             let cut = 5 * norm::CHUNK;
             let parts = [sums(&x.view(0, [cut]).unwrap()), sums(&x.view(cut, [50_000 - cut]).unwrap())];
             assert_eq!(sums(&x), parts.concat());
-            let copy = case.tensor(&x.to_vec::<f32>().unwrap(), [50_000]);
+            let copy = case.tensor(&read(&x).iter().map(|x| *x as f32).collect::<Vec<_>>(), [50_000]);
             assert_eq!(sums(&x), sums(&copy), "alignment decides nothing");
         }
     }
@@ -92,9 +96,9 @@ fn a_part_that_begins_on_a_chunk_has_the_sums_of_the_whole() {
 
 #[test]
 fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
-    for case in f32_devices() {
+    for case in gradient_cases() {
         let whole = LENGTHS.map(|length| case.operand("x", [length]).0);
-        let all = case.tensor(&vec![f32::NAN; total()], [total()]);
+        let all = unwritten(&case, total());
         let table = Table::of_parts(&case.device, LENGTHS.len()).unwrap();
         let firsts = LENGTHS.iter().scan(0, |next, length| {
             let first = *next;
@@ -103,9 +107,9 @@ fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
         });
         let firsts: Vec<_> = firsts.collect();
         norm::part_sums(&table, &whole, &firsts, &all).unwrap();
-        let expected = case.tensor(&vec![f32::NAN; total()], [total()]);
+        let expected = unwritten(&case, total());
         let (gradients, out) =
-            (Table::of_gradients(&case.device, LENGTHS.len()).unwrap(), case.tensor(&[0.0; 2], [2]));
+            (Table::of_gradients(&case.device, LENGTHS.len()).unwrap(), single(&case, [0.0; 2]));
         norm::measure(&gradients, &whole, &expected, 1.0, &out).unwrap();
         assert_eq!(bits(&all), bits(&expected), "{}", case.name());
         // The part of the longest one from its fourth chunk on, and another one whole.
@@ -130,11 +134,11 @@ fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
 
 #[test]
 fn values_that_are_no_numbers_show() {
-    for case in f32_devices() {
-        let out = case.tensor(&[0.0; 2], [2]);
-        norm::finish(&case.tensor(&[1.0, f32::NAN], [2]), 1.0, &out).unwrap();
+    for case in gradient_cases() {
+        let out = single(&case, [0.0; 2]);
+        norm::finish(&single(&case, [1.0, f32::NAN]), 1.0, &out).unwrap();
         assert!(read(&out).iter().all(|v| v.is_nan()));
-        norm::finish(&case.tensor(&[f32::INFINITY], [1]), 1.0, &out).unwrap();
+        norm::finish(&single(&case, [f32::INFINITY]), 1.0, &out).unwrap();
         assert_eq!(read(&out), [f64::INFINITY, 0.0]);
     }
 }

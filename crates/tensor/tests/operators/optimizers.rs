@@ -2,15 +2,10 @@ use half::bf16;
 use tensor::ops::{Table, adamw, sgd};
 use tensor::{DType, Tensor};
 
-use crate::support::{Case, bits, close, devices, normal, read, tensor, typed};
+use crate::support::{Case, bits, close, gradient_cases, normal, read, tensor, typed};
 
 /// One element, an odd length, more than one piece and block.
 const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
-
-/// Weights, gradients and states are f32 in every run; the copy that is computed with is bf16.
-fn f32_devices() -> impl Iterator<Item = Case> {
-    devices().into_iter().filter(|case| case.dtype == DType::F32)
-}
 
 /// Asserts that `copy` is `weight` rounded.
 fn is_rounded(copy: &Tensor, weight: &Tensor) {
@@ -18,7 +13,7 @@ fn is_rounded(copy: &Tensor, weight: &Tensor) {
     assert_eq!(bits(copy), rounded.collect::<Vec<_>>());
 }
 
-/// A weight, its two moments and its bf16 copy.
+/// A weight and its two moments, in f32, and its bf16 copy. The cases' types are those of the gradients.
 struct Parameter {
     weight: Tensor,
     first: Tensor,
@@ -29,12 +24,12 @@ struct Parameter {
 fn parameter(case: &Case, length: usize, copied: bool) -> Parameter {
     let zeros = || tensor(&case.device, &vec![0f32; length], [length]);
     let compute = copied.then(|| typed(&case.device, DType::Bf16, &vec![f32::NAN; length], [length]));
-    Parameter { weight: case.operand("w", [length]).0, first: zeros(), second: zeros(), compute }
+    Parameter { weight: case.single().operand("w", [length]).0, first: zeros(), second: zeros(), compute }
 }
 
 #[test]
 fn adamw_follows_the_published_formula_for_many_steps() {
-    for case in f32_devices() {
+    for case in gradient_cases() {
         for (clip, copied) in [(1.0f64, false), (0.5, true)] {
             adamw_steps(&case, clip, copied);
         }
@@ -43,9 +38,9 @@ fn adamw_follows_the_published_formula_for_many_steps() {
 
 fn adamw_steps(case: &Case, clip: f64, copied: bool) {
     let (rate, beta1, beta2, epsilon, decay) = (0.01f32, 0.9f32, 0.95f32, 1e-8f32, 0.1f32);
-    let factor = case.tensor(&[7.0, clip as f32], [2]);
+    let factor = tensor(&case.device, &[7.0, clip as f32], [2]);
     let made = LENGTHS.map(|length| parameter(case, length, copied));
-    let mut expected = LENGTHS.map(|n| (case.operand("w", [n]).1, vec![0.0; n], vec![0.0; n]));
+    let mut expected = LENGTHS.map(|n| (case.single().operand("w", [n]).1, vec![0.0; n], vec![0.0; n]));
     let table = Table::of_parameters(&case.device, LENGTHS.len()).unwrap();
     for step in 1..=5u32 {
         let gradients = LENGTHS.map(|n| case.operand(&format!("g{step}"), [n]));
@@ -84,7 +79,7 @@ fn adamw_steps(case: &Case, clip: f64, copied: bool) {
 
 #[test]
 fn sgd_follows_the_published_formula_for_many_steps() {
-    for case in f32_devices() {
+    for case in gradient_cases() {
         for (with_momentum, copied) in [(false, true), (true, false), (true, true)] {
             LENGTHS.into_iter().for_each(|length| sgd_steps(&case, length, with_momentum, copied));
         }
@@ -93,7 +88,7 @@ fn sgd_follows_the_published_formula_for_many_steps() {
 
 fn sgd_steps(case: &Case, length: usize, with_momentum: bool, copied: bool) {
     let (rate, mu, decay) = (0.1f32, 0.9f32, 0.01f32);
-    let (made, mut expected) = (parameter(case, length, copied), case.operand("w", [length]).1);
+    let (made, mut expected) = (parameter(case, length, copied), case.single().operand("w", [length]).1);
     let buffer = tensor(&case.device, &vec![f32::NAN; length], [length]);
     let mut momentum = vec![0.0; length];
     let table = Table::of_parameters(&case.device, 1).unwrap();
@@ -133,16 +128,16 @@ fn many_parameters_in_one_call_are_as_one_by_one() {
         weight_decay: 0.1,
         step: 3,
     };
-    for case in f32_devices() {
-        // A second moment is not negative. Parts of a longer tensor begin at any multiple of 4 bytes.
+    for case in gradient_cases() {
+        // A second moment is not negative. Parts of a longer tensor begin at any element.
         let state = |length: usize, start: usize| {
-            ["w", "g", "m", "v"].map(|name| {
-                let values: Vec<f32> = normal(name, length).iter().map(|v| v.abs()).collect();
-                let all = tensor(&case.device, &vec![0f32; length + start], [length + start]);
-                let part = all.view(start, [length]).unwrap();
-                part.set(&values).unwrap();
-                part
-            })
+            [("w", DType::F32), ("g", case.dtype), ("m", DType::F32), ("v", DType::F32)].map(
+                |(name, dtype)| {
+                    let mut values = vec![0.0; start];
+                    values.extend(normal(name, length).iter().map(|v| v.abs()));
+                    typed(&case.device, dtype, &values, [length + start]).view(start, [length]).unwrap()
+                },
+            )
         };
         let [together, alone] = [1, 0].map(|start| LENGTHS.map(|length| state(length, start)));
         let item = |[weight, gradient, first, second]: &'_ [Tensor; 4]| {

@@ -9,10 +9,27 @@ use crate::support::{bits, gpu, operand};
 
 const TIMES: usize = 100;
 /// Several blocks of every kernel, tokens that are frequent and ones that are rare.
-const SIZES: [Sizes; 3] = [
-    Sizes { batch: 4, time: 160, width: 256, heads: 4, vocab: 700, dtype: DType::F32 },
-    Sizes { batch: 4, time: 160, width: 256, heads: 4, vocab: 700, dtype: DType::Bf16 },
-    Sizes { batch: 4, time: 99, width: 64, heads: 1, vocab: 7, dtype: DType::Bf16 },
+const SIZES: [Sizes; 4] = [
+    Sizes { batch: 4, time: 160, width: 256, heads: 4, vocab: 700, dtype: DType::F32, gradients: DType::F32 },
+    Sizes {
+        batch: 4,
+        time: 160,
+        width: 256,
+        heads: 4,
+        vocab: 700,
+        dtype: DType::Bf16,
+        gradients: DType::F32,
+    },
+    Sizes { batch: 4, time: 99, width: 64, heads: 1, vocab: 7, dtype: DType::Bf16, gradients: DType::F32 },
+    Sizes {
+        batch: 4,
+        time: 160,
+        width: 256,
+        heads: 4,
+        vocab: 700,
+        dtype: DType::Bf16,
+        gradients: DType::Bf16,
+    },
 ];
 
 #[test]

@@ -18,6 +18,8 @@ pub(crate) struct Sizes {
     pub(crate) vocab: usize,
     /// Of activations and weights.
     pub(crate) dtype: DType,
+    /// Of the weights' gradients.
+    pub(crate) gradients: DType,
 }
 
 /// Runs every operator once on operands of `sizes` and calls `after(operator, results)` after each.
@@ -71,7 +73,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
     }
 
     fn target(&self, name: &str, shape: &[usize], accumulate: bool) -> GradientTarget {
-        GradientTarget { tensor: self.make_f32(name, shape), accumulate }
+        GradientTarget { tensor: self.make_as(self.sizes.gradients, name, shape), accumulate }
     }
 
     fn after(&mut self, operator: &'static str, results: &[&Tensor]) {
@@ -183,7 +185,8 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
     fn update(&mut self, dqkv: &Tensor, head: &Tensor) {
         let Sizes { width, vocab, .. } = *self.sizes;
         let shape = [vocab, width];
-        let gradients = [self.make_f32("dtable", &shape), self.make_f32("dqkv", &[dqkv.elements()])];
+        let gradient = |name: &str, shape: &[usize]| self.make_as(self.sizes.gradients, name, shape);
+        let gradients = [gradient("dtable", &shape), gradient("dqkv", &[dqkv.elements()])];
         let chunks = gradients.each_ref().map(|gradient| norm::chunks(gradient.elements()));
         let sums = self.make_f32("sums", &[chunks.iter().sum()]);
         let out = self.make_f32("out", &[2]);

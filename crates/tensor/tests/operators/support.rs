@@ -32,6 +32,18 @@ pub(crate) fn devices() -> Vec<Case> {
     cases
 }
 
+/// The types that gradients of weights may have, on every device: what is made of them is f32.
+pub(crate) fn gradient_cases() -> Vec<Case> {
+    let mut cases = devices();
+    cases.push(Case { device: cpu(), dtype: DType::Bf16, seed: SEED });
+    cases
+}
+
+/// Where weights' gradients may be of a type that is not f32, too: where operators compute in it.
+pub(crate) fn half_precision() -> impl Iterator<Item = Case> {
+    devices().into_iter().filter(|case| case.dtype == DType::Bf16)
+}
+
 /// The first GPU, with free memory that holds NaN, where there is one; why there is none is said once.
 pub(crate) fn gpu() -> Option<Device> {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
@@ -122,6 +134,34 @@ impl Case {
         let count = shape.iter().product();
         let values = if accumulate { seeded(self.seed, name, count) } else { vec![f32::NAN; count] };
         GradientTarget { tensor: tensor(&self.device, &values, shape), accumulate }
+    }
+
+    /// Two gradient targets that begin with the same values, or with NaN where they are to be overwritten: in f32, and in its
+    /// own type.
+    pub(crate) fn targets<const N: usize>(
+        &self,
+        name: &str,
+        shape: [usize; N],
+        accumulate: bool,
+    ) -> [GradientTarget; 2] {
+        let count = shape.iter().product();
+        let values = if accumulate { self.normal(name, count) } else { vec![f32::NAN; count] };
+        [DType::F32, self.dtype].map(|dtype| {
+            let tensor = typed(&self.device, dtype, &values, shape);
+            GradientTarget { tensor, accumulate }
+        })
+    }
+
+    /// Asserts that what [`Case::targets`] made, once written, are one sum, of which the second has the rounding.
+    pub(crate) fn is_rounded(&self, what: &str, [single, own]: &[GradientTarget; 2]) {
+        let values = single.tensor.to_vec::<f32>().unwrap();
+        let rounded: Vec<f64> = values.into_iter().map(|value| f64::from(self.round(value))).collect();
+        assert_eq!(read(&own.tensor), rounded, "{what}, {}", self.name());
+    }
+
+    /// The same device in f32.
+    pub(crate) fn single(&self) -> Case {
+        Case { device: self.device.clone(), dtype: DType::F32, seed: self.seed }
     }
 
     /// What was added to a target of [`Case::target`]`(name, …)`.

@@ -56,7 +56,7 @@ pub fn bench_scaling_as(
         device: setup.placement.name().to_owned(),
         device_model: description.model,
         libraries: description.libraries,
-        precision: config.precision.compute.name().to_owned(),
+        precision: config.precision.name(),
         scaling: case.scaling,
         ranks: config.world_size(),
         ranks_are: if in_job { "processes" } else { "threads" }.to_owned(),

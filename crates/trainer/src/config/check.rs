@@ -5,7 +5,7 @@ use super::error::ConfigError;
 use super::key::Key;
 use super::keys::*;
 use super::raw::Raw;
-use super::sections::{Compute, DataKind, Gpt, Model};
+use super::sections::{Compute, DataKind, Gpt, Gradients, Model};
 
 /// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
 /// of a few of them, and the allocator's rounding, cannot overflow.
@@ -49,6 +49,13 @@ pub(super) fn check(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
             config.optim.min_learning_rate, config.optim.learning_rate
         );
         return Err(conflict(raw, &[&MIN_LEARNING_RATE, &LEARNING_RATE], reason));
+    }
+    if config.precision.gradients == Gradients::Bf16 && config.precision.compute != Compute::Bf16 {
+        let compute = config.precision.compute.name();
+        let reason = format!(
+            "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"{compute}\""
+        );
+        return Err(conflict(raw, &[&GRADIENTS, &COMPUTE], reason));
     }
     check_lanes(raw, config)?;
     memory::Settings::parse(&config.memory.allocator)

@@ -3,7 +3,7 @@
 use super::RunConfig;
 use super::key::{Default, Interval, Key, Takes};
 use super::sections::{
-    Activation, Compute, DataKind, Gpt, Mlp, Model, ModelKind, OptimKind, Reduction, Schedule,
+    Activation, Compute, DataKind, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Reduction, Schedule,
 };
 use Default::{Derived, Literal};
 use Takes::{Choice, Flag, Integer, Integers, Number, Text, Texts};
@@ -174,6 +174,9 @@ keys! {
     COMPUTE = ["precision"] "compute": Choice(Compute::NAMES), Literal("\"f32\""), None,
         "The type of activations and their gradients.",
         |c| Some(c.precision.compute.name().into());
+    GRADIENTS = ["precision"] "gradients": Choice(Gradients::NAMES), Literal("\"f32\""), None,
+        "The type of the weights' gradients and of every sum of them; \"bf16\" only where computing is in it too.",
+        |c| Some(c.precision.gradients.name().into());
 
     ALLOCATOR = ["memory"] "allocator": Text, Literal("\"\""), None,
         "Settings of the caching allocator, in the syntax of PYTORCH_CUDA_ALLOC_CONF.",

@@ -22,7 +22,10 @@ pub(super) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, Confi
         train: train(&raw)?,
         optim: optim(&raw)?,
         parallel: parallel(&raw)?,
-        precision: Precision { compute: choice(&raw, &keys::COMPUTE, Compute::from_name)? },
+        precision: Precision {
+            compute: choice(&raw, &keys::COMPUTE, Compute::from_name)?,
+            gradients: choice(&raw, &keys::GRADIENTS, Gradients::from_name)?,
+        },
         memory: Memory {
             allocator: text(&raw, &keys::ALLOCATOR)?,
             limit_bytes: integer(&raw, &keys::LIMIT_BYTES)?,

@@ -230,11 +230,35 @@ choice! {
     }
 }
 
+choice! {
+    /// The type that the gradients of weights have.
+    Gradients {
+        /// IEEE single precision.
+        F32 = "f32",
+        /// bfloat16: half the bytes to keep and to reduce, and every sum of them rounded to it. Computing must be in it too.
+        Bf16 = "bf16",
+    }
+}
+
 /// `[precision]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Precision {
     /// The type that activations and their gradients have.
     pub compute: Compute,
+    /// The type that the gradients of weights, and their sums over micro-batches and ranks, have.
+    pub gradients: Gradients,
+}
+
+impl Precision {
+    /// Both types, for reports: `f32`, `bf16`, or `bf16 with bf16 gradients`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let compute = self.compute.name();
+        match self.gradients {
+            Gradients::F32 => compute.to_owned(),
+            Gradients::Bf16 => format!("{compute} with bf16 gradients"),
+        }
+    }
 }
 
 /// `[memory]`: the caching allocator.

@@ -1,7 +1,7 @@
 //! Launches of `kernels/columns.cu`.
 
 use device::kernels::COLUMNS;
-use device::{Function, workspace};
+use device::{DType, workspace};
 
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
@@ -80,7 +80,7 @@ pub(crate) fn layer_norm(
     let launch = launch.read(mean.region()).read(rstd.region()).write(scratch.region());
     let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
     launch.cost(gpu::bytes(&[dy, x]), 4 * dy.elements() as u64).launch(cut.grid(), gpu::THREADS)?;
-    let width = gamma.tensor.bytes();
+    let width = DType::F32.bytes() * gamma.tensor.elements();
     finish(scratch, 0, &cut, 2 * cut.width, gamma)?;
     finish(scratch, width, &cut, 2 * cut.width, beta)
 }
@@ -88,7 +88,8 @@ pub(crate) fn layer_norm(
 /// The second pass: partial sums from byte `offset` of `scratch` on, a run's `stride` elements apart.
 fn finish(scratch: &Tensor, offset: usize, cut: &Cut, stride: u32, target: &GradientTarget) -> Result<()> {
     let region = scratch.region();
-    let launch = scratch.device().kernel(Function::new(&COLUMNS, "columns_finish_f32"));
+    let kernel = gpu::kernel(&COLUMNS, ["columns_finish_f32", "columns_finish_bf16"], target.tensor.dtype());
+    let launch = scratch.device().kernel(kernel);
     let launch = launch.read(region.part(offset, region.bytes - offset)).write(target.tensor.region());
     let launch = launch.u32(cut.runs).u32(cut.width).u32(stride).u32(u32::from(target.accumulate));
     let read = 4 * u64::from(cut.runs) * u64::from(cut.width);

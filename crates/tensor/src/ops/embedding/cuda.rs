@@ -17,6 +17,10 @@ const MOST_TURNS: usize = 256;
 /// Columns of a frequent token's row that a block adds up.
 const COLUMNS: usize = 64;
 
+const RARE_ROWS: [&str; 3] = ["rare_rows_f32", "rare_rows_bf16", "rare_rows_bf16_bf16"];
+const FREQUENT_ROWS: [&str; 3] = ["frequent_rows_f32", "frequent_rows_bf16", "frequent_rows_bf16_bf16"];
+const POSITION_ROWS: [&str; 3] = ["position_rows_f32", "position_rows_bf16", "position_rows_bf16_bf16"];
+
 pub(super) fn forward(
     operator: &'static str,
     tokens: &Tensor,
@@ -82,7 +86,7 @@ pub(super) fn table_gradient(
     let pieces = sizes.width.div_ceil(WARP * if vector { lanes } else { 1 });
     let (vocab, width) = (word(sizes.vocab)?, word(sizes.width)?);
     let accumulate = u32::from(table.accumulate);
-    let kernel = gpu::kernel(&EMBEDDING, ["rare_rows_f32", "rare_rows_bf16"], dy.dtype());
+    let kernel = gpu::gradient_kernel(&EMBEDDING, RARE_ROWS, dy.dtype(), table.tensor.dtype());
     let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.lists);
     let launch =
         launch.write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate).u32(u32::from(vector));
@@ -90,7 +94,7 @@ pub(super) fn table_gradient(
     let blocks = word(sizes.vocab.div_ceil(ROWS_PER_BLOCK))?;
     launch.launch([blocks, word(pieces)?, 1], gpu::THREADS)?;
 
-    let kernel = gpu::kernel(&EMBEDDING, ["frequent_rows_f32", "frequent_rows_bf16"], dy.dtype());
+    let kernel = gpu::gradient_kernel(&EMBEDDING, FREQUENT_ROWS, dy.dtype(), table.tensor.dtype());
     let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.frequent);
     let launch = launch.read(lists.lists).write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate);
     let turns = word((rows / workspace::FREQUENT).min(MOST_TURNS))?;
@@ -134,7 +138,7 @@ pub(super) fn position_gradient(
     let lanes = gpu::lanes(dy.dtype());
     let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, target]);
     let threads = target.elements() / if vector { lanes } else { 1 };
-    let kernel = gpu::kernel(&EMBEDDING, ["position_rows_f32", "position_rows_bf16"], dy.dtype());
+    let kernel = gpu::gradient_kernel(&EMBEDDING, POSITION_ROWS, dy.dtype(), target.dtype());
     let launch = dy.device().kernel(kernel).read(dy.region()).write(target.region());
     let launch = launch.u32(word(sizes.batch)?).u32(word(sizes.time)?).u32(word(target.shape().rows())?);
     let launch = launch.u32(word(sizes.width)?).u32(u32::from(positions.accumulate)).u32(u32::from(vector));

@@ -110,6 +110,10 @@ fn values_out_of_range_are_refused() {
             "quick.toml:2: precision.compute = \"f64\" is not \"f32\" or \"bf16\": did you mean \"f32\"?",
         ),
         (
+            "[precision]\ngradients = \"f16\"\n",
+            "quick.toml:2: precision.gradients = \"f16\" is not \"f32\" or \"bf16\": did you mean \"bf16\"?",
+        ),
+        (
             "[model]\nkind = \"mlp\"\nsizes = [3]\n[data]\nkind = \"synthetic\"",
             "quick.toml:3: model.sizes = [3] is not a list of 2 or more integers from 1 to 16777216",
         ),
