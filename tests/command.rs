@@ -98,6 +98,25 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
 }
 
 #[test]
+fn products_are_measured_on_a_gpu_or_not_at_all() {
+    let workplace = workplace();
+    std::fs::write(workplace.path().join("table.txt"), "device X\n3x4x5 1-2\n").unwrap();
+    let table: &[(&[&str], &str)] = &[
+        (&[], "bench products needs a GPU"),
+        (&["--device", "cpu"], "bench products needs a GPU: the CPU, as asked"),
+        (&["--write", "table.txt"], "--write table.txt: line 2: "),
+        (&["--model", "gpt5"], "--model gpt5"),
+    ];
+    for (arguments, expected) in table {
+        let output =
+            plimsoll(workplace.path()).args(["bench", "products"]).args(*arguments).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn the_line_of_a_mistake_in_a_file_is_named() {
     let workplace = workplace();
     let file = workplace.path().join("run.toml");

@@ -3,6 +3,7 @@
 mod bench_allocator;
 mod bench_collective;
 mod bench_model;
+mod bench_products;
 mod bench_scaling;
 mod bench_step;
 mod plan;
@@ -47,6 +48,8 @@ enum Bench {
     Allocator(bench_allocator::BenchAllocatorArgs),
     /// Time and bandwidth of every collective by message size, between threads or, under mpirun, processes
     Collective(bench_collective::BenchCollectiveArgs),
+    /// Every matrix product of a training step with each algorithm that the library has for it, and the table of the best
+    Products(bench_products::BenchProductsArgs),
     /// Speed, exposed communication and peak memory of a training step on 1, 2, 4, … ranks, as threads or, under mpirun,
     /// processes
     Scaling(bench_scaling::BenchScalingArgs),
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
         Command::Bench(Bench::Collective(arguments)) => bench_collective::run(&arguments),
+        Command::Bench(Bench::Products(arguments)) => bench_products::run(&arguments),
         Command::Bench(Bench::Scaling(arguments)) => bench_scaling::run(&arguments),
         Command::Bench(Bench::Step(arguments)) => bench_step::run(&arguments),
     }

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 /// The element types that buffers hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DType {
     /// IEEE single precision.
     F32,

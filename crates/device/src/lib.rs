@@ -36,6 +36,7 @@ pub mod kernels;
 mod marks;
 mod matmul;
 pub mod parallel;
+pub mod products;
 mod raw;
 mod stream;
 mod transfer;

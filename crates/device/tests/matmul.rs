@@ -6,6 +6,7 @@
     reason = "in tests, a panic is the report of a failure"
 )]
 
+use device::products::ProductTable;
 use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};
 use half::bf16;
 
@@ -170,12 +171,46 @@ fn products_with_every_epilogue() {
                 }
             }
         }
-        for (operands, out) in [single, mixed] {
+        for (operands, out) in [single, half, mixed] {
             check(&device, Case::BiasGradient, (sizes, [true, false], operands, out));
         }
     }
     for sizes in [[96, 64, 128], [10, 8, 24], [256, 768, 64]] {
         check(&device, Case::GeluBias, (sizes, [false, true], half.0, half.1));
         check(&device, Case::GeluGradient, (sizes, [false, false], half.0, half.1));
+    }
+}
+
+/// Every choice that the library offers is one that a table can make, and gives the product.
+#[test]
+fn a_table_chooses_the_algorithm() {
+    if let Err(why) = device::cuda::availability() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+    let empty = ProductTable { choices: Default::default(), ..device.product_table().unwrap() };
+    let sizes = [256, 768, 64];
+    let rows: [(Case, Shape); 4] = [
+        (Case::Plain, (sizes, [false, true], DType::Bf16, DType::Bf16)),
+        (Case::Accumulate, (sizes, [true, false], DType::Bf16, DType::Bf16)),
+        (Case::BiasGradient, (sizes, [true, false], DType::Bf16, DType::F32)),
+        (Case::GeluBias, (sizes, [false, true], DType::Bf16, DType::Bf16)),
+    ];
+    for (case, shape) in rows {
+        device.set_product_table(empty.clone()).unwrap();
+        check(&device, case, shape);
+        let [planned] = device.products().unwrap()[..] else { panic!("{case:?}: one product was asked for") };
+        assert_eq!((planned.calls, planned.from_table), (1, false));
+        let choices = device.product_choices(planned.product, 8).unwrap();
+        assert!(!choices.is_empty() && choices.iter().all(|choice| choice.note.starts_with("id ")));
+        for choice in choices {
+            let note = choice.note.clone();
+            let mut table = empty.clone();
+            table.choices.insert(planned.product, choice);
+            device.set_product_table(table).unwrap();
+            check(&device, case, shape);
+            assert!(device.products().unwrap()[0].from_table, "{case:?}: {note}");
+        }
     }
 }

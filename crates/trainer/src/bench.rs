@@ -15,8 +15,10 @@ use crate::placement::{DeviceChoice, Placed};
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
 
+mod products;
 mod scaling;
 
+pub use products::{ProductTime, ProductsMeasure, bench_products};
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 
 /// How long to measure.

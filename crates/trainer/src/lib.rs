@@ -42,7 +42,8 @@ mod watch;
 mod worker;
 
 pub use bench::{
-    BenchOptions, FamilyTime, Rates, ScalingCase, StepMeasure, bench_scaling, bench_scaling_as, bench_step,
+    BenchOptions, FamilyTime, ProductTime, ProductsMeasure, Rates, ScalingCase, StepMeasure, bench_products,
+    bench_scaling, bench_scaling_as, bench_step,
 };
 pub use error::{Result, TrainError};
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};

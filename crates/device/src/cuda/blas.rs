@@ -1,7 +1,7 @@
 //! Matrix products by cuBLASLt. A plan is made once for each shape, type, epilogue and alignment, and kept.
 //!
-//! Which algorithm runs is the library's first choice for the plan's key and the constant workspace: a function of shapes,
-//! types, device and library version, never of a timing. TF32 is not used.
+//! Which algorithm runs is the repository's table's choice for the product, or else the library's first one (`choice.rs`):
+//! a function of shapes, types, device and library version, never of a timing. TF32 is not used.
 #![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
 
 use std::cell::RefCell;
@@ -17,29 +17,19 @@ use crate::buffer::Region;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::matmul::{Epilogue, Matmul};
+use crate::products::{EpilogueKind, Product, ProductTable};
 use crate::stream::StreamKind;
 use crate::workspace;
 
-/// Alignments that plans are told: whole storages', vectors', none.
-const ALIGNMENTS: [u32; 3] = [256, 16, 2];
-
-/// What decides a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    sizes: [usize; 3],
-    transposed: [bool; 2],
-    types: [DType; 3],
-    accumulate: bool,
-    epilogue: sys::cublasLtEpilogue_t,
-    alignment: u32,
-}
-
-/// Descriptions that the library keeps, and the algorithm that it chose.
-struct Plan {
-    product: sys::cublasLtMatmulDesc_t,
+/// Descriptions that the library keeps, and the algorithm that was chosen.
+pub(super) struct Plan {
+    pub(super) product: sys::cublasLtMatmulDesc_t,
     /// Of the library's first operand (our right one), its second, and the output.
-    layouts: [sys::cublasLtMatrixLayout_t; 3],
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    pub(super) layouts: [sys::cublasLtMatrixLayout_t; 3],
+    pub(super) algorithm: sys::cublasLtMatmulAlgo_t,
+    /// Whether the table chose it.
+    pub(super) from_table: bool,
+    pub(super) calls: u64,
 }
 
 impl Drop for Plan {
@@ -55,14 +45,17 @@ impl Drop for Plan {
 
 /// The library's handle and the plans made so far.
 pub(crate) struct Blas {
-    handle: sys::cublasLtHandle_t,
-    plans: RefCell<HashMap<Key, Plan>>,
+    pub(super) handle: sys::cublasLtHandle_t,
+    pub(super) plans: RefCell<HashMap<Product, Plan>>,
+    pub(super) table: RefCell<ProductTable>,
 }
 
 impl Blas {
-    /// A handle on the current context's device.
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Blas { handle: result::create_handle().named("cublasLtCreate")?, plans: RefCell::default() })
+    /// A handle on the current context's device, which is of `model`.
+    pub(crate) fn new(model: &str) -> Result<Self> {
+        let handle = result::create_handle().named("cublasLtCreate")?;
+        let table = RefCell::new(ProductTable::embedded(model, version()));
+        Ok(Blas { handle, plans: RefCell::default(), table })
     }
 }
 
@@ -125,15 +118,19 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
 }
 
 fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys::CUstream) -> Result<()> {
-    let key = Key::of(call);
+    let product = Product::of(call);
     let mut plans = blas.plans.borrow_mut();
-    let plan = match plans.entry(key) {
+    let plan = match plans.entry(product) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => {
-            let named = |error: CudaError| CudaError { text: format!("{} for {key:?}", error.text), ..error };
-            place.insert(Plan::new(blas.handle, key).map_err(named)?)
+            let named =
+                |error: CudaError| CudaError { text: format!("{} for {product}", error.text), ..error };
+            let mut plan = Plan::new(product).map_err(named)?;
+            plan.choose(blas.handle, &product, &blas.table.borrow()).map_err(named)?;
+            place.insert(plan)
         }
     };
+    plan.calls += 1;
     plan.point_to(&call.epilogue)?;
     let address = |region: Region<'_>| region.buffer.address() + region.offset as u64;
     let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
@@ -164,36 +161,11 @@ fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys:
     .named("cublasLtMatmul")
 }
 
-impl Key {
-    fn of(call: &Matmul<'_>) -> Self {
-        let epilogue = match call.epilogue {
-            Epilogue::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
-            Epilogue::Bias(_) => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
-            Epilogue::GeluBias { .. } => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-            Epilogue::GeluGradient { .. } => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
-            // The library sees the transposed product, where our left operand is its second.
-            Epilogue::BiasGradient(_) => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
-        };
-        let aligned = |region: Region<'_>, to: u32| {
-            (region.buffer.address() + region.offset as u64).is_multiple_of(u64::from(to))
-        };
-        let regions = [call.a.region, call.b.region, call.out.region];
-        let alignment = ALIGNMENTS.into_iter().find(|to| regions.iter().all(|region| aligned(*region, *to)));
-        Key {
-            sizes: [call.m, call.n, call.k],
-            transposed: [call.a.transposed, call.b.transposed],
-            types: [call.a.dtype, call.b.dtype, call.out.dtype],
-            accumulate: call.accumulate,
-            epilogue,
-            alignment: alignment.unwrap_or(1),
-        }
-    }
-}
-
 impl Plan {
     /// The library is column-major: it computes the transposed product from the operands exchanged.
-    fn new(handle: sys::cublasLtHandle_t, key: Key) -> Result<Self> {
+    pub(super) fn new(key: Product) -> Result<Self> {
         let [m, n, k] = key.sizes;
+        let epilogue = library_epilogue(key.epilogue);
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let product = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F)
             .named("cublasLtMatmulDescCreate")?;
@@ -201,6 +173,8 @@ impl Plan {
             product,
             layouts: [std::ptr::null_mut(); 3],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            from_table: false,
+            calls: 0,
         };
         let [a_transposed, b_transposed] = key.transposed;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
@@ -208,7 +182,7 @@ impl Plan {
         let operation = |transposed: bool| i32::from(transposed);
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(b_transposed))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(a_transposed))?;
-        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &key.epilogue)?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
         // An epilogue's addresses are part of the choice: any non-null one will do here. What it has no use for stays unset.
         let (bias, pre) = operands_of(key.epilogue);
         if bias {
@@ -228,7 +202,6 @@ impl Plan {
             layout(key.types[0], stored(k, m, a_transposed))?,
             layout(key.types[2], (n, m))?,
         ];
-        plan.algorithm = plan.choose(handle, key.alignment)?;
         Ok(plan)
     }
 
@@ -262,53 +235,26 @@ impl Plan {
         }
         Ok(())
     }
-
-    fn choose(&self, handle: sys::cublasLtHandle_t, alignment: u32) -> Result<sys::cublasLtMatmulAlgo_t> {
-        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
-        let wishes = result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?;
-        let bytes = workspace::PRODUCT as u64;
-        // Parts of a divided sum are added in f32: the library would also add them in the type of the output.
-        let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-        let mut settings: Vec<(Preference, *const c_void, usize)> = vec![
-            (Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), 8),
-            (Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (&raw const reduction).cast(), 4),
-        ];
-        for which in [
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-        ] {
-            settings.push((which, (&raw const alignment).cast(), 4));
-        }
-        let set = |(which, value, size): (Preference, *const c_void, usize)| {
-            // SAFETY: the preference is alive, and each value has the attribute's type and size.
-            unsafe { result::set_matmul_pref_attribute(wishes, which, value, size) }
-                .named("cublasLtMatmulPreferenceSetAttribute")
-        };
-        let [first, second, output] = self.layouts;
-        let set = settings.into_iter().try_for_each(set);
-        let chosen = set.and_then(|()| {
-            // SAFETY: every description was made above and is alive.
-            unsafe {
-                result::get_matmul_algo_heuristic(handle, self.product, first, second, output, output, wishes)
-            }
-            .named("cublasLtMatmulAlgoGetHeuristic")
-        });
-        // SAFETY: made above, destroyed once.
-        let _ = unsafe { result::destroy_matmul_pref(wishes) };
-        chosen.map(|chosen| chosen.algo)
-    }
 }
 
 /// Whether an epilogue reads or writes a bias, and whether values from before GELU.
-fn operands_of(epilogue: sys::cublasLtEpilogue_t) -> (bool, bool) {
-    use sys::cublasLtEpilogue_t as Library;
+fn operands_of(epilogue: EpilogueKind) -> (bool, bool) {
     match epilogue {
-        Library::CUBLASLT_EPILOGUE_BIAS | Library::CUBLASLT_EPILOGUE_BGRADB => (true, false),
-        Library::CUBLASLT_EPILOGUE_GELU_AUX_BIAS => (true, true),
-        Library::CUBLASLT_EPILOGUE_DGELU => (false, true),
-        _ => (false, false),
+        EpilogueKind::None => (false, false),
+        EpilogueKind::Bias | EpilogueKind::BiasGradient => (true, false),
+        EpilogueKind::GeluBias => (true, true),
+        EpilogueKind::GeluGradient => (false, true),
+    }
+}
+
+fn library_epilogue(epilogue: EpilogueKind) -> sys::cublasLtEpilogue_t {
+    match epilogue {
+        EpilogueKind::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+        EpilogueKind::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+        EpilogueKind::GeluBias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        EpilogueKind::GeluGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
+        // The library sees the transposed product, where our left operand is its second.
+        EpilogueKind::BiasGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
     }
 }
 

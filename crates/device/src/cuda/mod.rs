@@ -5,6 +5,7 @@
 
 mod availability;
 mod blas;
+mod choice;
 mod compile;
 mod copy;
 mod error;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result};
 
 pub use availability::{Found, Unavailable, availability};
+pub use choice::PlannedProduct;
 pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there};
 pub use error::CudaError;
 pub use launch::Launch;
@@ -63,7 +65,7 @@ impl Cuda {
         let marks = EventPool::new(&context, true);
         let description = describe(ordinal)?;
         let modules = modules::Modules::load(&context, &architecture(description.compute_capability))?;
-        let blas = blas::Blas::new()?;
+        let blas = blas::Blas::new(&description.model)?;
         let staging = staging::Staging::new(&context, &events)?;
         let fetches = staging::Fetches::new(&context, &events);
         let after_modules = ledger::used(&context)?;

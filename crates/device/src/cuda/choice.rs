@@ -1,0 +1,215 @@
+//! Which algorithm of cuBLASLt computes a product: the table's, or else the library's first choice; and what there is to
+//! choose from.
+#![allow(unsafe_code)] // cuBLASLt's questions and untyped attributes
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use cudarc::cublaslt::{result, sys};
+
+use super::blas::Plan;
+use super::error::{CudaError, Named, Result};
+use crate::device::Device;
+use crate::products::{Choice, Product, ProductTable};
+use crate::workspace;
+
+/// A product that a device has been asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedProduct {
+    /// What it is.
+    pub product: Product,
+    /// How often.
+    pub calls: u64,
+    /// Whether the table chose its algorithm.
+    pub from_table: bool,
+}
+
+impl Device {
+    /// The products since the device was made, or since [`Device::set_product_table`], in their order. Errors: not a GPU.
+    pub fn products(&self) -> crate::Result<Vec<PlannedProduct>> {
+        let plans = self.gpu_or_refuse("products")?.blas.plans.borrow();
+        let planned = plans.iter().map(|(product, plan)| {
+            let (calls, from_table) = (plan.calls, plan.from_table);
+            PlannedProduct { product: *product, calls, from_table }
+        });
+        let mut planned: Vec<_> = planned.collect();
+        planned.sort_unstable_by_key(|planned| planned.product);
+        Ok(planned)
+    }
+
+    /// The table that chooses algorithms. Errors: not a GPU.
+    pub fn product_table(&self) -> crate::Result<ProductTable> {
+        Ok(self.gpu_or_refuse("product_table")?.blas.table.borrow().clone())
+    }
+
+    /// Chooses by another table from now on: for those who measure. Errors: not a GPU.
+    pub fn set_product_table(&self, table: ProductTable) -> crate::Result<()> {
+        let blas = &self.gpu_or_refuse("set_product_table")?.blas;
+        blas.plans.borrow_mut().clear();
+        *blas.table.borrow_mut() = table;
+        Ok(())
+    }
+
+    /// At most `most` algorithms for a product, in the order in which the library would choose them. Errors: not a GPU, a
+    /// product that the library does not have.
+    pub fn product_choices(&self, product: Product, most: usize) -> crate::Result<Vec<Choice>> {
+        let blas = &self.gpu_or_refuse("product_choices")?.blas;
+        let found = Plan::new(product)
+            .and_then(|plan| plan.library_choices(blas.handle, product.alignment, most))
+            .map_err(|error| self.cuda_error(error))?;
+        let choice = |algorithm| Choice { note: described(&algorithm), algorithm: algorithm.data };
+        Ok(found.into_iter().map(choice).collect())
+    }
+}
+
+impl Plan {
+    /// Sets the algorithm.
+    pub(super) fn choose(
+        &mut self,
+        handle: sys::cublasLtHandle_t,
+        product: &Product,
+        table: &ProductTable,
+    ) -> Result<()> {
+        if let Some(choice) = table.choices.get(product) {
+            let algorithm = sys::cublasLtMatmulAlgo_t { data: choice.algorithm };
+            if self.is_possible(handle, &algorithm) {
+                (self.algorithm, self.from_table) = (algorithm, true);
+                return Ok(());
+            }
+        }
+        let found = self.library_choices(handle, product.alignment, 1)?;
+        let missing = || CudaError {
+            call: "cublasLtMatmulAlgoGetHeuristic",
+            code: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64,
+            text: "no algorithm".to_owned(),
+        };
+        self.algorithm = *found.first().ok_or_else(missing)?;
+        Ok(())
+    }
+
+    /// Whether the library can compute this product so, in the constant workspace.
+    fn is_possible(&self, handle: sys::cublasLtHandle_t, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
+        let [first, second, output] = self.layouts;
+        let mut answer = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+        // SAFETY: every description is alive; the answer is the library's to write.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                handle,
+                self.product,
+                first,
+                second,
+                output,
+                output,
+                std::ptr::from_ref(algorithm),
+                answer.as_mut_ptr(),
+            )
+        };
+        // SAFETY: all zeros are a value of it (0 is a status), and the library wrote no other than its own.
+        let answer = unsafe { answer.assume_init() };
+        status.result().is_ok() && answer.state.result().is_ok() && answer.workspaceSize <= workspace::PRODUCT
+    }
+
+    /// At most `most` algorithms that fit, the library's first choice first.
+    fn library_choices(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        alignment: u32,
+        most: usize,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
+        let wishes = Wishes::new(alignment)?;
+        let [first, second, output] = self.layouts;
+        let mut answers = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); most];
+        let mut found: c_int = 0;
+        // SAFETY: every description is alive; there is room for as many answers as are asked for.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                handle,
+                self.product,
+                first,
+                second,
+                output,
+                output,
+                wishes.0,
+                c_int::try_from(most).unwrap_or(c_int::MAX),
+                answers.as_mut_ptr().cast(),
+                &raw mut found,
+            )
+        };
+        status.result().named("cublasLtMatmulAlgoGetHeuristic")?;
+        let answers = answers.into_iter().take(usize::try_from(found).unwrap_or(0));
+        // SAFETY: the library wrote this answer, as it says by their number.
+        let answers = answers.map(|answer| unsafe { answer.assume_init() });
+        Ok(answers.filter(|answer| answer.state.result().is_ok()).map(|answer| answer.algo).collect())
+    }
+}
+
+/// What the library is told about an algorithm to look for.
+struct Wishes(sys::cublasLtMatmulPreference_t);
+
+impl Wishes {
+    fn new(alignment: u32) -> Result<Self> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+        let wishes = Wishes(result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?);
+        let bytes = workspace::PRODUCT as u64;
+        wishes.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes)?;
+        // Parts of a divided sum are added in f32: the library would also add them in the type of the output.
+        let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        wishes.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction)?;
+        for which in [
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            wishes.set(which, &alignment)?;
+        }
+        Ok(wishes)
+    }
+
+    fn set<T>(&self, which: sys::cublasLtMatmulPreferenceAttributes_t, value: &T) -> Result<()> {
+        let value: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: the preference is alive; callers give each attribute a value of its type, which is copied.
+        unsafe { result::set_matmul_pref_attribute(self.0, which, value, size_of::<T>()) }
+            .named("cublasLtMatmulPreferenceSetAttribute")
+    }
+}
+
+impl Drop for Wishes {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+/// The attributes that the library has words for.
+fn described(algorithm: &sys::cublasLtMatmulAlgo_t) -> String {
+    use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
+    let number = |attribute, bytes: usize| {
+        // All of them are integers of 2 or 4 bytes; the machine's order of bytes is from the lowest on.
+        let mut value = 0_u32;
+        let mut written = 0_usize;
+        // SAFETY: the value has room for the attribute, whose size is `bytes`.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoConfigGetAttribute(
+                std::ptr::from_ref(algorithm),
+                attribute,
+                (&raw mut value).cast(),
+                bytes,
+                &raw mut written,
+            )
+        };
+        status.result().map_or_else(|_| "?".to_owned(), |()| value.to_string())
+    };
+    format!(
+        "id {}, tile {}, stages {}, inner {}, cluster {}, split {} ({}), swizzle {}, option {}",
+        number(Attribute::CUBLASLT_ALGO_CONFIG_ID, 4),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_TILE_ID, 4),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_STAGES_ID, 4),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4),
+        number(Attribute::CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4),
+    )
+}

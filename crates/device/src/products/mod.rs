@@ -1,0 +1,153 @@
+//! Matrix products by what decides how they are computed, and a table of chosen algorithms in the repository.
+//!
+//! cuBLASLt's own first choice is good on average and not the best for every shape. Which one is, `plimsoll bench products`
+//! measures once, on one model of device with one version of the library, and writes down; a run never times anything.
+
+mod table;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::dtype::DType;
+use crate::matmul::{Epilogue, Matmul};
+
+pub use table::{Choice, ProductTable, TableError};
+
+/// What a product does before it writes, without its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EpilogueKind {
+    /// [`Epilogue::None`].
+    None,
+    /// [`Epilogue::Bias`].
+    Bias,
+    /// [`Epilogue::GeluBias`].
+    GeluBias,
+    /// [`Epilogue::GeluGradient`].
+    GeluGradient,
+    /// [`Epilogue::BiasGradient`].
+    BiasGradient,
+}
+
+/// What decides a product's algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Product {
+    /// m, n, k: out\[m, n\] = op(a)\[m, k\] · op(b)\[k, n\].
+    pub sizes: [usize; 3],
+    /// Whether the transpose of a, and of b, is what is stored.
+    pub transposed: [bool; 2],
+    /// Types of a, b and the output.
+    pub types: [DType; 3],
+    /// Whether the output is added to.
+    pub accumulate: bool,
+    /// What is done before writing.
+    pub epilogue: EpilogueKind,
+    /// Bytes that every operand's address is a multiple of, as far as the library is told.
+    pub alignment: u32,
+}
+
+/// Alignments that the library is told: whole storages', vectors', none.
+const ALIGNMENTS: [u32; 3] = [256, 16, 2];
+
+impl Product {
+    /// What `call` is.
+    pub fn of(call: &Matmul<'_>) -> Self {
+        let addresses = [call.a, call.b, call.out]
+            .map(|operand| operand.region.buffer.address() + operand.region.offset as u64);
+        let aligned = |to: &u32| addresses.iter().all(|address| address.is_multiple_of(u64::from(*to)));
+        Product {
+            sizes: [call.m, call.n, call.k],
+            transposed: [call.a.transposed, call.b.transposed],
+            types: [call.a.dtype, call.b.dtype, call.out.dtype],
+            accumulate: call.accumulate,
+            epilogue: call.epilogue.kind(),
+            alignment: ALIGNMENTS.into_iter().find(aligned).unwrap_or(1),
+        }
+    }
+}
+
+impl Epilogue<'_> {
+    /// Its kind.
+    pub fn kind(&self) -> EpilogueKind {
+        match self {
+            Epilogue::None => EpilogueKind::None,
+            Epilogue::Bias(_) => EpilogueKind::Bias,
+            Epilogue::GeluBias { .. } => EpilogueKind::GeluBias,
+            Epilogue::GeluGradient { .. } => EpilogueKind::GeluGradient,
+            Epilogue::BiasGradient(_) => EpilogueKind::BiasGradient,
+        }
+    }
+}
+
+const TYPES: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
+const EPILOGUES: [(EpilogueKind, &str); 5] = [
+    (EpilogueKind::None, "plain"),
+    (EpilogueKind::Bias, "bias"),
+    (EpilogueKind::GeluBias, "bias+gelu"),
+    (EpilogueKind::GeluGradient, "gelu-gradient"),
+    (EpilogueKind::BiasGradient, "bias-gradient"),
+];
+
+impl EpilogueKind {
+    fn name(self) -> &'static str {
+        EPILOGUES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, how a and b are stored, types, whether the output is set or added
+/// to, epilogue, alignment.
+impl fmt::Display for Product {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([m, n, k], [a, b, out]) = (self.sizes, self.types);
+        let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
+        let write = if self.accumulate { "add" } else { "set" };
+        let epilogue = self.epilogue.name();
+        write!(f, "{m}x{n}x{k} {left}{right} {a},{b},{out} {write} {epilogue} {}", self.alignment)
+    }
+}
+
+/// The reverse of its text.
+impl FromStr for Product {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [sizes, stored, types, write, epilogue, alignment] = words[..] else {
+            return Err(format!("\"{text}\" is not sizes, storage, types, set or add, epilogue, alignment"));
+        };
+        let bad = |what: &str| format!("\"{what}\" in \"{text}\"");
+        let number = |word: &str| word.parse::<usize>().map_err(|_| bad(word));
+        let dtype = |word: &str| TYPES.into_iter().find(|t| t.name() == word).ok_or_else(|| bad(word));
+        let transposed = |letter: char| match letter {
+            'n' => Ok(false),
+            't' => Ok(true),
+            _ => Err(bad(stored)),
+        };
+        let known = EPILOGUES.iter().find(|(_, name)| *name == epilogue);
+        Ok(Product {
+            sizes: three(sizes, 'x', number).ok_or_else(|| bad(sizes))??,
+            transposed: match stored.chars().collect::<Vec<_>>()[..] {
+                [a, b] => [transposed(a)?, transposed(b)?],
+                _ => return Err(bad(stored)),
+            },
+            types: three(types, ',', dtype).ok_or_else(|| bad(types))??,
+            accumulate: match write {
+                "set" => false,
+                "add" => true,
+                _ => return Err(bad(write)),
+            },
+            epilogue: known.ok_or_else(|| bad(epilogue))?.0,
+            alignment: alignment.parse().map_err(|_| bad(alignment))?,
+        })
+    }
+}
+
+/// Three things between two separators; `None` if there are not three.
+fn three<T, E>(
+    text: &str,
+    separator: char,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Option<Result<[T; 3], E>> {
+    let [a, b, c] = text.split(separator).collect::<Vec<_>>()[..] else { return None };
+    let all = || Ok([read(a)?, read(b)?, read(c)?]);
+    Some(all())
+}
