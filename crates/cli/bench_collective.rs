@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use choice::{Choice, OPERATIONS, size};
-use collective::{CollectiveError, Communicator, threads};
+use collective::{CollectiveError, Communicator, PeerOptions, threads};
 use device::{Buffer, Category, DType, Device, DeviceError, DeviceOptions, Request, StreamKind};
 use gpu::GpuBench;
 use parallel::ParallelError;
@@ -39,6 +39,12 @@ pub(crate) struct BenchCollectiveArgs {
     /// Measure these operations only
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = OPERATIONS)]
     only: Option<Vec<String>>,
+    /// On GPUs that reach each other's memory: blocks of the kernel that sums there, each number measured
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [PeerOptions::default().blocks])]
+    peer_blocks: Vec<u32>,
+    /// How the GPUs' memory is taken, in the syntax of PYTORCH_CUDA_ALLOC_CONF
+    #[arg(long, value_name = "SETTINGS", default_value = trainer::DEFAULT_ALLOCATOR)]
+    allocator: String,
     /// A line of JSON for each measurement instead of a table
     #[arg(long)]
     json: bool,
@@ -99,6 +105,9 @@ fn start(args: &BenchCollectiveArgs) -> std::result::Result<(), TrainError> {
         sizes: args.sizes.clone(),
         only: args.only.clone(),
         json: args.json,
+        peer_blocks: args.peer_blocks.clone(),
+        allocator: memory::Settings::parse(&args.allocator)
+            .map_err(|error| TrainError::Refused(format!("--allocator: {error}")))?,
     };
     let place = args.device;
     #[cfg(feature = "mpi")]

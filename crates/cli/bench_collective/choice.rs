@@ -15,6 +15,10 @@ pub(super) struct Choice {
     /// None: all.
     pub(super) only: Option<Vec<String>>,
     pub(super) json: bool,
+    /// Of the kernel that sums in the memory of several GPUs, a measurement each.
+    pub(super) peer_blocks: Vec<u32>,
+    /// How a GPU's memory is taken.
+    pub(super) allocator: memory::Settings,
 }
 
 impl Choice {

@@ -1,13 +1,15 @@
 //! The measurement between GPUs, over NCCL.
 //!
 //! Calls are enqueued one behind the other and waited for at the end, as a training step does it: the time of one is that
-//! of all over their number, on the slowest rank. Beside the library's all-reduce stands `tree`, the sum in Plimsoll's
-//! fixed order that `parallel` makes of an exchange, additions and a gather, with its time over that of the all-reduce.
+//! of all over their number, on the slowest rank. Beside the library's all-reduce stands the sum in Plimsoll's fixed order,
+//! with its time over that of the all-reduce: `tree`, which `parallel` makes of an exchange, additions and a gather over NCCL,
+//! and where GPUs reach each other's memory `tree N` and `tree N copied`, which a kernel of N blocks makes there and writes to
+//! all, or copy engines move.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, Use, nccl};
+use collective::{Communicator, Gather, PeerOptions, Sharing, Use, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::tree_all_reduce;
 use tensor::Tensor;
@@ -79,7 +81,8 @@ pub(super) struct GpuBench {
 impl GpuBench {
     /// The rank on GPU `ordinal`.
     pub(super) fn new(communicator: Communicator, ordinal: usize, choice: Choice) -> Result<Self> {
-        let device = Device::cuda(communicator.rank(), ordinal, &DeviceOptions::default())?;
+        let options = DeviceOptions { settings: choice.allocator.clone(), ..DeviceOptions::default() };
+        let device = Device::cuda(communicator.rank(), ordinal, &options)?;
         let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
         let taken = || -> Result<u64> {
             device.note_communicators()?;
@@ -126,6 +129,7 @@ impl GpuBench {
 
     fn sums(&mut self, buffers: &Buffers) -> Result<()> {
         let dtype = buffers.dtype.name();
+        let mut libraries = Vec::new();
         for bytes in self.choice.sizes(&SIZES) {
             let mut library = None;
             if self.choice.wants("all-reduce") {
@@ -134,15 +138,42 @@ impl GpuBench {
                 library = Some(seconds);
             }
             if self.choice.wants("tree") {
-                let tree = self.seconds(|bench| bench.tree(buffers, bytes))?;
-                let ratio = library.map(|library| format!("{:.2} × all-reduce", tree / library));
-                self.line("tree", dtype, bytes, tree, BOTH_WAYS, &ratio.unwrap_or_default())?;
+                let tree = self.seconds(|bench| bench.tree(&buffers.second, &buffers.first, bytes))?;
+                self.line("tree", dtype, bytes, tree, BOTH_WAYS, &ratio(tree, library))?;
+            }
+            libraries.push((bytes, library));
+        }
+        for blocks in self.choice.peer_blocks.clone() {
+            for gather in [Gather::Kernel, Gather::Copies].into_iter().filter(|_| self.choice.wants("tree")) {
+                self.peers(buffers, PeerOptions { blocks, gather }, &libraries)?;
             }
         }
         for bytes in self.sizes("reduce-scatter") {
             let seconds = self.seconds(|bench| bench.reduce_scatter(buffers, bytes))?;
             self.line("reduce-scatter", dtype, bytes, seconds, ONE_WAY, "")?;
         }
+        Ok(())
+    }
+
+    /// The tree in the GPUs' memory, beside the library's times by size.
+    fn peers(
+        &mut self,
+        buffers: &Buffers,
+        options: PeerOptions,
+        libraries: &[(usize, Option<f64>)],
+    ) -> Result<()> {
+        let how = if options.gather == Gather::Copies { " copied" } else { "" };
+        let name = format!("tree {}{how}", options.blocks);
+        if let Sharing::Apart(why) = self.communicator.data.share(&[buffers.first.region()], options)? {
+            return if self.choice.json { Ok(()) } else { self.say(&format!("{name}: {why}")) };
+        }
+        for (bytes, library) in libraries {
+            let seconds = self.seconds(|bench| bench.tree(&buffers.first, &buffers.second, *bytes))?;
+            let ratio = ratio(seconds, *library);
+            self.line(&name, buffers.dtype.name(), *bytes, seconds, BOTH_WAYS, &ratio)?;
+        }
+        // The buffers go before the communicator does.
+        self.communicator.data.share(&[], options)?;
         Ok(())
     }
 
@@ -169,9 +200,10 @@ impl GpuBench {
         Ok(self.communicator.data.all_reduce(buffers.first.region().part(0, bytes), buffers.dtype, STREAM)?)
     }
 
-    fn tree(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
-        let elements = self.part(bytes) * self.ranks() / buffers.dtype.bytes();
-        let (bucket, scratch) = (buffers.first.view(0, [elements])?, buffers.second.view(0, [elements])?);
+    /// In the GPUs' memory where `bucket` is shared, else by exchanges.
+    fn tree(&mut self, bucket: &Tensor, scratch: &Tensor, bytes: usize) -> Result<()> {
+        let elements = self.part(bytes) * self.ranks() / bucket.dtype().bytes();
+        let (bucket, scratch) = (bucket.view(0, [elements])?, scratch.view(0, [elements])?);
         Ok(tree_all_reduce(&mut *self.communicator.data, &bucket, &scratch, STREAM)?)
     }
 
@@ -274,6 +306,10 @@ impl GpuBench {
         }
         Ok(())
     }
+}
+
+fn ratio(seconds: f64, library: Option<f64>) -> String {
+    library.map(|library| format!("{:.2} × all-reduce", seconds / library)).unwrap_or_default()
 }
 
 /// What has to be connected for the operations that are measured.

@@ -6,6 +6,39 @@ use crate::control::Observer;
 use crate::error::Result;
 use crate::traffic::Traffic;
 
+/// How ranks that reach each other's memory sum and copy: what measurements say, in no figure of theirs a bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerOptions {
+    /// Blocks of the kernel that adds: how many multiprocessors it takes at most.
+    pub blocks: u32,
+    /// How a sum gets to all ranks.
+    pub gather: Gather,
+}
+
+impl Default for PeerOptions {
+    fn default() -> Self {
+        PeerOptions { blocks: 16, gather: Gather::Kernel }
+    }
+}
+
+/// How a sum gets from the rank that adds to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gather {
+    /// The kernel that adds writes it to all.
+    Kernel,
+    /// Copy engines move it afterwards.
+    Copies,
+}
+
+/// Whether ranks reach each other's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// They do.
+    Direct,
+    /// They do not, and why.
+    Apart(String),
+}
+
 /// Device regions between the ranks of a group.
 ///
 /// Calls are enqueued on a stream: a transport may return before they are done, and a region must not be
@@ -76,6 +109,38 @@ pub trait DataPlane {
     /// Transports over host memory have nothing to make.
     fn warm_up(&mut self, _uses: &[Use]) -> Result<()> {
         Ok(())
+    }
+
+    /// Lets the ranks of the group reach these regions of each other's memory from now on, where their devices can; all
+    /// ranks call it, with as many regions of the same lengths, when no work is under way. The regions stay allocated
+    /// until the plane is dropped; it allocates nothing beside them. A later call takes the place of an earlier one. All
+    /// ranks get the same answer.
+    fn share(&mut self, _regions: &[Region<'_>], _options: PeerOptions) -> Result<Sharing> {
+        Ok(Sharing::Apart("this transport has no way to".to_owned()))
+    }
+
+    /// The sum over ranks, in the documented order whatever the transport, of what lies at `region`, a part of a shared
+    /// region and the same part on every rank: all of it on all ranks if `everywhere`, else on each rank its own of the
+    /// equal shards, and the rest stays. False, on all ranks, where that cannot be done and nothing was.
+    fn sum_shared(
+        &mut self,
+        _region: Region<'_>,
+        _dtype: DType,
+        _everywhere: bool,
+        _stream: StreamKind,
+    ) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// [`DataPlane::exchange`] of parts of shared regions each of which is received in the same place as it is sent from.
+    /// False, on all ranks, where nothing is shared and nothing was done.
+    fn exchange_shared(
+        &mut self,
+        _sends: &[(usize, Region<'_>)],
+        _receives: &[(usize, Region<'_>)],
+        _stream: StreamKind,
+    ) -> Result<bool> {
+        Ok(false)
     }
 
     /// From now on tells `observer` of every call that begins, also in groups that are split off later.

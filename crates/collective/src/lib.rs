@@ -49,6 +49,7 @@ mod link;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod nccl;
+mod peers;
 mod piece;
 mod solo;
 mod sum;
@@ -59,6 +60,6 @@ mod traffic;
 pub use call::{Call, Operation, Plane, Signature};
 pub use communicator::Communicator;
 pub use control::{ControlPlane, Observer, Watch};
-pub use data::{DataPlane, Use};
+pub use data::{DataPlane, Gather, PeerOptions, Sharing, Use};
 pub use error::{CollectiveError, Failure, Result};
 pub use traffic::{OperationTraffic, Traffic};

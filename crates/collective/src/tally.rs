@@ -71,6 +71,15 @@ impl Tally {
         self.meter.record(operation, total(sends), total(receives));
     }
 
+    /// A sum that ranks make of an exchange of shards, and where `everywhere` a gather. `part`: bytes of one rank's part.
+    pub(crate) fn sum_shared(&mut self, part: usize, everywhere: bool) {
+        let bytes = (part * (self.world_size - 1)) as u64;
+        self.meter.record(Operation::Exchange, bytes, bytes);
+        if everywhere {
+            self.all_gather(part);
+        }
+    }
+
     /// A call whose rounds each move shards between this rank and all others.
     fn shards(&mut self, operation: Operation, shards: Shards, rounds: &[Direction]) {
         let own = shards.range(self.rank).len();

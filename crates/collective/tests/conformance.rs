@@ -9,6 +9,7 @@ use std::time::Duration;
 use collective::threads::{Options, run};
 use collective::{Communicator, DataPlane, Use};
 use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
+use common::shared::{parts_are_exchanged_in_shared_memory, sums_in_shared_memory};
 use common::{
     Check, Failed, Number, Outcome, STREAM, assert_sums, buffer, everywhere, filled, value, values,
 };
@@ -195,7 +196,7 @@ fn members_of(groups: &[Vec<usize>], rank: usize) -> Vec<usize> {
 }
 
 /// What holds on every plane.
-const PLANE_CHECKS: [(&str, PlaneCheck); 8] = [
+const PLANE_CHECKS: [(&str, PlaneCheck); 10] = [
     ("all_reduce_adds_in_tree_order", all_reduce_adds_in_tree_order),
     ("reduce_scatter_leaves_each_rank_its_shard", reduce_scatter_leaves_each_rank_its_shard),
     ("all_gather_brings_every_part_to_every_rank", all_gather_brings_every_part_to_every_rank),
@@ -204,6 +205,8 @@ const PLANE_CHECKS: [(&str, PlaneCheck); 8] = [
     ("exchange_of_all_with_all_does_not_deadlock", exchange_of_all_with_all_does_not_deadlock),
     ("exchange_matches_plain_sends_and_receives", exchange_matches_plain_sends_and_receives),
     ("groups_sum_among_themselves", groups_sum_among_themselves),
+    ("sums_in_shared_memory", sums_in_shared_memory),
+    ("parts_are_exchanged_in_shared_memory", parts_are_exchanged_in_shared_memory),
 ];
 
 fn on_a_plane(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {

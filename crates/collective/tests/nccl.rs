@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use collective::threads::{Options, run};
-use collective::{CollectiveError, Communicator, Operation, Use, nccl};
-use common::nccl::{PATIENCE, gpu, gpus, run_on_gpus};
+use collective::{CollectiveError, Communicator, Operation, PeerOptions, Sharing, Use, nccl};
+use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
 
@@ -214,6 +214,58 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
                     assert!(matches!(error, CollectiveError::PeerFailed { peer: 1, .. }), "{error}");
                 }
             }
+        }
+    }
+}
+
+/// A rank that does not come to a sum in shared memory, because it stopped, ended or failed.
+#[test]
+fn waits_in_shared_memory_end_without_a_rank() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let Some(gpus) = gpus() else { return };
+    let world_size = gpus.largest_world;
+    for (fails, settings) in [(true, SETTINGS[1]), (false, SETTINGS[1]), (true, SETTINGS[0])] {
+        let over = Arc::new(AtomicUsize::new(0));
+        let outcome = run_on_gpus(world_size, TIMEOUT, settings, move |communicator, device| {
+            let (kept, sums) = (buffer(device, 4), filled(device, &vec![1.0f32; 1 << 20]));
+            let whole = sums.region(0, sums.bytes());
+            if let Sharing::Apart(_) = communicator.data.share(&[whole], PeerOptions::default())? {
+                return Ok(());
+            }
+            assert!(communicator.data.sum_shared(whole, DType::F32, true, STREAM)?);
+            communicator.data.synchronize(STREAM)?;
+            let began = Instant::now();
+            if communicator.rank() == 1 {
+                if fails {
+                    communicator.control.fail("disk full");
+                }
+                while over.load(Ordering::SeqCst) < world_size - 1 && began.elapsed() < 6 * TIMEOUT {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                return Ok(());
+            }
+            // Several that wait, one behind the other.
+            let summed = |communicator: &mut Communicator| -> Outcome<()> {
+                for _ in 0..3 {
+                    communicator.data.sum_shared(whole, DType::F32, true, STREAM)?;
+                }
+                Ok(communicator.data.synchronize(STREAM)?)
+            };
+            let said = summed(communicator).unwrap_err().to_string();
+            let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
+            assert!(said.contains(expected), "{said}");
+            assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
+            assert!(communicator.data.sum_shared(whole, DType::F32, true, STREAM).is_err());
+            // The device itself goes on.
+            device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
+            assert_eq!(values::<f32>(device, &kept, 0, 1)?, [5.0]);
+            over.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        });
+        match outcome {
+            Ok(_) => {}
+            // Said by a rank that returns.
+            Err(error) => assert!(fails && error.to_string().contains("disk full"), "{error}"),
         }
     }
 }

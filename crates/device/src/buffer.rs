@@ -86,11 +86,16 @@ pub struct Region<'a> {
 impl<'a> Region<'a> {
     /// Where it begins on the device. Errors: a region that is not inside its buffer.
     pub(crate) fn checked_address(&self) -> Result<u64> {
-        let end = self.offset.saturating_add(self.bytes);
+        let end = self.end();
         if end > self.buffer.bytes {
             return Err(DeviceError::OutOfBounds { start: self.offset, end, bytes: self.buffer.bytes });
         }
         Ok(self.buffer.address + self.offset as u64)
+    }
+
+    /// Where it ends in its buffer.
+    pub(crate) fn end(&self) -> usize {
+        self.offset.saturating_add(self.bytes)
     }
 
     /// A part of it, relative to its start.

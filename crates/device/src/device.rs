@@ -126,7 +126,7 @@ impl Device {
     pub fn cuda(rank: usize, ordinal: usize, options: &DeviceOptions) -> Result<Self> {
         let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
         let (cuda, description) = Cuda::new(ordinal).map_err(named)?;
-        let raw = Box::new(CudaMemory::new(&cuda.context, &cuda.streams));
+        let raw = Box::new(CudaMemory::new(&cuda.context, &cuda.streams, &cuda.given));
         Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
     }
 

@@ -64,6 +64,8 @@ family! {
     OPTIMIZER = "optimizer";
     /// The norm of all gradients.
     NORM = "norm";
+    /// Sums over ranks whose memory a GPU reaches.
+    TREE = "tree";
 }
 
 /// Attention in bf16 on tensor cores of any kind, for heads of each of these widths.
@@ -110,6 +112,7 @@ pub static ALL: &[&Family] = &[
     &MSE,
     &OPTIMIZER,
     &NORM,
+    &TREE,
     &ATTENTION,
     &ATTENTION_F32,
     &ATTENTION_HOPPER_FORWARD,

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use crate::buffer::Region;
-use crate::cuda::{FETCH_BYTES, Fetch, Work};
+use crate::cuda::{FETCH_BYTES, Fetch, PeerAddress, Work};
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
@@ -80,6 +80,18 @@ impl Device {
             (None, true) => copy_as::<u32>(source, target),
             (None, false) => copy_as::<bf16>(source, target),
         }
+    }
+
+    /// Copies between memory of ranks that this GPU reaches, of one length.
+    pub fn copy_to_peer(
+        &self,
+        source: PeerAddress<'_>,
+        target: PeerAddress<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
+        same_length("copy_to_peer", source.bytes(), target.bytes())?;
+        let cuda = self.gpu_or_refuse("copy_to_peer")?;
+        cuda.copy_to_peer(source, target, stream).map_err(|error| self.cuda_error(error))
     }
 
     /// Sets every byte of `target`, of even length, to zero.

@@ -1,8 +1,10 @@
 //! The reduction: the same sums, in the same order, however ranks and buckets divide the work.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
+mod direct;
+
 use autograd::{GradientSink, Weight};
-use collective::{Communicator, threads};
+use collective::{Communicator, PeerOptions, Sharing, threads};
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
 use nn::{Init, Parameters};
@@ -102,6 +104,7 @@ fn run(
     let lanes = Lanes::new(lanes, micro_batches, data)?;
     let options = options(lanes, &communicator, bucket_bytes, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
+    reduction.share(&mut *communicator.data, &parameters, PeerOptions::default())?;
     let each = micro_batches / data;
     for _ in 0..2 {
         for micro_batch in rank * each..(rank + 1) * each {
@@ -159,15 +162,20 @@ fn every_grid_gives_the_sum_of_the_design() {
             // A bucket for each gradient, some gradients, all of them.
             let trees = [1, 1 << 20].into_iter().flat_map(|bytes| [(bytes, ALL[0]), (bytes, ALL[1])]);
             for (bucket_bytes, how) in ALL.map(|how| (40_000, how)).into_iter().chain(trees) {
-                let body = move |communicator| run(communicator, lanes, micro_batches, bucket_bytes, how);
-                let ranks = threads::run(data, threads::Options::default(), body).unwrap();
-                let reference = &references[usize::from(how.2 == DType::Bf16)];
-                let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}");
-                assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
-                match how.1 {
-                    true => assert_eq!(&assemble(ranks.iter()), reference, "{name}"),
-                    false => {
-                        ranks.iter().for_each(|r| assert_eq!(&assemble([r].into_iter()), reference, "{name}"))
+                // With what ranks have of each other's memory, and without.
+                for over in [direct::apart, direct::over] {
+                    let body = move |communicator: Communicator| {
+                        run(over(communicator), lanes, micro_batches, bucket_bytes, how)
+                    };
+                    let ranks = threads::run(data, threads::Options::default(), body).unwrap();
+                    let reference = &references[usize::from(how.2 == DType::Bf16)];
+                    let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}");
+                    assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
+                    match how.1 {
+                        true => assert_eq!(&assemble(ranks.iter()), reference, "{name}"),
+                        false => ranks
+                            .iter()
+                            .for_each(|r| assert_eq!(&assemble([r].into_iter()), reference, "{name}")),
                     }
                 }
             }
@@ -182,8 +190,11 @@ fn mark(parameter: usize, element: usize) -> f32 {
 
 #[test]
 fn every_rank_gets_the_weights_that_others_keep() {
-    for (ranks, dtype) in [1, 2, 4, 8].into_iter().flat_map(|n| [(n, DType::F32), (n, DType::Bf16)]) {
-        let body = move |mut communicator: Communicator| -> Result<()> {
+    let kinds = [(DType::F32, direct::apart as direct::Over), (DType::Bf16, direct::apart)];
+    let kinds = kinds.into_iter().chain([(DType::Bf16, direct::over as direct::Over)]);
+    for (ranks, (dtype, over)) in [1, 2, 4, 8].into_iter().flat_map(|n| kinds.clone().map(move |k| (n, k))) {
+        let body = move |communicator: Communicator| -> Result<()> {
+            let mut communicator = over(communicator);
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let (parameters, _) = parameters(&device, dtype);
             let lanes = Lanes::new(ranks, ranks, ranks)?;
@@ -194,6 +205,7 @@ fn every_rank_gets_the_weights_that_others_keep() {
                 let values: Vec<_> = piece.elements.clone().map(|i| mark(piece.parameter, i)).collect();
                 write(&piece.of(&weights[piece.parameter])?, &values)?;
             }
+            reduction.share(&mut *communicator.data, &parameters, PeerOptions::default())?;
             gather_weights(&mut *communicator.data, reduction.shards(), &parameters)?;
             for (parameter, weight) in weights.iter().enumerate() {
                 let found = read(weight)?;
@@ -239,6 +251,24 @@ fn only_the_tree_takes_scratch() {
             Ok(())
         };
         threads::run(2, threads::Options::default(), body).unwrap();
+    }
+}
+
+#[test]
+fn only_the_tree_among_several_ranks_shares() {
+    for (ranks, how) in [1, 2].into_iter().flat_map(|ranks| ALL.map(|how| (ranks, how))) {
+        let body = move |communicator: Communicator| -> Result<()> {
+            let mut communicator = direct::over(communicator);
+            let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
+            let (parameters, _) = parameters(&device, DType::F32);
+            let options = options(Lanes::new(2, 2, ranks)?, &communicator, 40_000, how);
+            let reduction = GradientReduction::new(&device, &parameters, options)?;
+            let shared = reduction.share(&mut *communicator.data, &parameters, PeerOptions::default())?;
+            let expected = (ranks > 1 && how.0 == Reduction::Tree).then_some(Sharing::Direct);
+            assert_eq!(shared, expected, "{ranks} {how:?}");
+            Ok(())
+        };
+        threads::run(ranks, threads::Options::default(), body).unwrap();
     }
 }
 

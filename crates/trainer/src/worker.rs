@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collective::Communicator;
+use collective::{Communicator, Gather, PeerOptions, Sharing};
 use data::{HostArray, HostData, MicroBatch};
-use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
+use device::{Backend, Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
 use half::bf16;
 use nn::{Model, ParameterId, Parameters};
 use optim::{GradientNorm, Optimizer, Schedule, Slot};
@@ -17,7 +17,7 @@ use tensor::Tensor;
 
 use crate::account::Account;
 use crate::build::{self, Dataset};
-use crate::config::{self, Compute, RunConfig};
+use crate::config::{self, Compute, Peers, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::expected::{PlannedParts, UNPLANNED_EVENTS};
 use crate::hook::ModelHook;
@@ -181,7 +181,7 @@ impl Worker {
                 grid.world_size()
             )));
         }
-        let communicator = connect(communicator, &device, config)?;
+        let mut communicator = connect(communicator, &device, config)?;
         let events = usize::try_from(config.memory.history).unwrap_or(usize::MAX).max(setup.history);
         device.with_allocator(|allocator| {
             allocator.record_history(events);
@@ -201,6 +201,7 @@ impl Worker {
             sharded: parallel.shard_optimizer,
         };
         let reduction = GradientReduction::new(&device, model.parameters(), options)?;
+        share(&mut communicator, &device, &reduction, model.parameters(), config)?;
         let (optimizer, norm) = optimizer(&device, config, model.parameters(), reduction.shards())?;
         let request = Request::new(Category::Other, "step_scalars");
         let scalars = [
@@ -288,6 +289,36 @@ fn reduction(config: &RunConfig) -> Reduction {
         config::Reduction::Tree => Reduction::Tree,
         config::Reduction::Library => Reduction::Library,
     }
+}
+
+/// Lets GPUs of one host sum and gather in each other's memory, and notes what that takes of the device; says why not where
+/// they cannot.
+fn share(
+    communicator: &mut Communicator,
+    device: &Device,
+    reduction: &GradientReduction,
+    parameters: &Parameters,
+    config: &RunConfig,
+) -> Result<()> {
+    let gather = match config.parallel.peers {
+        Peers::Kernel => Gather::Kernel,
+        Peers::Copies => Gather::Copies,
+        Peers::Off => return Ok(()),
+    };
+    if device.backend() != Backend::Cuda {
+        return Ok(());
+    }
+    let options = PeerOptions { blocks: config.parallel.peer_blocks, gather };
+    // Mapping must not meet work under way.
+    device.synchronize()?;
+    match reduction.share(&mut *communicator.data, parameters, options)? {
+        Some(Sharing::Apart(why)) if communicator.rank() == 0 => {
+            tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");
+        }
+        Some(Sharing::Direct) => tracing::debug!("GPUs sum gradients in each other's memory"),
+        Some(Sharing::Apart(_)) | None => {}
+    }
+    Ok(device.note_communicators()?)
 }
 
 /// Bytes at which a bucket of gradients is closed.

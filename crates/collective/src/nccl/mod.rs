@@ -25,6 +25,7 @@ mod connect;
 mod plane;
 mod raw;
 mod shared;
+mod window;
 
 pub(crate) use connect::{connect, scratch};
 

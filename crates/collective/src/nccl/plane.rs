@@ -1,12 +1,14 @@
 //! The data plane of a group of GPUs.
 
+mod direct;
+
 use std::rc::Rc;
 
 use device::{Backend, Buffer, DType, Device, Region, StreamKind};
 
 use crate::call::{Call, Operation, Plane};
 use crate::control::Observer;
-use crate::data::{DataPlane, Use};
+use crate::data::{DataPlane, PeerOptions, Sharing, Use};
 use crate::error::{CollectiveError, Result};
 use crate::host::{
     Group, Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum,
@@ -15,6 +17,8 @@ use crate::host::{
 use crate::nccl::NAME;
 use crate::nccl::raw::{self, Work};
 use crate::nccl::shared::Shared;
+use crate::nccl::window::Gpus;
+use crate::peers::Window;
 use crate::tally::Tally;
 use crate::traffic::{Meter, Traffic};
 
@@ -44,6 +48,8 @@ pub(super) struct NcclPlane {
     met: Vec<bool>,
     /// Of all planes of the rank: what is in it does not matter.
     scratch: Rc<Buffer>,
+    /// The memory that the group's ranks reach directly.
+    window: Option<Window<Gpus>>,
     tally: Tally,
     observer: Observer,
 }
@@ -72,6 +78,7 @@ impl NcclPlane {
             received: vec![0; world_size],
             met: vec![false; world_size],
             scratch,
+            window: None,
             tally: Tally::new(rank, world_size, meter),
             observer: Observer::default(),
         }
@@ -187,22 +194,9 @@ impl NcclPlane {
 
     /// Compares the groups of a split with those that the other ranks gave, by a number that stands for them.
     fn same_groups(&mut self, at: Operand, groups: &[Vec<usize>]) -> Result<()> {
-        let device = self.device.clone();
-        let refused = |source| CollectiveError::device(at.rank, at.call)(source);
-        let (mine, bytes) = (digest(groups), size_of::<[u32; 2]>());
-        let scratch = Rc::clone(&self.scratch);
-        // Calls of other streams that are under way have the other half.
-        let half = scratch.bytes() / 2;
-        if bytes * self.members.len() > half {
-            return Ok(());
-        }
-        let output = scratch.region(half, bytes * self.members.len());
-        let input = output.part(bytes * self.rank, bytes);
-        device.copy_from_host(&mine, input).map_err(refused)?;
-        self.enqueue(at.call, &[Work::AllGather { input, output }], StreamKind::Compute)?;
-        let mut all = vec![0u32; 2 * self.members.len()];
-        self.host_wait(at.call, device.copy_to_host(output, &mut all))?;
-        let other = all.chunks_exact(2).position(|theirs| theirs != mine);
+        let mine = digest(groups);
+        let all = self.gather_bytes(at, &mine)?;
+        let other = all.iter().position(|theirs| theirs[..] != mine);
         other.map_or(Ok(()), |other| {
             at.refuse(format!("groups {groups:?}, but rank {} has others", self.members[other]))
         })
@@ -376,6 +370,29 @@ impl DataPlane for NcclPlane {
         })
     }
 
+    fn share(&mut self, regions: &[Region<'_>], options: PeerOptions) -> Result<Sharing> {
+        self.open_window(regions, options)
+    }
+
+    fn sum_shared(
+        &mut self,
+        region: Region<'_>,
+        dtype: DType,
+        everywhere: bool,
+        stream: StreamKind,
+    ) -> Result<bool> {
+        self.sum_in_window(region, dtype, everywhere, stream)
+    }
+
+    fn exchange_shared(
+        &mut self,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        stream: StreamKind,
+    ) -> Result<bool> {
+        self.exchange_in_window(sends, receives, stream)
+    }
+
     fn observe(&mut self, observer: Observer) {
         self.observer = observer;
     }
@@ -391,6 +408,7 @@ impl DataPlane for NcclPlane {
 
 impl Drop for NcclPlane {
     fn drop(&mut self) {
+        self.close_window();
         if let Some(place) = self.place {
             self.shared.leave(place, &self.device);
         }
@@ -406,9 +424,8 @@ fn check_on_gpu(at: Operand, regions: &[Region<'_>]) -> Result<()> {
 }
 
 /// A number for a list of groups: FNV-1a (Fowler, Noll and Vo) over their text.
-fn digest(groups: &[Vec<usize>]) -> [u32; 2] {
+fn digest(groups: &[Vec<usize>]) -> [u8; 8] {
     let text = format!("{groups:?}");
     let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mixed);
-    [hash as u32, (hash >> 32) as u32]
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, mixed).to_le_bytes()
 }

@@ -1,7 +1,7 @@
 //! What all communicators of a rank share: which they are, what was begun last, and whether it is over with them.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use device::Device;
@@ -10,6 +10,7 @@ use crate::call::{Call, Operation, Plane};
 use crate::control::Watch;
 use crate::error::{CollectiveError, Failure, Result};
 use crate::nccl::raw::{self, Comm, Ending, Fault};
+use crate::nccl::window::Signals;
 
 /// How long a call may take where it makes connections, at least.
 const CONNECTING: Duration = Duration::from_secs(60);
@@ -52,6 +53,8 @@ pub(super) struct Shared {
     patience: Cell<Duration>,
     watch: Watch,
     comms: RefCell<Vec<Option<Comm>>>,
+    /// By which streams wait for other ranks.
+    signals: RefCell<Vec<Weak<Signals>>>,
     begun: RefCell<Begun>,
     end: RefCell<Option<End>>,
     /// A plane is being dropped: waits end, and nobody else's work with them.
@@ -68,6 +71,7 @@ impl Shared {
             patience: Cell::new(timeout),
             watch,
             comms: RefCell::default(),
+            signals: RefCell::default(),
             begun: RefCell::new(Begun { call, others: Rc::default() }),
             end: RefCell::default(),
             parting: Cell::new(false),
@@ -79,6 +83,18 @@ impl Shared {
         let mut comms = self.comms.borrow_mut();
         comms.push(Some(comm));
         comms.len() - 1
+    }
+
+    /// Streams wait by these from now on, until they are dropped.
+    pub(super) fn waits_by(&self, signals: &Rc<Signals>) {
+        let mut all = self.signals.borrow_mut();
+        all.retain(|signals| signals.strong_count() > 0);
+        all.push(Rc::downgrade(signals));
+    }
+
+    /// Ends what streams wait for; others may still write that they have not come, so it is done until all is over.
+    fn release(&self) {
+        self.signals.borrow().iter().filter_map(Weak::upgrade).for_each(|signals| signals.release());
     }
 
     /// A communicator that is in use. Errors: it is over with all of them.
@@ -144,6 +160,7 @@ impl Shared {
         }
         let known = self.end.borrow().clone();
         if let Some(end) = known {
+            self.release();
             // Work that was aborted ends; what does not is not NCCL's.
             return (waited >= ABORTING).then(|| self.error(&end, call).to_string());
         }
@@ -195,6 +212,7 @@ impl Shared {
             return;
         }
         *self.end.borrow_mut() = Some(end.clone());
+        self.release();
         let comms: Vec<Comm> = self.comms.borrow_mut().iter_mut().filter_map(Option::take).collect();
         raw::end(&comms, Ending::Abort, ABORTING);
         if let End::Late { peer: Some(peer), waited } = end {
@@ -225,14 +243,35 @@ impl Shared {
         done
     }
 
-    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits briefly.
-    pub(super) fn leave(&self, place: usize, device: &Device) {
-        let panics = std::thread::panicking();
-        if panics {
+    /// Ends all calls where this rank or another has failed.
+    fn heed_failures(&self) {
+        if std::thread::panicking() {
             self.finish(End::Failed(Failure { rank: self.rank, reason: "it panicked".to_owned() }));
         } else if let Some(failure) = self.watch.failure() {
             self.finish(End::Failed(failure));
         }
+    }
+
+    /// Whether work of this rank on others' memory is over, after waiting briefly where nothing is wrong, and where something
+    /// is or takes too long, after giving up what it waits for.
+    pub(super) fn drain(&self, device: &Device) -> bool {
+        self.heed_failures();
+        if self.end.borrow().is_none() {
+            self.parting.set(true);
+            let done = device.synchronize().is_ok();
+            self.parting.set(false);
+            if done {
+                return true;
+            }
+            let reason = "it left with work under way".to_owned();
+            self.finish(End::Failed(Failure { rank: self.rank, reason }));
+        }
+        device.synchronize().is_ok()
+    }
+
+    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits briefly.
+    pub(super) fn leave(&self, place: usize, device: &Device) {
+        self.heed_failures();
         if self.comms.borrow().get(place).is_some_and(Option::is_some) {
             self.parting.set(true);
             let done = device.synchronize().is_ok();

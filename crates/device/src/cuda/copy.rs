@@ -1,9 +1,10 @@
 //! Copies and zeros inside one GPU.
 #![allow(unsafe_code)] // the driver copies between addresses
 
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 
 use super::error::{Named, Result};
+use super::reach::PeerAddress;
 use super::{Cuda, Work};
 use crate::buffer::Region;
 use crate::stream::StreamKind;
@@ -23,6 +24,22 @@ impl Cuda {
         // SAFETY: both regions were checked to be inside live buffers and have one length.
         let copied = unsafe { result::memcpy_dtod_async(to, from, source.bytes, stream) };
         Ok(copied.named("cuMemcpyDtoDAsync").and_then(|()| timed.finish()))
+    }
+
+    /// Enqueues a copy between GPUs of as much as `target` has, which a copy engine makes. Errors: the driver's.
+    pub(crate) fn copy_to_peer(
+        &self,
+        source: PeerAddress<'_>,
+        target: PeerAddress<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let stream = self.streams.handle(stream);
+        let work = Work { bytes: target.bytes as u64, flops: 0 };
+        let timed = self.timed(stream, "copy", "to peer", work);
+        // SAFETY: both are mapped, and one is as long as the other; who shares memory keeps it while work uses it.
+        let copied =
+            unsafe { sys::cuMemcpyAsync(target.address, source.address, target.bytes, stream) }.result();
+        copied.named("cuMemcpyAsync").and_then(|()| timed.finish())
     }
 
     /// Enqueues zeros. Errors: as for [`Cuda::copy`].

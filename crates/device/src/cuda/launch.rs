@@ -7,6 +7,7 @@ use cudarc::driver::result;
 
 use super::error::{CudaError, Named};
 use super::profile::Work;
+use super::reach::PeerAddress;
 use crate::buffer::Region;
 use crate::device::Device;
 use crate::error::{DeviceError, Result};
@@ -83,6 +84,11 @@ impl Launch<'_> {
             Err(error) => self.outside = Some(error),
         }
         self
+    }
+
+    /// A place in another GPU's memory.
+    pub fn peer(self, place: PeerAddress<'_>) -> Self {
+        self.u64(place.address)
     }
 
     /// A null pointer.

@@ -13,12 +13,15 @@ mod launch;
 mod ledger;
 mod modules;
 mod profile;
+mod reach;
+mod share;
+mod signals;
 mod staging;
 mod streams;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaContext, result};
 
@@ -30,11 +33,15 @@ pub use launch::Launch;
 pub use ledger::Ledger;
 pub use modules::Progress;
 pub use profile::{TimedCall, Work};
+pub use reach::{PageSource, PeerAddress, PeerMemory};
+pub use share::{Extent, Page};
+pub use signals::{SignalPage, Word};
 pub(crate) use staging::{FETCH_BYTES, Fetch};
 pub use streams::WaitGuard;
 pub(crate) use streams::{Point, Streams};
 
 use crate::device::{Description, Kind};
+use crate::raw::cuda::Given;
 pub(crate) use error::Named;
 use error::Result;
 use streams::EventPool;
@@ -52,6 +59,8 @@ pub(crate) struct Cuda {
     pub(crate) marks: Rc<EventPool>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) ledger: ledger::Start,
+    /// What the allocator's driver has given out.
+    pub(crate) given: Arc<Mutex<Given>>,
     pub(crate) context: Arc<CudaContext>,
 }
 
@@ -80,6 +89,7 @@ impl Cuda {
             marks,
             streams,
             ledger,
+            given: Arc::default(),
             context,
         };
         Ok((cuda, description))

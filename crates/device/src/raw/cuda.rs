@@ -1,13 +1,29 @@
 //! Segments of a GPU's memory: whole allocations, or pages mapped into a reserved range.
 #![allow(unsafe_code)] // memory and ranges are the driver's addresses
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
 use crate::cuda::Streams;
+
+/// What the driver has given out and not got back: bytes by address.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    /// Whole allocations.
+    pub(crate) allocations: BTreeMap<u64, u64>,
+    /// Mapped pages.
+    pub(crate) pages: BTreeMap<u64, u64>,
+}
+
+impl Given {
+    pub(crate) fn of(given: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        // Each change is one call of a map, so a poisoned lock still guards true entries.
+        given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A GPU's memory as a driver. Synchronous calls only: the driver's own pool would hide bytes below ours.
 #[derive(Debug)]
@@ -15,10 +31,11 @@ pub(crate) struct CudaMemory {
     context: Arc<CudaContext>,
     streams: Arc<Streams>,
     next_order: u64,
-    /// What is given back when the device goes: allocations, mapped pages with their bytes, ranges with theirs.
-    allocations: HashSet<u64>,
-    pages: BTreeMap<u64, u64>,
+    /// Given back when the device goes, as are the ranges.
+    given: Arc<Mutex<Given>>,
     ranges: HashMap<u64, u64>,
+    /// Whether pages are made so that other processes can be given them.
+    shareable: bool,
     events: HashMap<u64, Recorded>,
     next_event: u64,
 }
@@ -30,14 +47,15 @@ struct Recorded(sys::CUevent);
 unsafe impl Send for Recorded {}
 
 impl CudaMemory {
-    pub(crate) fn new(context: &Arc<CudaContext>, streams: &Arc<Streams>) -> Self {
+    pub(crate) fn new(context: &Arc<CudaContext>, streams: &Arc<Streams>, given: &Arc<Mutex<Given>>) -> Self {
+        use sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as FILES;
         CudaMemory {
             context: Arc::clone(context),
             streams: Arc::clone(streams),
             next_order: 0,
-            allocations: HashSet::new(),
-            pages: BTreeMap::new(),
+            given: Arc::clone(given),
             ranges: HashMap::new(),
+            shareable: context.attribute(FILES).is_ok_and(|supported| supported != 0),
             events: HashMap::new(),
             next_event: 0,
         }
@@ -61,11 +79,26 @@ impl CudaMemory {
         }
     }
 
-    /// Puts one page of memory at `address`.
-    fn map_page(&self, address: u64, page: u64) -> Result<(), RawError> {
+    /// Puts one page of memory at `address`, shareable if the system lets it be.
+    fn map_page(&mut self, address: u64, page: u64) -> Result<(), RawError> {
+        match self.map_page_as(address, page, self.shareable) {
+            Err(RawError::Driver { .. }) if self.shareable => {
+                self.map_page_as(address, page, false)?;
+                self.shareable = false;
+                Ok(())
+            }
+            answer => answer,
+        }
+    }
+
+    fn map_page_as(&self, address: u64, page: u64, shareable: bool) -> Result<(), RawError> {
+        use sys::CUmemAllocationHandleType_enum as HandleType;
         let properties = sys::CUmemAllocationProp {
             type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
-            requestedHandleTypes: sys::CUmemAllocationHandleType_enum(0),
+            requestedHandleTypes: match shareable {
+                true => HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                false => HandleType(0),
+            },
             location: self.location(),
             win32HandleMetaData: std::ptr::null_mut(),
             allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
@@ -98,7 +131,7 @@ impl RawMemory for CudaMemory {
         self.bind()?;
         // SAFETY: the memory is not read before it is written: that is the tensors' promise.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(refused)?;
-        self.allocations.insert(address);
+        Given::of(&self.given).allocations.insert(address, bytes);
         Ok(self.place(address, bytes))
     }
 
@@ -106,7 +139,7 @@ impl RawMemory for CudaMemory {
         self.bind()?;
         // SAFETY: the allocator gives back what `allocate` gave it, once; the driver waits for work that uses it.
         unsafe { result::free_sync(address) }.map_err(refused)?;
-        self.allocations.remove(&address);
+        Given::of(&self.given).allocations.remove(&address);
         Ok(())
     }
 
@@ -149,7 +182,8 @@ impl RawMemory for CudaMemory {
             self.unmap_range(address, bytes)?;
             return Err(refused(error));
         }
-        self.pages.extend((address..address + bytes).step_by(page as usize).map(|address| (address, page)));
+        let pages = (address..address + bytes).step_by(page as usize).map(|address| (address, page));
+        Given::of(&self.given).pages.extend(pages);
         Ok(())
     }
 
@@ -158,7 +192,7 @@ impl RawMemory for CudaMemory {
         // The trait's promise is about the range's own stream; waiting for all is as rare and as safe.
         result::ctx::synchronize().map_err(refused)?;
         self.unmap_range(address, bytes)?;
-        self.pages.retain(|page, _| !(address..address + bytes).contains(page));
+        Given::of(&self.given).pages.retain(|page, _| !(address..address + bytes).contains(page));
         Ok(())
     }
 
@@ -214,14 +248,15 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         // Nothing can be done about a driver that refuses here: its context is on its way out.
         let _ = self.bind();
-        for (address, bytes) in std::mem::take(&mut self.pages) {
+        let Given { allocations, pages } = std::mem::take(&mut *Given::of(&self.given));
+        for (address, bytes) in pages {
             let _ = self.unmap_range(address, bytes);
         }
         for (address, bytes) in self.ranges.drain() {
             // SAFETY: taken in `reserve`, unmapped above, freed once.
             let _ = unsafe { sys::cuMemAddressFree(address, bytes as usize) };
         }
-        for address in self.allocations.drain() {
+        for (address, _) in allocations {
             // SAFETY: taken in `allocate`, freed once; no buffer is left that could use it.
             let _ = unsafe { result::free_sync(address) };
         }

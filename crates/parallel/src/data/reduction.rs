@@ -1,7 +1,7 @@
 //! Gradients of a step: added up in lanes as backward gives them, and over ranks as buckets fill.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
-use collective::DataPlane;
+use collective::{DataPlane, PeerOptions, Sharing};
 use device::{Category, DType, Device, Request, StreamKind};
 use nn::Parameters;
 use tensor::{Tensor, ops};
@@ -122,6 +122,24 @@ impl GradientReduction {
             micro_batch: 0,
             missing,
         })
+    }
+
+    /// Lets the ranks reach what they sum, and where the optimizer is divided the weights that they give each other, in each
+    /// other's memory, where their devices can; the plane is to be dropped before this and the parameters. Nothing to do, and
+    /// `None`, where a library sums or there is one rank.
+    pub fn share(
+        &self,
+        plane: &mut dyn DataPlane,
+        parameters: &Parameters,
+        options: PeerOptions,
+    ) -> Result<Option<Sharing>> {
+        if self.scratch.is_none() {
+            return Ok(None);
+        }
+        let weights = parameters.list().iter().map(|parameter| parameter.tensor.region());
+        let weights = weights.filter(|_| self.shards.is_divided());
+        let regions: Vec<_> = self.sets[0].iter().map(Tensor::region).chain(weights).collect();
+        Ok(Some(plane.share(&regions, options)?))
     }
 
     /// The sink for the next micro-batch's backward.

@@ -39,7 +39,12 @@ pub fn gather_weights(plane: &mut dyn DataPlane, shards: &Shards, parameters: &P
     }
     let sends: Vec<_> = outgoing.iter().map(|(peer, part)| (*peer, part.region())).collect();
     let receives: Vec<_> = incoming.iter().map(|(peer, part)| (*peer, part.region())).collect();
-    between_compute(parameters.device(), || Ok(plane.exchange(&sends, &receives, StreamKind::Reduce)?))
+    between_compute(parameters.device(), || {
+        if !plane.exchange_shared(&sends, &receives, StreamKind::Reduce)? {
+            plane.exchange(&sends, &receives, StreamKind::Reduce)?;
+        }
+        Ok(())
+    })
 }
 
 /// Runs what `enqueue` puts on the reduction's stream after the compute work so far and before that which follows.

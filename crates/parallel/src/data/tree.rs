@@ -1,4 +1,5 @@
-//! The sum over ranks in a fixed order: exchange shards, add them up in tree order, gather.
+//! The sum over ranks in a fixed order: where ranks reach each other's memory, in one pass over it ([`DataPlane::sum_shared`]);
+//! elsewhere exchange shards, add them up in tree order, gather. The bits are the same.
 //!
 //! Everything is enqueued on the stream that is given.
 
@@ -11,18 +12,18 @@ use crate::error::Result;
 /// Replaces `bucket` on every rank by the sum over ranks, added as a balanced binary tree in rank order and
 /// rounded to its dtype at every node.
 ///
-/// `bucket` divides into as many equal shards as there are ranks; `scratch`, as long, is overwritten.
+/// `bucket` divides into as many equal shards as there are ranks; `scratch`, as long, may be overwritten.
 pub fn tree_all_reduce(
     plane: &mut dyn DataPlane,
     bucket: &Tensor,
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<()> {
-    tree_reduce_scatter(plane, bucket, scratch, stream)?;
-    if plane.world_size() > 1 {
-        plane.all_gather(shard(plane, bucket, plane.rank())?.region(), bucket.region(), stream)?;
+    if plane.world_size() == 1 || plane.sum_shared(bucket.region(), bucket.dtype(), true, stream)? {
+        return Ok(());
     }
-    Ok(())
+    exchange_and_add(plane, bucket, scratch, stream)?;
+    Ok(plane.all_gather(shard(plane, bucket, plane.rank())?.region(), bucket.region(), stream)?)
 }
 
 /// The same for this rank's shard of `bucket` alone; the rest of it stays this rank's own.
@@ -32,10 +33,20 @@ pub fn tree_reduce_scatter(
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<()> {
-    let (ranks, rank) = (plane.world_size(), plane.rank());
-    if ranks == 1 {
+    if plane.world_size() == 1 || plane.sum_shared(bucket.region(), bucket.dtype(), false, stream)? {
         return Ok(());
     }
+    exchange_and_add(plane, bucket, scratch, stream)
+}
+
+/// This rank's shard of the sum, into its place.
+fn exchange_and_add(
+    plane: &mut dyn DataPlane,
+    bucket: &Tensor,
+    scratch: &Tensor,
+    stream: StreamKind,
+) -> Result<()> {
+    let (ranks, rank) = (plane.world_size(), plane.rank());
     let own = shard(plane, bucket, rank)?;
     let peers = || (0..ranks).filter(|peer| *peer != rank);
     let outgoing = peers().map(|peer| Ok((peer, shard(plane, bucket, peer)?))).collect::<Result<Vec<_>>>()?;

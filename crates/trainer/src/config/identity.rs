@@ -24,6 +24,8 @@ impl RunConfig {
             &keys::SCHEDULE,
             &keys::SHARD_OPTIMIZER,
             &keys::BUCKET_BYTES,
+            &keys::PEERS,
+            &keys::PEER_BLOCKS,
             &keys::TIMEOUT_SECONDS,
         ];
         let decides = |path: &str, section: &str| {

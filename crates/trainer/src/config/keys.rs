@@ -3,7 +3,7 @@
 use super::RunConfig;
 use super::key::{Default, Interval, Key, Takes};
 use super::sections::{
-    Activation, Compute, DataKind, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Reduction, Schedule,
+    Activation, Compute, DataKind, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Peers, Reduction, Schedule,
 };
 use Default::{Derived, Literal};
 use Takes::{Choice, Flag, Integer, Integers, Number, Text, Texts};
@@ -167,6 +167,12 @@ keys! {
     BUCKET_BYTES = ["parallel"] "bucket_bytes": Integer(512, 1 << 40), Literal("67108864"), None,
         "Bytes of gradients that are reduced together.",
         |c| Some(c.parallel.bucket_bytes.into());
+    PEERS = ["parallel"] "peers": Choice(Peers::NAMES), Literal("\"kernel\""), None,
+        "How the tree gets sums from GPU to GPU of one host: its kernel writes them into the others' memory, copy engines do, or all goes over NCCL (off); the bits are the same.",
+        |c| Some(c.parallel.peers.name().into());
+    PEER_BLOCKS = ["parallel"] "peer_blocks": Integer(1, 1024), Literal("16"), None,
+        "Blocks of the kernel that reads the other GPUs' memory: how many multiprocessors it takes from other work.",
+        |c| Some(u64::from(c.parallel.peer_blocks).into());
     TIMEOUT_SECONDS = ["parallel"] "timeout_seconds": Integer(1, 1_000_000_000), Literal("60"), None,
         "Seconds that a rank waits for another before it gives up.",
         |c| Some(c.parallel.timeout_seconds.into());

@@ -199,6 +199,18 @@ choice! {
     }
 }
 
+choice! {
+    /// How sums get from GPU to GPU where these reach each other's memory.
+    Peers {
+        /// The kernel that adds writes them into the others' memory.
+        Kernel = "kernel",
+        /// The kernel adds, and copy engines move them.
+        Copies = "copies",
+        /// They go over NCCL, as they do between hosts.
+        Off = "off",
+    }
+}
+
 /// `[parallel]`: how the work is divided over ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Parallel {
@@ -216,6 +228,10 @@ pub struct Parallel {
     pub shard_optimizer: bool,
     /// Bytes in a bucket of gradients.
     pub bucket_bytes: u64,
+    /// How sums get from GPU to GPU of one host.
+    pub peers: Peers,
+    /// Blocks of the kernel that reads the other GPUs' memory.
+    pub peer_blocks: u32,
     /// How long a rank waits for another before it gives up.
     pub timeout_seconds: u64,
 }

@@ -187,6 +187,8 @@ fn what_decides_the_bits_and_what_does_not() {
         "memory.limit_bytes",
         "parallel.bucket_bytes",
         "parallel.data",
+        "parallel.peer_blocks",
+        "parallel.peers",
         "parallel.pipeline",
         "parallel.schedule",
         "parallel.shard_optimizer",

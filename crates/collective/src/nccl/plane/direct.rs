@@ -1,0 +1,126 @@
+//! The part of the plane that goes through the GPUs' own memory, where they reach each other's.
+
+use std::rc::Rc;
+
+use device::{DType, Device, Region, StreamKind};
+
+use super::{NcclPlane, check_on_gpu};
+use crate::call::{Call, Operation};
+use crate::data::{PeerOptions, Sharing};
+use crate::error::{CollectiveError, Result};
+use crate::host::{Operand, check_point_to_point, check_sum};
+use crate::nccl::raw::Work;
+use crate::nccl::window;
+use crate::peers::Place;
+
+impl NcclPlane {
+    pub(super) fn open_window(&mut self, regions: &[Region<'_>], options: PeerOptions) -> Result<Sharing> {
+        let at = self.next(Operation::Connect);
+        check_on_gpu(at, regions)?;
+        self.close_window();
+        let shared = Rc::clone(&self.shared);
+        match shared.patiently(|| window::connect(self, at, regions, options))? {
+            Ok(window) => {
+                shared.waits_by(window.engine().signals());
+                self.window = Some(window);
+                Ok(Sharing::Direct)
+            }
+            Err(why) => Ok(Sharing::Apart(why)),
+        }
+    }
+
+    pub(super) fn sum_in_window(
+        &mut self,
+        region: Region<'_>,
+        dtype: DType,
+        everywhere: bool,
+        stream: StreamKind,
+    ) -> Result<bool> {
+        let Some(place) = self.shared_place(region, dtype) else { return Ok(false) };
+        let at = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
+        check_sum(at, dtype, &[region])?;
+        self.shared.alive(at.call)?;
+        let Some(window) = &mut self.window else { return Ok(false) };
+        let summed = window.sum(place, dtype, everywhere, stream);
+        summed.map_err(CollectiveError::device(at.rank, at.call))?;
+        self.tally.sum_shared(place.bytes / self.members.len(), everywhere);
+        Ok(true)
+    }
+
+    pub(super) fn exchange_in_window(
+        &mut self,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        stream: StreamKind,
+    ) -> Result<bool> {
+        let Some(window) = &self.window else { return Ok(false) };
+        let place = |(peer, region): &(usize, Region<'_>)| Some((*peer, window.engine().place(*region)?));
+        let Some(parts) = sends.iter().map(place).collect::<Option<Vec<_>>>() else { return Ok(false) };
+        let at = self.next(Operation::Exchange);
+        check_point_to_point(at, self.rank, self.members.len(), sends, receives)?;
+        self.shared.alive(at.call)?;
+        let Some(window) = &mut self.window else { return Ok(false) };
+        window.exchange(&parts, stream).map_err(CollectiveError::device(at.rank, at.call))?;
+        self.tally.point_to_point(Operation::Exchange, sends, receives);
+        Ok(true)
+    }
+
+    /// Ends the reach into each other's memory. Where work on it does not end, its mappings stay until the process goes.
+    pub(super) fn close_window(&mut self) {
+        if let Some(window) = self.window.take()
+            && !self.shared.drain(&self.device)
+        {
+            std::mem::forget(window);
+        }
+    }
+
+    pub(in crate::nccl) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether it is over.
+    pub(in crate::nccl) fn has_failed(&self, call: Call) -> bool {
+        self.shared.alive(call).is_err()
+    }
+
+    /// Every rank's bytes, in rank order, on every rank: small messages, of any lengths.
+    pub(in crate::nccl) fn gather_bytes(&self, at: Operand, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.gather_words(at, &[mine.len() as u32])?;
+        let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
+        let mut padded = mine.to_vec();
+        padded.resize(longest.next_multiple_of(4), 0);
+        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&padded);
+        let all = self.gather_words(at, &words)?;
+        let bytes: &[u8] = bytemuck::cast_slice(&all);
+        let message = |(rank, length): (usize, &u32)| {
+            let start = rank * padded.len();
+            bytes.get(start..start + *length as usize).map(<[u8]>::to_vec).unwrap_or_default()
+        };
+        Ok(lengths.iter().enumerate().map(message).collect())
+    }
+
+    /// As many words of every rank.
+    fn gather_words(&self, at: Operand, mine: &[u32]) -> Result<Vec<u32>> {
+        let refused = |source| CollectiveError::device(at.rank, at.call)(source);
+        let (ranks, bytes) = (self.members.len(), size_of_val(mine));
+        // Calls of other streams that are under way have the other half.
+        let half = self.scratch.bytes() / 2;
+        if bytes * ranks > half {
+            return at.refuse(format!("{ranks} messages of {bytes} bytes are more than there is room for"));
+        }
+        let output = self.scratch.region(half, bytes * ranks);
+        let input = output.part(bytes * self.rank, bytes);
+        self.device.copy_from_host(mine, input).map_err(refused)?;
+        self.collective(at, bytes, Work::AllGather { input, output }, StreamKind::Compute)?;
+        let mut all = vec![0u32; mine.len() * ranks];
+        self.host_wait(at.call, self.device.copy_to_host(output, &mut all))?;
+        Ok(all)
+    }
+
+    /// Which part of what is shared a region is, where all of `dtype` can be added that lies there.
+    fn shared_place(&self, region: Region<'_>, dtype: DType) -> Option<Place> {
+        let window = self.window.as_ref()?;
+        window::kernel(dtype, self.members.len())?;
+        window.engine().place(region).filter(|place| window.divides(*place))
+    }
+}

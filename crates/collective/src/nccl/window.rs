@@ -1,0 +1,266 @@
+//! How GPUs of one host come to reach each other's memory, and what they do there.
+//!
+//! The ranks tell each other over NCCL who they are, what they share and by what it can be mapped; files that stand for
+//! memory go over sockets of the host. Whatever one rank cannot do, all hear, and then nobody does.
+
+mod files;
+mod gpus;
+mod said;
+
+use std::cell::Cell;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
+use device::{DType, DeviceError, Region};
+
+use crate::data::{DataPlane, PeerOptions};
+use crate::error::Result;
+use crate::host::Operand;
+use crate::nccl::plane::NcclPlane;
+use crate::peers::Window;
+use files::Post;
+pub(super) use gpus::{Gpus, Signals, kernel};
+use said::{Introduction, Offer, Offered};
+
+/// What went wrong where all ranks go on without.
+type Attempt<T> = std::result::Result<T, String>;
+
+/// How long the ranks of a host may take to pass files around.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Files of one message.
+const BATCH: usize = 64;
+/// Connects the ranks of `plane`. The inner error: why not, the same on all of them.
+pub(super) fn connect(
+    plane: &mut NcclPlane,
+    at: Operand,
+    regions: &[Region<'_>],
+    options: PeerOptions,
+) -> Result<Attempt<Window<Gpus>>> {
+    let mut own = Own::new(plane, regions);
+    let said = plane.gather_bytes(at, &own.introduction.encode())?;
+    let met = acquaint(plane, &said);
+    let offer = match &met {
+        Ok(peers) => own.offer(plane, regions, peers).unwrap_or_else(Offer::refusal),
+        Err(why) => Offer::refusal(why.clone()),
+    };
+    let offers = plane.gather_bytes(at, &offer.encode())?;
+    let offers = decoded(&offers, Offer::decode).and_then(|offers| agreed(offers, |offer| &offer.trouble));
+    let mapped = match (met, offers) {
+        (Ok(peers), Ok(offers)) => own.map(plane, at, peers, &offers, options),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    };
+    let verdict = Offer::refusal(mapped.as_ref().err().cloned().unwrap_or_default());
+    let verdicts = plane.gather_bytes(at, &verdict.encode())?;
+    let agreed = decoded(&verdicts, Offer::decode).and_then(|all| agreed(all, |offer| &offer.trouble));
+    // What this rank mapped goes before others unmap or free: nothing uses it.
+    Ok(agreed.and(mapped).map(|gpus| {
+        let (rank, ranks) = (gpus.rank, gpus.memory.len());
+        Window::new(gpus, rank, ranks, options.gather)
+    }))
+}
+
+/// What a rank of the group is to this one.
+struct Peer {
+    said: Introduction,
+    /// Its GPU's number in this process.
+    ordinal: usize,
+    same_process: bool,
+}
+
+fn decoded<T>(all: &[Vec<u8>], decode: impl Fn(&[u8]) -> Option<T>) -> Attempt<Vec<T>> {
+    let of = |(rank, bytes): (usize, &Vec<u8>)| {
+        decode(bytes).ok_or_else(|| format!("rank {rank} said what cannot be understood"))
+    };
+    all.iter().enumerate().map(of).collect()
+}
+
+/// The first rank's trouble, or what all said.
+fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
+    match all.iter().map(trouble).enumerate().find(|(_, trouble)| !trouble.is_empty()) {
+        Some((rank, trouble)) => Err(format!("rank {rank}: {trouble}")),
+        None => Ok(all),
+    }
+}
+
+/// Holds the ranks' introductions against each other. Errors: why they cannot reach each other's memory.
+fn acquaint(plane: &NcclPlane, said: &[Vec<u8>]) -> Attempt<Vec<Peer>> {
+    let said = agreed(decoded(said, Introduction::decode)?, |said| &said.trouble)?;
+    if kernel(DType::F32, said.len()).is_none() {
+        return Err(format!("there are {} ranks, and kernels add those of 2, 4 or 8", said.len()));
+    }
+    let first = said[0].clone();
+    if let Some(other) = said.iter().position(|said| said.host != first.host) {
+        return Err(format!("rank {other} is on another host"));
+    }
+    let lengths = |said: &Introduction| said.regions.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
+    if let Some(other) = said.iter().position(|said| lengths(said) != lengths(&first)) {
+        return Err(format!("rank {other} shares other regions"));
+    }
+    let process = said[plane.rank()].process;
+    let peer = |(rank, said): (usize, Introduction)| {
+        let reachable = plane.device().reachable(said.gpu).map_err(|error| error.to_string())?;
+        let ordinal =
+            reachable.ok_or_else(|| format!("this GPU does not reach the memory of rank {rank}'s"))?;
+        Ok(Peer { ordinal, same_process: said.process == process, said })
+    };
+    said.into_iter().enumerate().map(peer).collect()
+}
+
+/// What this rank brings.
+struct Own {
+    introduction: Introduction,
+    post: Option<Post>,
+    signals: Option<File>,
+    extents: Vec<Extent>,
+    /// Held until all ranks have mapped them, in the order of the extents that are pages.
+    pages: Vec<Page>,
+}
+
+impl Own {
+    fn new(plane: &NcclPlane, regions: &[Region<'_>]) -> Self {
+        let prepared = || -> Attempt<([u8; 16], Post, File)> {
+            let gpu = plane.device().gpu_uuid().map_err(|error| error.to_string())?;
+            let said = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+            let post = Post::open().map_err(said("a socket of this host"))?;
+            let file =
+                files::anonymous("plimsoll-signals", SignalPage::BYTES).map_err(said("shared memory"))?;
+            Ok((gpu, post, file))
+        };
+        let (introduction, post, signals) = match prepared() {
+            Ok((gpu, post, file)) => {
+                (Introduction::new(gpu, post.address(), regions), Some(post), Some(file))
+            }
+            Err(trouble) => (Introduction { trouble, ..Introduction::default() }, None, None),
+        };
+        Own { introduction, post, signals, extents: Vec::new(), pages: Vec::new() }
+    }
+
+    /// What others need to map this rank's regions.
+    fn offer(&mut self, plane: &NcclPlane, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
+        let (device, said) = (plane.device(), |error: DeviceError| error.to_string());
+        self.extents = device.extents(regions).map_err(said)?;
+        let elsewhere = peers.iter().any(|peer| !peer.same_process);
+        let mut offered = Vec::new();
+        for extent in &self.extents {
+            let (mut number, mut name) = (0, None);
+            if extent.is_page {
+                let page = device.hold_page(extent).map_err(said)?;
+                number = page.number();
+                self.pages.push(page);
+            } else if elsewhere {
+                name = Some(device.name_of(extent).map_err(said)?);
+            }
+            offered.push(Offered { extent: *extent, number, name });
+        }
+        Ok(Offer { offered, trouble: String::new() })
+    }
+
+    /// Maps what the others offer, and gives them what stands for this rank's.
+    fn map(
+        &mut self,
+        plane: &NcclPlane,
+        at: Operand,
+        peers: Vec<Peer>,
+        offers: &[Offer],
+        options: PeerOptions,
+    ) -> Attempt<Gpus> {
+        let (device, rank) = (plane.device(), plane.rank());
+        let said = |error: DeviceError| error.to_string();
+        let mut memory: Vec<PeerMemory> = peers.iter().map(|_| PeerMemory::new(device)).collect();
+        memory[rank] = PeerMemory::own(device, &self.extents);
+        for (other, peer) in peers.iter().enumerate().filter(|(other, _)| *other != rank) {
+            let extents: Vec<Extent> = offers[other].offered.iter().map(|offered| offered.extent).collect();
+            memory[other].reserve(&extents).map_err(said)?;
+            for Offered { extent, number, name } in &offers[other].offered {
+                match (extent.is_page, peer.same_process, name) {
+                    (true, true, _) => memory[other].map(extent, PageSource::Here(*number)),
+                    // By a file, which comes below.
+                    (true, false, _) => Ok(()),
+                    (false, true, _) => memory[other].enable(extent, peer.ordinal),
+                    (false, false, Some(name)) => memory[other].open(extent, *name),
+                    (false, false, None) => return Err(format!("rank {other} named no allocation")),
+                }
+                .map_err(said)?;
+            }
+        }
+        let signals = self.exchange_files(plane, at, &peers, offers, &mut memory)?;
+        for memory in &memory {
+            memory.allow().map_err(said)?;
+        }
+        let page = |file: &File| device.signal_page(file).map_err(said);
+        let pages = signals.iter().map(page).collect::<Attempt<Vec<_>>>()?;
+        let regions = |peer: &Peer| peer.said.regions.iter().map(|(base, _)| *base).collect();
+        Ok(Gpus {
+            device: device.clone(),
+            rank,
+            bases: peers.iter().map(regions).collect(),
+            lengths: self.introduction.regions.iter().map(|(_, bytes)| *bytes).collect(),
+            memory,
+            signals: Rc::new(Signals { rank, pages, meetings: Cell::new(0) }),
+            blocks: options.blocks,
+        })
+    }
+
+    /// Sends every other rank this one's page of signals, and other processes its pages of memory, a few at a time, so that
+    /// few files are open at once; receives and maps theirs. The pages of signals, by rank.
+    fn exchange_files(
+        &mut self,
+        plane: &NcclPlane,
+        at: Operand,
+        peers: &[Peer],
+        offers: &[Offer],
+        memory: &mut [PeerMemory],
+    ) -> Attempt<Vec<File>> {
+        let (rank, deadline) = (plane.rank(), Instant::now() + PATIENCE);
+        let said = |error: std::io::Error| format!("passing files between ranks of this host: {error}");
+        let (Some(post), Some(own)) = (self.post.take(), self.signals.take()) else {
+            return Err("nothing was prepared".to_owned());
+        };
+        let addresses: Vec<&[u8]> = peers.iter().map(|peer| peer.said.address.as_slice()).collect();
+        let failed = || plane.has_failed(at.call);
+        let lines = post.connect(rank, &addresses, deadline, &failed).map_err(said)?;
+        let others = || (0..peers.len()).filter(|other| *other != rank);
+        let mut signals: Vec<Option<File>> = peers.iter().map(|_| None).collect();
+        for other in others() {
+            lines.send(other, &[own.as_fd()]).map_err(said)?;
+        }
+        for other in others() {
+            signals[other] = lines.receive(other).map_err(said)?.pop().map(File::from);
+        }
+        signals[rank] = Some(own);
+        let pages = |offer: &Offer| -> Vec<Extent> {
+            offer.offered.iter().map(|offered| offered.extent).filter(|extent| extent.is_page).collect()
+        };
+        let elsewhere = || others().filter(|other| !peers[*other].same_process);
+        let most = elsewhere().map(|other| pages(&offers[other]).len()).max().unwrap_or(0);
+        let rounds = most.max(if elsewhere().next().is_some() { self.pages.len() } else { 0 });
+        for round in (0..rounds).step_by(BATCH) {
+            let own = self.pages.iter().skip(round).take(BATCH);
+            let files = own.map(Page::file).collect::<std::result::Result<Vec<OwnedFd>, _>>();
+            let files = files.map_err(|error| error.to_string())?;
+            let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+            for other in elsewhere().filter(|_| !borrowed.is_empty()) {
+                lines.send(other, &borrowed).map_err(said)?;
+            }
+            for other in elsewhere() {
+                let theirs = pages(&offers[other]);
+                let theirs = theirs.iter().skip(round).take(BATCH);
+                if theirs.len() == 0 {
+                    continue;
+                }
+                let files = lines.receive(other).map_err(said)?;
+                if files.len() != theirs.len() {
+                    return Err(format!("rank {other} sent {} files of {}", files.len(), theirs.len()));
+                }
+                for (extent, file) in theirs.zip(files) {
+                    memory[other].map(extent, PageSource::File(file)).map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        let all: Option<Vec<File>> = signals.into_iter().collect();
+        all.ok_or_else(|| "a rank sent no page of signals".to_owned())
+    }
+}

@@ -1,0 +1,208 @@
+//! Open files from one rank of a host to another, over its Unix sockets.
+//!
+//! The sockets have names that only their ranks hear, and vanish with them.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+use super::BATCH;
+use super::said::unique;
+
+/// How often a rank looks whether another has come.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long one message may take.
+const MESSAGE: Duration = Duration::from_secs(10);
+
+/// Memory without a name, of `bytes` zeros.
+pub(super) fn anonymous(name: &str, bytes: usize) -> Result<File> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.set_len(bytes as u64)?;
+    Ok(file)
+}
+
+/// Where one rank takes files from the others.
+#[derive(Debug)]
+pub(super) struct Post {
+    listener: UnixListener,
+    address: Vec<u8>,
+}
+
+impl Post {
+    pub(super) fn open() -> Result<Self> {
+        let address = format!("plimsoll-{:016x}{:016x}", unique(), unique()).into_bytes();
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&address)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Post { listener, address })
+    }
+
+    /// What others need to know.
+    pub(super) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Connects rank `rank` with all others, whose posts are all open. Errors: the system's; a rank that does not come
+    /// before the deadline, or before `failed` says that one has failed.
+    pub(super) fn connect(
+        self,
+        rank: usize,
+        addresses: &[&[u8]],
+        deadline: Instant,
+        failed: &dyn Fn() -> bool,
+    ) -> Result<Lines> {
+        let mut to: Vec<Option<UnixStream>> = addresses.iter().map(|_| None).collect();
+        for (other, address) in addresses.iter().enumerate().filter(|(other, _)| *other != rank) {
+            let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(address)?)?;
+            stream.set_write_timeout(Some(MESSAGE))?;
+            stream.write_all(&(rank as u32).to_le_bytes())?;
+            to[other] = Some(stream);
+        }
+        let mut from: Vec<Option<UnixStream>> = addresses.iter().map(|_| None).collect();
+        while from.iter().flatten().count() + 1 < addresses.len() {
+            match self.listener.accept() {
+                Ok((mut stream, _)) => {
+                    stream.set_nonblocking(false)?;
+                    stream.set_read_timeout(Some(MESSAGE))?;
+                    let mut other = [0; 4];
+                    stream.read_exact(&mut other)?;
+                    let other = u32::from_le_bytes(other) as usize;
+                    if let Some(slot) = from.get_mut(other) {
+                        *slot = Some(stream);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if Instant::now() >= deadline || failed() {
+                        return Err(Error::new(ErrorKind::TimedOut, "a rank did not come"));
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Lines { to, from })
+    }
+}
+
+/// A rank's connections with all others.
+#[derive(Debug)]
+pub(super) struct Lines {
+    to: Vec<Option<UnixStream>>,
+    from: Vec<Option<UnixStream>>,
+}
+
+impl Lines {
+    /// Gives a rank files, at most [`BATCH`]; they stay open here.
+    pub(super) fn send(&self, other: usize, files: &[BorrowedFd<'_>]) -> Result<()> {
+        let line = line(&self.to, other)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(Error::new(ErrorKind::InvalidInput, "too many files for one message"));
+        }
+        let count = (files.len() as u32).to_le_bytes();
+        match sendmsg(line, &[IoSlice::new(&count)], &mut control, SendFlags::NOSIGNAL)? {
+            sent if sent == count.len() => Ok(()),
+            _ => Err(Error::new(ErrorKind::WriteZero, "half a message was sent")),
+        }
+    }
+
+    /// The files of a rank's next message.
+    pub(super) fn receive(&self, other: usize) -> Result<Vec<OwnedFd>> {
+        let line = line(&self.from, other)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut count = [0; 4];
+        let into = &mut [IoSliceMut::new(&mut count)];
+        let message = recvmsg(line, into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let mut files = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                files.extend(rights);
+            }
+        }
+        if message.bytes != count.len() || files.len() != u32::from_le_bytes(count) as usize {
+            return Err(Error::new(ErrorKind::UnexpectedEof, "a rank left, or files were lost on the way"));
+        }
+        Ok(files)
+    }
+}
+
+fn line(lines: &[Option<UnixStream>], other: usize) -> Result<&UnixStream> {
+    let line = lines.get(other).and_then(Option::as_ref);
+    line.ok_or_else(|| Error::new(ErrorKind::NotConnected, "no connection with that rank"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    #[test]
+    fn every_rank_gets_the_files_of_every_other() {
+        const RANKS: usize = 4;
+        let posts: Vec<Post> = (0..RANKS).map(|_| Post::open().unwrap()).collect();
+        let addresses: Vec<Vec<u8>> = posts.iter().map(|post| post.address().to_vec()).collect();
+        std::thread::scope(|scope| {
+            for (rank, post) in posts.into_iter().enumerate() {
+                let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
+                scope.spawn(move || {
+                    let lines = post.connect(rank, &addresses, later(), &|| false).unwrap();
+                    let others = || (0..RANKS).filter(|other| *other != rank);
+                    let file = |index: usize| {
+                        let mut file = anonymous("test", 8).unwrap();
+                        file.write_all(&[rank as u8, index as u8]).unwrap();
+                        file
+                    };
+                    for batch in [1, BATCH, 3] {
+                        let files: Vec<File> = (0..batch).map(file).collect();
+                        let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                        others().for_each(|other| lines.send(other, &borrowed).unwrap());
+                        for other in others() {
+                            let theirs = lines.receive(other).unwrap();
+                            assert_eq!(theirs.len(), batch);
+                            for (index, file) in theirs.into_iter().enumerate() {
+                                let mut found = [0; 2];
+                                File::from(file).read_exact_at(&mut found, 0).unwrap();
+                                assert_eq!(found, [other as u8, index as u8]);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_or_leaves_is_an_error() {
+        let (first, second) = (Post::open().unwrap(), Post::open().unwrap());
+        let addresses = [first.address().to_vec(), second.address().to_vec()];
+        let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
+        let late = first.connect(0, &addresses, Instant::now(), &|| false).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        let failed = second.connect(1, &addresses, later(), &|| true).unwrap_err();
+        assert!(matches!(failed.kind(), ErrorKind::TimedOut | ErrorKind::ConnectionRefused), "{failed}");
+        let (here, there) = UnixStream::pair().unwrap();
+        let lines = Lines { to: vec![None], from: vec![Some(here)] };
+        drop(there);
+        assert_eq!(lines.receive(0).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(lines.send(0, &[]).unwrap_err().kind(), ErrorKind::NotConnected);
+    }
+}

@@ -1,0 +1,120 @@
+//! What one GPU does in the memory of its group: the calls behind [`Engine`].
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use device::cuda::{PeerAddress, PeerMemory, SignalPage};
+use device::{DType, Device, DeviceError, Function, Region, StreamKind, kernels};
+
+use crate::peers::{Engine, Place};
+
+/// Threads of the kernel that adds, and the vectors that each has in flight, as `kernels/tree.cu` says.
+const THREADS: usize = 512;
+const LOADS: usize = 16;
+/// How far a word that is let go is ahead of what anybody waits for.
+const RELEASED: u32 = 1 << 30;
+
+/// Where a group's ranks signal that they have come to a meeting.
+#[derive(Debug)]
+pub(in crate::nccl) struct Signals {
+    pub(super) rank: usize,
+    /// By rank that waits.
+    pub(super) pages: Vec<SignalPage>,
+    /// The last meeting that was enqueued.
+    pub(super) meetings: Cell<u32>,
+}
+
+impl Signals {
+    /// Ends this rank's waits for others, who may still write lower numbers: to be done again until its work is over.
+    pub(in crate::nccl) fn release(&self) {
+        let others = (0..self.pages.len()).filter(|rank| *rank != self.rank);
+        others.for_each(|rank| self.pages[self.rank].store(rank, self.meetings.get().wrapping_add(RELEASED)));
+    }
+}
+
+/// The memory of a group's ranks, as one GPU reaches it.
+#[derive(Debug)]
+pub(in crate::nccl) struct Gpus {
+    pub(super) device: Device,
+    pub(super) rank: usize,
+    /// Where each rank's regions begin, as it sees them itself.
+    pub(super) bases: Vec<Vec<u64>>,
+    /// Bytes of each region.
+    pub(super) lengths: Vec<u64>,
+    pub(super) memory: Vec<PeerMemory>,
+    pub(super) signals: Rc<Signals>,
+    pub(super) blocks: u32,
+}
+
+impl Gpus {
+    pub(in crate::nccl) fn signals(&self) -> &Rc<Signals> {
+        &self.signals
+    }
+
+    /// Which part of what is shared a region is.
+    pub(in crate::nccl) fn place(&self, region: Region<'_>) -> Option<Place> {
+        let (address, bytes) = (region.buffer.address() + region.offset as u64, region.bytes);
+        let holds = |(base, length): (&u64, &u64)| {
+            *base <= address && address.checked_add(bytes as u64).is_some_and(|end| end <= base + length)
+        };
+        let index = self.bases[self.rank].iter().zip(&self.lengths).position(holds)?;
+        Some(Place { region: index, offset: (address - self.bases[self.rank][index]) as usize, bytes })
+    }
+
+    fn at(&self, rank: usize, place: Place) -> device::Result<PeerAddress<'_>> {
+        let address = self.bases[rank][place.region] + place.offset as u64;
+        let (start, end) = (place.offset, place.offset + place.bytes);
+        let outside = || DeviceError::OutOfBounds { start, end, bytes: self.lengths[place.region] as usize };
+        self.memory[rank].at(address, place.bytes).ok_or_else(outside)
+    }
+}
+
+impl Engine for Gpus {
+    fn meet(&mut self, number: u32, stream: StreamKind) -> device::Result<()> {
+        let others = || (0..self.memory.len()).filter(|rank| *rank != self.rank);
+        let pages = &self.signals.pages;
+        let writes: Vec<_> = others().map(|other| (pages[other].word(self.rank), number)).collect();
+        let waits: Vec<_> = others().map(|other| (pages[self.rank].word(other), number)).collect();
+        self.signals.meetings.set(number);
+        self.device.signal(&writes, &waits, stream)
+    }
+
+    fn add(
+        &mut self,
+        place: Place,
+        dtype: DType,
+        everywhere: bool,
+        stream: StreamKind,
+    ) -> device::Result<()> {
+        let ranks = self.memory.len();
+        // Whoever calls has asked whether there is one; a name that no kernel has is refused.
+        let name = kernel(dtype, ranks).unwrap_or_default();
+        let vectors = place.bytes / 16;
+        let blocks = vectors.div_ceil(THREADS * LOADS / ranks).clamp(1, self.blocks.max(1) as usize);
+        let mut launch = self.device.kernel(Function::new(&kernels::TREE, name)).on(stream);
+        for rank in 0..ranks {
+            launch = launch.peer(self.at(rank, place)?);
+        }
+        launch = launch.peer(self.at(self.rank, place)?).u64(vectors as u64).u32(u32::from(everywhere));
+        let written = if everywhere { ranks } else { 1 };
+        launch = launch.cost((place.bytes * (ranks + written)) as u64, (vectors * 4 * (ranks - 1)) as u64);
+        launch.launch([blocks as u32, 1, 1], THREADS as u32)
+    }
+
+    fn put(&mut self, place: Place, peer: usize, stream: StreamKind) -> device::Result<()> {
+        self.device.copy_to_peer(self.at(self.rank, place)?, self.at(peer, place)?, stream)
+    }
+}
+
+/// The kernel that adds elements of a type, where there is one for so many ranks.
+pub(in crate::nccl) fn kernel(dtype: DType, ranks: usize) -> Option<&'static str> {
+    Some(match (dtype, ranks) {
+        (DType::F32, 2) => "tree_f32_2",
+        (DType::F32, 4) => "tree_f32_4",
+        (DType::F32, 8) => "tree_f32_8",
+        (DType::Bf16, 2) => "tree_bf16_2",
+        (DType::Bf16, 4) => "tree_bf16_4",
+        (DType::Bf16, 8) => "tree_bf16_8",
+        _ => return None,
+    })
+}

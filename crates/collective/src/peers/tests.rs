@@ -1,0 +1,178 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test stops at the first surprise
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Memory of ranks that are threads, one f32 in 16 bytes of a shared region. A value that two ranks touch at once is
+/// a failure.
+struct Memory {
+    /// By rank, region and vector.
+    values: Vec<Vec<Vec<Mutex<f32>>>>,
+    /// By rank that waits and rank that has come.
+    signals: Vec<Vec<AtomicU32>>,
+}
+
+impl Memory {
+    fn new(ranks: usize, regions: &[usize], first_meeting: u32) -> Self {
+        let region = |vectors: &usize| (0..*vectors).map(|_| Mutex::new(f32::NAN)).collect();
+        let signals = || (0..ranks).map(|_| AtomicU32::new(first_meeting)).collect();
+        Memory {
+            values: (0..ranks).map(|_| regions.iter().map(region).collect()).collect(),
+            signals: (0..ranks).map(|_| signals()).collect(),
+        }
+    }
+
+    /// Its owner fills a region.
+    fn fill(&self, rank: usize, region: usize, of: impl Fn(usize) -> f32) {
+        for (index, value) in self.values[rank][region].iter().enumerate() {
+            *value.try_lock().expect("nobody else is there") = of(index);
+        }
+    }
+
+    fn read(&self, rank: usize, region: usize) -> Vec<f32> {
+        self.values[rank][region]
+            .iter()
+            .map(|value| *value.try_lock().expect("nobody else is there"))
+            .collect()
+    }
+}
+
+struct Host<'a> {
+    memory: &'a Memory,
+    rank: usize,
+    /// What decides how long this rank takes for what it does.
+    pace: u64,
+}
+
+impl Host<'_> {
+    fn dawdle(&mut self) {
+        self.pace = self.pace.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_micros(self.pace >> 33 & 127));
+    }
+
+    fn vectors(place: Place) -> std::ops::Range<usize> {
+        place.offset / VECTOR..(place.offset + place.bytes) / VECTOR
+    }
+}
+
+impl Engine for Host<'_> {
+    fn meet(&mut self, number: u32, _stream: StreamKind) -> Result<()> {
+        self.dawdle();
+        for row in &self.memory.signals {
+            row[self.rank].store(number, Ordering::SeqCst);
+        }
+        let late = |word: &AtomicU32| (word.load(Ordering::SeqCst).wrapping_sub(number) as i32) < 0;
+        while self.memory.signals[self.rank].iter().any(late) {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, place: Place, _dtype: DType, everywhere: bool, _stream: StreamKind) -> Result<()> {
+        for vector in Self::vectors(place) {
+            let mut held: Vec<_> = self
+                .memory
+                .values
+                .iter()
+                .map(|regions| regions[place.region][vector].try_lock().expect("one rank adds a place"))
+                .collect();
+            let mut values: Vec<f32> = held.iter().map(|value| **value).collect();
+            while values.len() > 1 {
+                values = values.chunks(2).map(|pair| pair.iter().sum()).collect();
+            }
+            for (rank, value) in held.iter_mut().enumerate() {
+                if everywhere || rank == self.rank {
+                    **value = values[0];
+                }
+            }
+        }
+        self.dawdle();
+        Ok(())
+    }
+
+    fn put(&mut self, place: Place, peer: usize, _stream: StreamKind) -> Result<()> {
+        for vector in Self::vectors(place) {
+            let own = *self.memory.values[self.rank][place.region][vector].try_lock().expect("it is our own");
+            *self.memory.values[peer][place.region][vector].try_lock().expect("one rank writes a place") =
+                own;
+        }
+        Ok(())
+    }
+}
+
+fn value(rank: usize, round: usize, index: usize) -> f32 {
+    ((rank * 7919 + round * 104_729 + index * 31) % 10_007) as f32 / 97.0 - 50.0
+}
+
+/// The sum as its definition says.
+fn tree(first: usize, count: usize, of: &impl Fn(usize) -> f32) -> f32 {
+    if count == 1 {
+        return of(first);
+    }
+    tree(first, count / 2, of) + tree(first + count / 2, count / 2, of)
+}
+
+const STREAM: StreamKind = StreamKind::Reduce;
+
+/// Rounds of all calls, each of which a rank fills and reads its memory around without asking the others.
+fn rounds(memory: &Memory, rank: usize, ranks: usize, gather: Gather, shard: usize, seed: u64, first: u32) {
+    let engine = Host { memory, rank, pace: seed.wrapping_add(rank as u64) };
+    let mut window = Window { meetings: first, ..Window::new(engine, rank, ranks, gather) };
+    let whole = |region: usize| Place { region, offset: 0, bytes: VECTOR * shard * ranks };
+    for round in 0..4 {
+        for everywhere in [true, false] {
+            memory.fill(rank, 0, |index| value(rank, round, index));
+            window.sum(whole(0), DType::F32, everywhere, STREAM).unwrap();
+            for (index, found) in memory.read(rank, 0).into_iter().enumerate() {
+                if everywhere || index / shard == rank {
+                    assert_eq!(found, tree(0, ranks, &|rank| value(rank, round, index)), "{index}");
+                }
+            }
+        }
+        let own = Place { offset: VECTOR * shard * rank, bytes: VECTOR * shard, ..whole(1) };
+        memory.fill(rank, 1, |index| value(rank, round, index));
+        let parts: Vec<_> = (0..ranks).filter(|to| *to != rank).map(|to| (to, own)).collect();
+        window.exchange(&parts, STREAM).unwrap();
+        for (index, found) in memory.read(rank, 1).into_iter().enumerate() {
+            assert_eq!(found, value(index / shard, round, index), "{index}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nobody_touches_what_another_has_and_sums_are_the_trees(
+        ranks in prop::sample::select(vec![2_usize, 4, 8]),
+        gather in prop::sample::select(vec![Gather::Kernel, Gather::Copies]),
+        shard in 1_usize..5,
+        seed in any::<u64>(),
+        // The count of meetings goes around its end.
+        first in prop::sample::select(vec![0_u32, u32::MAX - 5, u32::MAX / 2 - 5]),
+    ) {
+        let memory = Memory::new(ranks, &[shard * ranks; 2], first);
+        std::thread::scope(|scope| {
+            for rank in 0..ranks {
+                let memory = &memory;
+                scope.spawn(move || rounds(memory, rank, ranks, gather, shard, seed, first));
+            }
+        });
+    }
+}
+
+#[test]
+fn only_whole_vectors_for_every_rank_divide() {
+    let memory = Memory::new(4, &[], 0);
+    let window = Window::new(Host { memory: &memory, rank: 0, pace: 0 }, 0, 4, Gather::Kernel);
+    for (offset, bytes, divides) in
+        [(0, 64, true), (16, 128, true), (8, 64, false), (0, 72, false), (0, 48, false), (0, 0, true)]
+    {
+        assert_eq!(window.divides(Place { region: 0, offset, bytes }), divides, "{offset} {bytes}");
+    }
+}

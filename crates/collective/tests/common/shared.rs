@@ -1,0 +1,139 @@
+//! Checks of what ranks do in each other's memory: the same on every transport, where those that have no way to it must say
+//! so and leave everything as it is.
+
+use std::io::Write;
+use std::time::Duration;
+
+use collective::{DataPlane, Gather, PeerOptions, Sharing};
+use device::{Backend, Buffer, Device};
+use half::bf16;
+
+use super::{Failed, Number, Outcome, STREAM, buffer, filled, tree_sum, value, values};
+
+/// Vectors of each rank's shard of what is summed: few, and not a multiple of anything.
+const VECTORS: [usize; 3] = [1, 37, 10_007];
+/// More than a page of a range.
+const LARGE: usize = 24 << 20;
+
+/// Whether ranks reach each other's memory. With `PLIMSOLL_NEED_PEERS` set, GPUs must.
+fn share(
+    plane: &mut dyn DataPlane,
+    device: &Device,
+    buffers: &[&Buffer],
+    options: PeerOptions,
+) -> Outcome<bool> {
+    device.synchronize()?;
+    let regions: Vec<_> = buffers.iter().map(|buffer| buffer.region(0, buffer.bytes())).collect();
+    match plane.share(&regions, options)? {
+        Sharing::Direct => Ok(true),
+        Sharing::Apart(why) => {
+            let summable = [2, 4, 8].contains(&plane.world_size());
+            if device.backend() == Backend::Cuda && summable {
+                if std::env::var_os("PLIMSOLL_NEED_PEERS").is_some() {
+                    return Err(Failed::Other(why));
+                }
+                let _ = writeln!(std::io::stderr(), "skipped, in each other's memory: {why}");
+            }
+            Ok(false)
+        }
+    }
+}
+
+fn fill<T: Number>(device: &Device, buffer: &Buffer, of: impl Fn(usize) -> f32) -> Outcome<()> {
+    let values: Vec<T> = (0..buffer.bytes() / size_of::<T>()).map(|place| T::of(of(place))).collect();
+    device.copy_from_host(&values, buffer.region(0, buffer.bytes()))?;
+    Ok(device.synchronize()?)
+}
+
+/// Rounds of sums of a part of a shared buffer, in which ranks are late in turns, each begun as soon as the last is over.
+fn sums<T: Number>(
+    plane: &mut dyn DataPlane,
+    device: &Device,
+    options: PeerOptions,
+    vectors: usize,
+) -> Outcome<()> {
+    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let (shard, around) = (vectors * 16 / size_of::<T>(), 16 / size_of::<T>());
+    let whole = buffer(device, (shard * ranks + 2 * around) * size_of::<T>());
+    let count = whole.bytes() / size_of::<T>();
+    let direct = share(plane, device, &[&whole], options)?;
+    let part = whole.region(16, vectors * 16 * ranks);
+    for round in 0..6 {
+        let of = |rank: usize, place: usize| value(rank, place + 1000 * round);
+        let everywhere = round % 2 == 0;
+        fill::<T>(device, &whole, |place| of(rank, place))?;
+        if round % ranks == rank {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        assert_eq!(plane.sum_shared(part, T::DTYPE, everywhere, STREAM)?, direct);
+        let found = values::<T>(device, &whole, 0, count)?;
+        for (place, found) in found.into_iter().enumerate() {
+            let owner = place.checked_sub(around).map(|place| place / shard);
+            let summed = owner.is_some_and(|owner| owner < ranks && (everywhere || owner == rank));
+            let expected = match summed && direct {
+                true => tree_sum(0, ranks, &|rank| T::of(of(rank, place))),
+                false => T::of(of(rank, place)),
+            };
+            assert_eq!(found, expected, "round {round}, place {place} of {count}, {options:?}");
+        }
+    }
+    // What is not shared or does not divide is left alone.
+    let other = filled::<T>(device, &vec![T::of(1.0); 16 * ranks]);
+    let odd = [other.region(0, other.bytes()), whole.region(16, 16 * ranks + size_of::<T>() * ranks)];
+    for region in odd {
+        assert!(!plane.sum_shared(region, T::DTYPE, true, STREAM)?);
+    }
+    // Nothing is shared any more, and the buffer may go.
+    share(plane, device, &[], options).map(drop)
+}
+
+fn options() -> [PeerOptions; 3] {
+    [(16, Gather::Kernel), (3, Gather::Copies), (1, Gather::Kernel)]
+        .map(|(blocks, gather)| PeerOptions { blocks, gather })
+}
+
+pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    // Elsewhere than on GPUs there is nothing to choose.
+    let chosen = if device.backend() == Backend::Cuda { 3 } else { 1 };
+    for options in options().into_iter().take(chosen) {
+        for vectors in VECTORS {
+            sums::<f32>(plane, device, options, vectors)?;
+            sums::<bf16>(plane, device, options, vectors)?;
+        }
+    }
+    if device.backend() != Backend::Cuda {
+        return Ok(());
+    }
+    let ranks = plane.world_size();
+    sums::<f32>(plane, device, PeerOptions::default(), LARGE / 16 / ranks)
+}
+
+/// Every rank gives every other its own part, of two buffers, in place.
+pub(crate) fn parts_are_exchanged_in_shared_memory(
+    plane: &mut dyn DataPlane,
+    device: &Device,
+) -> Outcome<()> {
+    const COUNT: usize = 5000;
+    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let buffers = [buffer(device, 4 * COUNT * ranks), buffer(device, 4 * COUNT * ranks)];
+    let direct = share(plane, device, &[&buffers[0], &buffers[1]], PeerOptions::default())?;
+    for round in 0..4 {
+        let of = |owner: usize, place: usize| value(owner, place + 999 * round);
+        for buffer in &buffers {
+            fill::<f32>(device, buffer, |place| if place / COUNT == rank { of(rank, place) } else { -1.0 })?;
+        }
+        let others = || (0..ranks).filter(|other| *other != rank);
+        let parts = |owner: usize| buffers.iter().map(move |b| b.region(4 * COUNT * owner, 4 * COUNT));
+        let sends: Vec<_> = others().flat_map(|other| parts(rank).map(move |part| (other, part))).collect();
+        let receives: Vec<_> =
+            others().flat_map(|other| parts(other).map(move |part| (other, part))).collect();
+        assert_eq!(plane.exchange_shared(&sends, &receives, STREAM)?, direct);
+        for buffer in &buffers {
+            for (place, found) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
+                let here = direct || place / COUNT == rank;
+                assert_eq!(found, if here { of(place / COUNT, place) } else { -1.0 }, "place {place}");
+            }
+        }
+    }
+    share(plane, device, &[], PeerOptions::default()).map(drop)
+}

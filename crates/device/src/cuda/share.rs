@@ -1,0 +1,146 @@
+//! Device memory that another rank's GPU is to reach, in this process or another of this host: what its owner says of it.
+//! Others map it as the driver gave it out ([`super::PeerMemory`]). Nothing is allocated for that.
+#![allow(unsafe_code)] // mappings and handles are the driver's
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use cudarc::driver::{result, sys};
+
+use super::Cuda;
+use super::error::{CudaError, Named, Result};
+use crate::buffer::Region;
+use crate::device::Device;
+use crate::raw::cuda::Given;
+
+pub(super) const FILE: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+/// Bytes of the name by which another process opens an allocation.
+pub(super) const NAME_BYTES: usize = 64;
+
+/// Device memory as the driver gave it out: what is mapped is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Extent {
+    /// Where it begins on its owner's side.
+    pub address: u64,
+    /// How much it is.
+    pub bytes: u64,
+    /// A page of a range, or else an allocation.
+    pub is_page: bool,
+}
+
+impl Device {
+    /// The GPU's own number, the same in every process. Errors: a device that is no GPU, the driver's.
+    pub fn gpu_uuid(&self) -> crate::Result<[u8; 16]> {
+        let cuda = self.gpu_or_refuse("cuDeviceGetUuid")?;
+        let uuid = result::device::get_uuid(cuda.context.cu_device()).named("cuDeviceGetUuid");
+        Ok(uuid.map_err(|error| self.cuda_error(error))?.bytes.map(|byte| byte as u8))
+    }
+
+    /// The number in this process of the GPU `uuid`, if this one reads and writes its memory. Errors: as above.
+    pub fn reachable(&self, uuid: [u8; 16]) -> crate::Result<Option<usize>> {
+        let cuda = self.gpu_or_refuse("cuDeviceCanAccessPeer")?;
+        reachable(cuda, uuid).map_err(|error| self.cuda_error(error))
+    }
+
+    /// What holds these regions, each extent once, by address. Errors: a region outside its buffer, or memory that this
+    /// device's allocator did not give out.
+    pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
+        let cuda = self.gpu_or_refuse("extents")?;
+        let given = Given::of(&cuda.given);
+        let mut found = Vec::new();
+        for region in regions {
+            let (mut at, end) = (region.checked_address()?, region.buffer.address() + region.end() as u64);
+            while at < end {
+                let extent = extent_at(&given, at).ok_or_else(|| {
+                    let text = format!("{at:#x} is not memory of this device");
+                    self.cuda_error(CudaError { call: "extents", code: 0, text })
+                })?;
+                at = extent.address + extent.bytes;
+                found.push(extent);
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Holds a page for others to map. Errors: the driver's.
+    pub fn hold_page(&self, extent: &Extent) -> crate::Result<Page> {
+        self.gpu_or_refuse("cuMemRetainAllocationHandle")?;
+        let mut handle = 0;
+        let at = std::ptr::without_provenance_mut(extent.address as usize);
+        // SAFETY: the address is of a mapped page, or the driver refuses; the handle is released when dropped.
+        let held = unsafe { sys::cuMemRetainAllocationHandle(&raw mut handle, at) }.result();
+        held.named("cuMemRetainAllocationHandle").map_err(|error| self.cuda_error(error))?;
+        Ok(Page { handle })
+    }
+
+    /// The name by which other processes open an allocation. Errors: the driver's.
+    pub fn name_of(&self, extent: &Extent) -> crate::Result<[u8; NAME_BYTES]> {
+        self.gpu_or_refuse("cuIpcGetMemHandle")?;
+        let mut name = sys::CUipcMemHandle { reserved: [0; NAME_BYTES] };
+        // SAFETY: the call writes the name; the address is of an allocation, or the driver refuses.
+        let named = unsafe { sys::cuIpcGetMemHandle(&raw mut name, extent.address) }.result();
+        named.named("cuIpcGetMemHandle").map_err(|error| self.cuda_error(error))?;
+        Ok(name.reserved.map(|byte| byte as u8))
+    }
+}
+
+fn extent_at(given: &Given, at: u64) -> Option<Extent> {
+    let of = |entries: &std::collections::BTreeMap<u64, u64>, is_page| {
+        let (address, bytes) = entries.range(..=at).next_back()?;
+        (at < address + bytes).then_some(Extent { address: *address, bytes: *bytes, is_page })
+    };
+    of(&given.pages, true).or_else(|| of(&given.allocations, false))
+}
+
+fn reachable(cuda: &Cuda, uuid: [u8; 16]) -> Result<Option<usize>> {
+    let own = cuda.context.cu_device();
+    for ordinal in 0..result::device::get_count().named("cuDeviceGetCount")? {
+        let device = result::device::get(ordinal).named("cuDeviceGet")?;
+        let found = result::device::get_uuid(device).named("cuDeviceGetUuid")?;
+        if found.bytes.map(|byte| byte as u8) != uuid {
+            continue;
+        }
+        let mut can = i32::from(device == own);
+        if can == 0 {
+            // SAFETY: both devices were given out by the driver, and the call writes an integer.
+            unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, own, device) }
+                .result()
+                .named("cuDeviceCanAccessPeer")?;
+        }
+        return Ok((can != 0).then_some(ordinal as usize));
+    }
+    Ok(None)
+}
+
+/// A page that its owner holds while others map it.
+#[derive(Debug)]
+pub struct Page {
+    handle: u64,
+}
+
+impl Page {
+    /// Its number, for other ranks of this process.
+    pub fn number(&self) -> u64 {
+        self.handle
+    }
+
+    /// A file that stands for it in other processes. Errors: a page that is not made for that.
+    pub fn file(&self) -> Result<OwnedFd> {
+        let mut file: i32 = -1;
+        // SAFETY: the handle is held, and the call writes a file descriptor.
+        unsafe { sys::cuMemExportToShareableHandle((&raw mut file).cast(), self.handle, FILE, 0) }
+            .result()
+            .named("cuMemExportToShareableHandle")?;
+        // SAFETY: the driver opened it for the caller, who owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: retained once, released once; mappings keep the memory.
+        let _ = unsafe { sys::cuMemRelease(self.handle) };
+    }
+}

@@ -1,0 +1,149 @@
+//! Words of host memory by which the streams of several GPUs wait for each other.
+//!
+//! They lie in host memory, not on a device, so that a host that gives up can end its own GPU's waits with a plain store:
+//! nothing that is enqueued would get past a stream that waits. A wait takes no multiprocessor.
+#![allow(unsafe_code)] // memory that GPUs write to, and operations on it
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cudarc::driver::{CudaContext, sys};
+use memmap2::MmapMut;
+
+use super::error::{Named, Result};
+use crate::device::Device;
+use crate::stream::StreamKind;
+
+/// Bytes of a page of signals.
+const PAGE_BYTES: usize = 4096;
+/// Bytes from one word to the next: a line of the host's cache each.
+const SPACING: usize = 64;
+
+/// A page of words that one GPU waits for and others write, mapped for one of them and its host.
+#[derive(Debug)]
+pub struct SignalPage {
+    map: MmapMut,
+    context: Arc<CudaContext>,
+    /// Where the GPU sees it.
+    address: u64,
+}
+
+/// A word of a page, as a GPU sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word(u64);
+
+impl SignalPage {
+    /// Words of a page.
+    pub const WORDS: usize = PAGE_BYTES / SPACING;
+    /// How long its file is.
+    pub const BYTES: usize = PAGE_BYTES;
+
+    /// A word, for the GPU. A number past the last is the last.
+    pub fn word(&self, index: usize) -> Word {
+        Word(self.address + (index.min(Self::WORDS - 1) * SPACING) as u64)
+    }
+
+    /// Writes a word from the host: GPUs that wait for it go on.
+    pub fn store(&self, index: usize, value: u32) {
+        self.host(index).store(value, Ordering::SeqCst);
+    }
+
+    /// What a word says now.
+    pub fn load(&self, index: usize) -> u32 {
+        self.host(index).load(Ordering::SeqCst)
+    }
+
+    fn host(&self, index: usize) -> &AtomicU32 {
+        let offset = index.min(Self::WORDS - 1) * SPACING;
+        let word = self.map.as_ptr().wrapping_add(offset).cast_mut().cast();
+        // SAFETY: the word lies in the mapping, which lives as long as `self`, on a multiple of its size; hosts and GPUs
+        // access it as a whole, and nobody makes a plain reference to it.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+}
+
+impl Drop for SignalPage {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        // SAFETY: registered once when it was made; the work that uses it is over.
+        let _ = unsafe { sys::cuMemHostUnregister(self.map.as_mut_ptr().cast()) };
+    }
+}
+
+impl Device {
+    /// Maps a page of signals, which is a file of [`SignalPage::BYTES`] zeros, for this GPU. Errors: a device that is no
+    /// GPU, one without operations on words, the driver's.
+    pub fn signal_page(&self, file: &File) -> crate::Result<SignalPage> {
+        let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
+        map(file, &cuda.context).map_err(|error| self.cuda_error(error))
+    }
+
+    /// Enqueues to write a value to each of `writes`, after all work before, and then to wait until each of `waits` has
+    /// come to its value or, counted around the end of u32, up to 2^31 past it. Errors: the driver's.
+    pub fn signal(
+        &self,
+        writes: &[(Word, u32)],
+        waits: &[(Word, u32)],
+        stream: StreamKind,
+    ) -> crate::Result<()> {
+        let cuda = self.gpu_or_refuse("cuStreamBatchMemOp")?;
+        let write = |(word, value): &(Word, u32)| write_operation(*word, *value);
+        let wait = |(word, value): &(Word, u32)| wait_operation(*word, *value);
+        let mut operations: Vec<_> = writes.iter().map(write).chain(waits.iter().map(wait)).collect();
+        let (count, stream) = (operations.len() as u32, cuda.streams.handle(stream));
+        // SAFETY: the words are of pages that are mapped until the work on them is over, as their owner promises; the
+        // operations are alive during the call.
+        unsafe { sys::cuStreamBatchMemOp_v2(stream, count, operations.as_mut_ptr(), 0) }
+            .result()
+            .named("cuStreamBatchMemOp")
+            .map_err(|error| self.cuda_error(error))
+    }
+}
+
+fn map(file: &File, context: &Arc<CudaContext>) -> Result<SignalPage> {
+    use super::error::CudaError;
+    let refused = |error: std::io::Error| CudaError {
+        call: "mmap",
+        code: i64::from(error.raw_os_error().unwrap_or(0)),
+        text: error.to_string(),
+    };
+    // SAFETY: the file is anonymous memory that its ranks alone have, and all access to it is by atomics.
+    let mut map = unsafe { memmap2::MmapOptions::new().len(PAGE_BYTES).map_mut(file) }.map_err(refused)?;
+    let (memory, flags) =
+        (map.as_mut_ptr().cast(), sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP);
+    // SAFETY: the mapping is alive until it is unregistered in `drop`.
+    unsafe { sys::cuMemHostRegister_v2(memory, PAGE_BYTES, flags) }.result().named("cuMemHostRegister")?;
+    let mut page = SignalPage { map, context: Arc::clone(context), address: 0 };
+    // SAFETY: the memory was registered just now, and the call writes an address.
+    unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut page.address, memory, 0) }
+        .result()
+        .named("cuMemHostGetDevicePointer")?;
+    Ok(page)
+}
+
+fn write_operation(Word(address): Word, value: u32) -> sys::CUstreamBatchMemOpParams {
+    use sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Value;
+    let mut operation = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
+    operation.writeValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+        operation: sys::CUstreamBatchMemOpType_enum::CU_STREAM_MEM_OP_WRITE_VALUE_32,
+        address,
+        __bindgen_anon_1: Value { value },
+        flags: sys::CUstreamWriteValue_flags_enum::CU_STREAM_WRITE_VALUE_DEFAULT as u32,
+        alias: 0,
+    };
+    operation
+}
+
+fn wait_operation(Word(address): Word, value: u32) -> sys::CUstreamBatchMemOpParams {
+    use sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as Value;
+    let mut operation = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
+    operation.waitValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
+        operation: sys::CUstreamBatchMemOpType_enum::CU_STREAM_MEM_OP_WAIT_VALUE_32,
+        address,
+        __bindgen_anon_1: Value { value },
+        flags: sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as u32,
+        alias: 0,
+    };
+    operation
+}

@@ -1,0 +1,157 @@
+//! A plane whose ranks reach each other's memory, over the threads' transport: what it is asked there it answers by calls
+//! that add in the same order, and it refuses to move what is shared in any other way.
+
+use collective::{Communicator, DataPlane, Observer, PeerOptions, Result, Sharing, Traffic};
+use device::{DType, Region, StreamKind};
+
+/// What a test puts around a rank's communicator.
+pub(crate) type Over = fn(Communicator) -> Communicator;
+
+/// The transport as it is.
+pub(crate) fn apart(communicator: Communicator) -> Communicator {
+    communicator
+}
+
+/// One that shares what it is told to.
+pub(crate) fn over(mut communicator: Communicator) -> Communicator {
+    let alone: Vec<Vec<usize>> = vec![(0..communicator.world_size()).collect()];
+    // A plane of all ranks, to be the inner one.
+    let inner = communicator.data.split(&alone).unwrap();
+    communicator.data = Box::new(Direct { inner, shared: Vec::new() });
+    communicator
+}
+
+struct Direct {
+    inner: Box<dyn DataPlane>,
+    /// Addresses and bytes.
+    shared: Vec<(u64, usize)>,
+}
+
+fn span(region: &Region<'_>) -> (u64, usize) {
+    (region.buffer.address() + region.offset as u64, region.bytes)
+}
+
+impl Direct {
+    fn is_shared(&self, region: &Region<'_>) -> bool {
+        let (start, bytes) = span(region);
+        let holds =
+            |(base, length): &(u64, usize)| *base <= start && start + bytes as u64 <= base + *length as u64;
+        self.shared.iter().any(holds)
+    }
+
+    fn only_elsewhere(&self, regions: &[Region<'_>]) {
+        assert!(
+            !regions.iter().any(|region| self.is_shared(region)),
+            "it is shared, and moved in another way"
+        );
+    }
+}
+
+impl DataPlane for Direct {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
+    }
+
+    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()> {
+        self.only_elsewhere(&[region]);
+        self.inner.all_reduce(region, dtype, stream)
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        input: Region<'_>,
+        output: Region<'_>,
+        dtype: DType,
+        stream: StreamKind,
+    ) -> Result<()> {
+        self.only_elsewhere(&[input]);
+        self.inner.reduce_scatter(input, output, dtype, stream)
+    }
+
+    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.only_elsewhere(&[output]);
+        self.inner.all_gather(input, output, stream)
+    }
+
+    fn broadcast(&mut self, root: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.inner.broadcast(root, region, stream)
+    }
+
+    fn send(&mut self, to: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.inner.send(to, region, stream)
+    }
+
+    fn receive(&mut self, from: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.inner.receive(from, region, stream)
+    }
+
+    fn exchange(
+        &mut self,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        stream: StreamKind,
+    ) -> Result<()> {
+        sends.iter().chain(receives).for_each(|(_, region)| self.only_elsewhere(&[*region]));
+        self.inner.exchange(sends, receives, stream)
+    }
+
+    fn barrier(&mut self, stream: StreamKind) -> Result<()> {
+        self.inner.barrier(stream)
+    }
+
+    fn synchronize(&mut self, stream: StreamKind) -> Result<()> {
+        self.inner.synchronize(stream)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
+        self.inner.split(groups)
+    }
+
+    fn share(&mut self, regions: &[Region<'_>], _options: PeerOptions) -> Result<Sharing> {
+        self.shared = regions.iter().map(span).collect();
+        Ok(Sharing::Direct)
+    }
+
+    fn sum_shared(
+        &mut self,
+        region: Region<'_>,
+        dtype: DType,
+        everywhere: bool,
+        stream: StreamKind,
+    ) -> Result<bool> {
+        assert!(self.is_shared(&region), "what is summed was shared");
+        if everywhere {
+            self.inner.all_reduce(region, dtype, stream)?;
+        } else {
+            let part = region.bytes / self.world_size();
+            self.inner.reduce_scatter(region, region.part(part * self.rank(), part), dtype, stream)?;
+        }
+        Ok(true)
+    }
+
+    fn exchange_shared(
+        &mut self,
+        sends: &[(usize, Region<'_>)],
+        receives: &[(usize, Region<'_>)],
+        stream: StreamKind,
+    ) -> Result<bool> {
+        assert!(
+            sends.iter().chain(receives).all(|(_, region)| self.is_shared(region)),
+            "all of it was shared"
+        );
+        self.inner.exchange(sends, receives, stream)?;
+        Ok(true)
+    }
+
+    fn observe(&mut self, observer: Observer) {
+        self.inner.observe(observer);
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.inner.traffic()
+    }
+}
