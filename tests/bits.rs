@@ -6,6 +6,9 @@ mod common;
 use common::runs::{GPT, MLP, train};
 
 const SHARDED: &str = "parallel.shard_optimizer=true";
+const GPIPE: &str = "parallel.schedule=gpipe";
+const INTERLEAVED: &str = "parallel.schedule=interleaved";
+const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
 const LIBRARY: &str = "parallel.reduction=nccl";
 
 struct Course {
@@ -55,6 +58,50 @@ fn grids_of_ranks() {
             MLP,
             &["optim.kind=adamw", "parallel.lanes=8"],
             &[&["parallel.data=1"], &["parallel.data=8"], &["parallel.data=8", SHARDED]],
+        ),
+        // Stages of the model on several ranks, with every schedule; the table of tokens is in the first and in the last.
+        (
+            GPT,
+            &["model.layers=4", "optim.clip_norm=0.1"],
+            &[
+                &["parallel.data=1"],
+                &["parallel.pipeline=2"],
+                &["parallel.pipeline=4"],
+                &["parallel.pipeline=2", "parallel.data=2"],
+                &["parallel.pipeline=2", "parallel.data=2", SHARDED],
+                &["parallel.pipeline=2", "parallel.division=[3, 1]"],
+                &["parallel.pipeline=2", "parallel.division=smallest"],
+                &["parallel.pipeline=2", GPIPE],
+                &["parallel.pipeline=4", GPIPE, "train.validation_micro_batches=3"],
+                &["parallel.pipeline=2", "parallel.data=2", GPIPE, SHARDED],
+                &["parallel.pipeline=2", INTERLEAVED],
+                &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+                &["parallel.pipeline=2", ZERO_BUBBLE],
+                &["parallel.pipeline=4", ZERO_BUBBLE],
+                &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE],
+            ],
+        ),
+        (
+            MLP,
+            &[],
+            &[
+                &["parallel.data=1"],
+                &["parallel.pipeline=5"],
+                &["parallel.pipeline=2", GPIPE],
+                &["parallel.pipeline=2", INTERLEAVED],
+                &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+            ],
+        ),
+        // Several micro-batches a lane and in flight.
+        (
+            GPT,
+            &["parallel.lanes=2", "train.micro_batches=8"],
+            &[
+                &["parallel.data=1"],
+                &["parallel.pipeline=2"],
+                &["parallel.pipeline=2", ZERO_BUBBLE],
+                &["parallel.pipeline=2", "parallel.data=2", GPIPE],
+            ],
         ),
         // Summed by the transport, which between threads adds in the same tree.
         (

@@ -30,6 +30,39 @@ fn run(text: &str, overrides: &[&str], device: DeviceChoice) -> TrainReport {
     train_in(&directory.path().join("run"), config(text, overrides), device).unwrap()
 }
 
+/// Compares plan and run of every rank.
+fn compare(text: &str, overrides: &[&str]) {
+    let setup = Setup::new(config(text, overrides), Placement::Cpu).unwrap();
+    let report = run(text, overrides, DeviceChoice::Cpu);
+    assert!(report.unplanned.is_empty(), "{overrides:?}");
+    assert_eq!(report.ranks.len(), setup.config.world_size());
+    for ran in &report.ranks {
+        let plan = plan(&setup, ran.rank).unwrap();
+        assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
+        assert!(plan.statistics.allocated() > 0);
+    }
+}
+
+/// Every schedule on every grid, whole and in parts, one micro-batch a lane and several.
+#[test]
+fn the_plan_of_a_pipeline_is_its_run() {
+    let more: [&[&str]; 4] = [
+        &["parallel.pipeline=2"],
+        &["parallel.pipeline=4", "parallel.lanes=2", "checkpoint.every=2"],
+        &["parallel.pipeline=2", "parallel.data=2", "train.validation_micro_batches=1"],
+        &["parallel.pipeline=2", "parallel.data=2", SHARDED, "parallel.bucket_bytes=512"],
+    ];
+    for schedule in ["gpipe", "1f1b", "interleaved", "zero-bubble"] {
+        let schedule = format!("parallel.schedule={schedule}");
+        for grid in more {
+            let common = ["model.layers=8", "train.micro_batches=8", "train.steps=2", &schedule];
+            compare(GPT, &[&common[..], grid].concat());
+        }
+    }
+    compare(MLP, &["parallel.pipeline=5"]);
+    compare(MLP, &["parallel.pipeline=2", "parallel.data=4", "optim.kind=adamw", SHARDED]);
+}
+
 #[test]
 fn the_plan_is_the_run() {
     let table: &[(&str, &[&str])] = &[
@@ -61,15 +94,7 @@ fn the_plan_is_the_run() {
         (MLP, &["memory.allocator='max_split_size_mb:20,garbage_collection_threshold:0.5'"]),
     ];
     for (text, overrides) in table {
-        let setup = Setup::new(config(text, overrides), Placement::Cpu).unwrap();
-        let report = run(text, overrides, DeviceChoice::Cpu);
-        assert!(report.unplanned.is_empty(), "{overrides:?}");
-        assert_eq!(report.ranks.len(), setup.config.world_size());
-        for ran in &report.ranks {
-            let plan = plan(&setup, ran.rank).unwrap();
-            assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
-            assert!(plan.statistics.allocated() > 0);
-        }
+        compare(text, overrides);
     }
 }
 

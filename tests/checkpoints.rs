@@ -137,6 +137,35 @@ fn optimizer_state_that_is_in_parts_is_the_same_checkpoint() {
     }
 }
 
+/// Checkpoints of one rank, of stages and of stages in several replicas are the same, and each grid goes on from each.
+#[test]
+fn stages_leave_the_same_checkpoint() {
+    const SHARDED: &str = "parallel.shard_optimizer=true";
+    let table: [(&str, &[&str]); 2] =
+        [(GPT, &["model.layers=4", "optim.clip_norm=0.1"]), (MLP, &["optim.kind=adamw"])];
+    for (text, overrides) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
+        let reference = full(&whole, text, &all(&["parallel.data=1"]));
+        for grid in [
+            &["parallel.pipeline=4"][..],
+            &["parallel.data=2", SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED, "parallel.schedule=zero-bubble"],
+            &["parallel.data=1"],
+        ] {
+            assert!(one_step(&parts, text, &all(grid)).interrupted);
+        }
+        let last = ["parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.data=2"];
+        let report = resume(&parts, text, &all(&last)).unwrap();
+        assert!(report.unplanned.is_empty());
+        assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
+        assert_eq!(report.sample, reference.sample);
+        let state = |run_dir: &Path| newest(run_dir).unwrap().unwrap().path().join("state.safetensors");
+        assert!(std::fs::read(state(&parts)).unwrap() == std::fs::read(state(&whole)).unwrap());
+    }
+}
+
 #[test]
 fn checkpoints_change_nothing_and_the_newest_are_kept() {
     // Every, keep, and what is left of six steps.

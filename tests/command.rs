@@ -57,7 +57,14 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
         (&["--set", "model.width=33"], "model.width = 33 is not a multiple of model.heads = 2"),
         (&["--set", "parallel.data=3"], "parallel.data"),
         (&["--set", "parallel.lanes=3"], "parallel.lanes"),
-        (&["--set", "parallel.pipeline=2"], "pipelines are not built yet"),
+        (
+            &["--set", "parallel.pipeline=3"],
+            "2 layers cannot be divided into 3 stages: a stage would be empty",
+        ),
+        (
+            &["--set", "parallel.pipeline=2", "--set", "parallel.division=[1, 2]"],
+            "parallel.division = [1, 2]: the stages' layers add up to 3, the model has 2",
+        ),
         (&["--set", "precision.compute=bf16"], "heads of 32, 64 and 128 values"),
         (
             &["--set", "precision.compute=bf16", "--set", "model.heads=1"],

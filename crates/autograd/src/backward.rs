@@ -8,7 +8,7 @@ use tensor::{Tensor, ops};
 use crate::error::{AutogradError, Result};
 use crate::rule::Rule;
 use crate::sink::GradientSink;
-use crate::tape::{Node, Tape, Var};
+use crate::tape::{Node, Source, Tape, Var};
 
 /// Gradients of the tape's leaves.
 #[derive(Debug, Default)]
@@ -16,8 +16,8 @@ pub struct LeafGradients(BTreeMap<u32, Tensor>);
 
 impl LeafGradients {
     /// Takes the gradient of a leaf; `None` if nothing flowed back to it.
-    pub fn take(&mut self, leaf: &Var) -> Option<Tensor> {
-        self.0.remove(&leaf.id?.index)
+    pub fn take(&mut self, leaf: Source) -> Option<Tensor> {
+        self.0.remove(&leaf.0?.index)
     }
 }
 
@@ -48,24 +48,41 @@ impl Tape {
     /// Backward from a scalar loss, with gradient 1, consuming tape and loss. Weight gradients go to `sink`; those of
     /// the leaves are returned. Errors: a loss that this tape did not record, an operator's error, or the sink's.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
-        let root = self.index_of(&loss)?;
+        let root = self.index_of(loss.source())?;
         self.run(Vec::new(), Some((root, loss)), &mut |_, rule| weight_half(rule, sink))
     }
 
-    /// Backward from given gradients of some outputs.
+    /// Backward from given gradients of some outputs, whose tensors need not be there any more.
     pub fn backward_from(
         self,
-        seeds: Vec<(Var, Tensor)>,
+        seeds: Vec<(Source, Tensor)>,
         sink: &mut dyn GradientSink,
     ) -> Result<LeafGradients> {
         self.run(seeds, None, &mut |_, rule| weight_half(rule, sink))
     }
 
-    /// The input halves alone, as a zero-bubble schedule wants them.
-    pub fn backward_input(self, seeds: Vec<(Var, Tensor)>) -> Result<(LeafGradients, PendingWeights)> {
+    /// The input halves of [`Tape::backward_from`] alone, as a zero-bubble schedule wants them.
+    pub fn backward_input_from(
+        self,
+        seeds: Vec<(Source, Tensor)>,
+    ) -> Result<(LeafGradients, PendingWeights)> {
+        self.input_halves(seeds, None)
+    }
+
+    /// The input halves of [`Tape::backward`] alone.
+    pub fn backward_input(self, loss: Var) -> Result<(LeafGradients, PendingWeights)> {
+        let root = self.index_of(loss.source())?;
+        self.input_halves(Vec::new(), Some((root, loss)))
+    }
+
+    fn input_halves(
+        self,
+        seeds: Vec<(Source, Tensor)>,
+        root: Option<(u32, Var)>,
+    ) -> Result<(LeafGradients, PendingWeights)> {
         let device = self.device().clone();
         let mut rules = Vec::new();
-        let leaves = self.run(seeds, None, &mut |module, rule| {
+        let leaves = self.run(seeds, root, &mut |module, rule| {
             if rule.has_weights() {
                 rules.push((module, rule));
             }
@@ -76,11 +93,11 @@ impl Tape {
 
     fn run(
         self,
-        seeds: Vec<(Var, Tensor)>,
+        seeds: Vec<(Source, Tensor)>,
         root: Option<(u32, Var)>,
         then: &mut dyn FnMut(Label, Box<dyn Rule>) -> Result<()>,
     ) -> Result<LeafGradients> {
-        let indices = seeds.iter().map(|(var, _)| self.index_of(var)).collect::<Result<Vec<_>>>()?;
+        let indices = seeds.iter().map(|(output, _)| self.index_of(*output)).collect::<Result<Vec<_>>>()?;
         let device = self.device().clone();
         let graph = self.graph.take();
         let mut flowing: Vec<Option<Tensor>> = Vec::new();

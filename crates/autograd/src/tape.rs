@@ -19,7 +19,8 @@ pub(crate) struct ValueId {
     pub(crate) index: u32,
 }
 
-/// Where a variable came from, without its tensor: an operator that writes over its input keeps this alone.
+/// Where a variable came from, without its tensor: an operator that writes over its input keeps this alone, and so does
+/// who gives the value away and has its gradient come back.
 #[derive(Clone, Copy, Debug)]
 pub struct Source(pub(crate) Option<ValueId>);
 
@@ -197,8 +198,8 @@ impl Tape {
         outputs.pop().ok_or(AutogradError::NotRecorded)
     }
 
-    pub(crate) fn index_of(&self, var: &Var) -> Result<u32> {
-        match var.id {
+    pub(crate) fn index_of(&self, source: Source) -> Result<u32> {
+        match source.0 {
             Some(id) if id.tape == self.id => Ok(id.index),
             Some(_) => Err(AutogradError::ForeignVariable { operator: "backward" }),
             None => Err(AutogradError::NotRecorded),

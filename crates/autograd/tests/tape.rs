@@ -59,15 +59,25 @@ fn divided_backward_gives_the_same_bits() {
     };
     let (tape, x, root) = record();
     let mut whole = Gradients::default();
-    let dx = tape.backward(root, &mut whole).unwrap().take(&x).unwrap();
+    let dx = tape.backward(root, &mut whole).unwrap().take(x.source()).unwrap();
 
+    let (tape, x, root) = record();
+    let mut divided = Gradients::default();
+    let (mut leaves, pending) = tape.backward_input(root).unwrap();
+    assert_eq!(leaves.take(x.source()).unwrap().to_vec::<f32>().unwrap(), dx.to_vec::<f32>().unwrap());
+    assert_eq!(divided.iter().count(), 0);
+    pending.backward_weight(&mut divided).unwrap();
+    assert_eq!(values(&whole), values(&divided));
+
+    // From a gradient that came from elsewhere; the output itself is gone by then.
     let (tape, x, root) = record();
     let one = Tensor::from_host(&device, &[1.0_f32], [1], Category::Other).unwrap();
     let one = one.reshape(root.tensor().shape()).unwrap();
     let mut divided = Gradients::default();
-    let (mut leaves, pending) = tape.backward_input(vec![(root, one)]).unwrap();
-    assert_eq!(leaves.take(&x).unwrap().to_vec::<f32>().unwrap(), dx.to_vec::<f32>().unwrap());
-    assert_eq!(divided.iter().count(), 0);
+    let output = root.source();
+    drop(root);
+    let (mut leaves, pending) = tape.backward_input_from(vec![(output, one)]).unwrap();
+    assert_eq!(leaves.take(x.source()).unwrap().to_vec::<f32>().unwrap(), dx.to_vec::<f32>().unwrap());
     pending.backward_weight(&mut divided).unwrap();
     assert_eq!(values(&whole), values(&divided));
 }
@@ -226,10 +236,10 @@ fn an_operator_of_ones_own_joins_and_a_fan_out_adds_up() {
     let root = ops::mse(&tape, thrice, &zero, 1.0).unwrap();
     let values = x.tensor().to_vec::<f32>().unwrap();
     let mut leaves = tape.backward(root, &mut Gradients::default()).unwrap();
-    let gradient = leaves.take(&x).unwrap().to_vec::<f32>().unwrap();
+    let gradient = leaves.take(x.source()).unwrap().to_vec::<f32>().unwrap();
     for (x, g) in values.iter().zip(&gradient) {
         let expected = 12.0 * x.powi(3);
         assert!((g - expected).abs() < 1e-5, "{g} {expected}");
     }
-    assert!(leaves.take(&x).is_none());
+    assert!(leaves.take(x.source()).is_none());
 }

@@ -143,8 +143,9 @@ impl GpuBench {
             }
             libraries.push((bytes, library));
         }
+        let trees = self.choice.wants("tree");
         for blocks in self.choice.peer_blocks.clone() {
-            for gather in [Gather::Kernel, Gather::Copies].into_iter().filter(|_| self.choice.wants("tree")) {
+            for gather in [Gather::Kernel, Gather::Copies].into_iter().filter(|_| trees) {
                 self.peers(buffers, PeerOptions { blocks, gather }, &libraries)?;
             }
         }

@@ -1,5 +1,7 @@
 //! The parameters of a model, or of one stage of it, in the order in which its layers made them.
 
+use std::collections::BTreeMap;
+
 use autograd::{UseId, Weight};
 use device::{Category, DType, Device, Request};
 use tensor::{Shape, Tensor};
@@ -22,6 +24,8 @@ pub struct Parameter {
     pub decay: bool,
     /// How it starts.
     pub init: Init,
+    /// Whether another stage of the model holds it as well, with uses of its own there.
+    pub shared: bool,
 }
 
 /// One use of a parameter by one operator.
@@ -40,13 +44,21 @@ pub struct Parameters {
     seed: u64,
     dtype: DType,
     list: Vec<Parameter>,
+    by_name: BTreeMap<String, ParameterId>,
     uses: Vec<Use>,
 }
 
 impl Parameters {
     /// None yet; initial values will come from `seed`, rounded to `dtype`: f32 or bf16.
     pub fn new(device: &Device, seed: u64, dtype: DType) -> Self {
-        Parameters { device: device.clone(), seed, dtype, list: Vec::new(), uses: Vec::new() }
+        Parameters {
+            device: device.clone(),
+            seed,
+            dtype,
+            list: Vec::new(),
+            by_name: BTreeMap::new(),
+            uses: Vec::new(),
+        }
     }
 
     /// Makes a parameter and its first use. Errors: out of memory, or a name that exists.
@@ -67,8 +79,10 @@ impl Parameters {
         drop(scope);
         init.fill(&tensor, 0, self.seed, name)?;
         let decay = shape.dims().len() >= 2;
-        self.list.push(Parameter { name: name.to_owned(), tensor, decay, init });
-        Ok(ParameterId(self.list.len() - 1))
+        self.list.push(Parameter { name: name.to_owned(), tensor, decay, init, shared: false });
+        let id = ParameterId(self.list.len() - 1);
+        self.by_name.insert(name.to_owned(), id);
+        Ok(id)
     }
 
     /// Another use of a parameter made before, with a gradient of its own. Errors: no such parameter.
@@ -76,6 +90,14 @@ impl Parameters {
         let found = self.find(name);
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "used before it is made" };
         Ok(self.use_of(found.ok_or_else(missing)?))
+    }
+
+    /// Notes that another stage holds this parameter as well. Errors: no such parameter.
+    pub fn share(&mut self, name: &str) -> Result<()> {
+        let missing = || NnError::Parameter { name: name.to_owned(), problem: "shared before it is made" };
+        let found = self.find(name).ok_or_else(missing)?;
+        self.list[found.0].shared = true;
+        Ok(())
     }
 
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
@@ -108,7 +130,7 @@ impl Parameters {
 
     /// The parameter of this name.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
-        self.list.iter().position(|p| p.name == name).map(ParameterId)
+        self.by_name.get(name).copied()
     }
 
     /// Elements of all parameters, each counted once.

@@ -12,6 +12,7 @@ pub use buckets::{BucketLayout, Gradient, Place};
 pub use lanes::Lanes;
 pub use reduction::{GradientReduction, MicroBatchSink, Reduction, ReductionOptions};
 pub use shards::{Piece, Shards};
+pub(crate) use sharing::between_compute;
 pub use sharing::{gather_sums, gather_weights};
 pub use tree::{tree_all_reduce, tree_reduce_scatter};
 pub use uses::uses;

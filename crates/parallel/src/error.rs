@@ -3,7 +3,10 @@
 use autograd::AutogradError;
 use collective::CollectiveError;
 use device::DeviceError;
+use nn::NnError;
 use tensor::TensorError;
+
+use crate::pipeline::Action;
 
 /// Result of a strategy's call.
 pub type Result<T> = std::result::Result<T, ParallelError>;
@@ -20,6 +23,24 @@ pub enum ParallelError {
         /// The parameter's name.
         parameter: String,
     },
+    /// A stage whose output does not depend on its input.
+    #[error("backward gave no gradient for the input of stage {stage}: it takes no part in the loss")]
+    MissingInputGradient {
+        /// Which stage, from 0.
+        stage: usize,
+    },
+    /// A schedule that takes what is not there: [`validate`](crate::pipeline::validate) has not seen it.
+    #[error("the schedule has {action} where nothing is there for it")]
+    Unsound {
+        /// What stands there.
+        action: Action,
+    },
+    /// A stage could not be run.
+    #[error(transparent)]
+    Model(#[from] NnError),
+    /// Backward failed.
+    #[error("backward: {0}")]
+    Backward(#[from] AutogradError),
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

@@ -51,6 +51,11 @@ impl RankGrid {
         self.rank % self.pipeline
     }
 
+    /// The rank of the world that is at `stage` of the pipeline in replica `data_rank`.
+    pub fn rank_at(&self, data_rank: usize, stage: usize) -> usize {
+        data_rank * self.pipeline + stage
+    }
+
     /// The micro-batches of `count` in a step that this rank's replica runs: a contiguous part.
     pub fn micro_batches(&self, count: usize) -> Range<usize> {
         let each = count / self.data;

@@ -13,7 +13,7 @@
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!
-//! [`pipeline`] has the schedules of pipelines as data: generated, validated, simulated and drawn. Nothing executes them yet.
+//! [`pipeline`] has the schedules of pipelines as data: generated, validated, simulated and drawn; and what executes them.
 //!
 //! What it must never know: which model it is.
 

@@ -76,7 +76,8 @@ type Part = (usize, usize, Vec<f32>);
 
 fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: How) -> ReductionOptions {
     let (data, rank) = (communicator.world_size(), communicator.rank());
-    ReductionOptions { lanes, data, rank, dtype: how.2, bucket_bytes, reduction: how.0, sharded: how.1 }
+    let (reduction, sharded, dtype) = how;
+    ReductionOptions { lanes, data, rank, dtype, bucket_bytes, reduction, sharded, loss: true }
 }
 
 /// Who adds, whether the sums are divided, and the type of the gradients.
@@ -104,7 +105,7 @@ fn run(
     let lanes = Lanes::new(lanes, micro_batches, data)?;
     let options = options(lanes, &communicator, bucket_bytes, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
-    reduction.share(&mut *communicator.data, &parameters, PeerOptions::default())?;
+    communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
     let each = micro_batches / data;
     for _ in 0..2 {
         for micro_batch in rank * each..(rank + 1) * each {
@@ -121,7 +122,7 @@ fn run(
                 sink.ready(id).unwrap();
             }
             let loss = Tensor::from_host(&device, &gradient(99, micro_batch, 1), [1], Category::Activation)?;
-            reduction.add_loss(&loss)?;
+            reduction.end_micro_batch(Some(&loss))?;
         }
         reduction.finish(&mut *communicator.data)?;
     }
@@ -130,7 +131,7 @@ fn run(
         assert_eq!(piece.elements.len(), gradient.elements());
         Ok((piece.parameter, piece.elements.start, read(gradient)?))
     });
-    Ok((reduction.loss()?.to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
+    Ok((reduction.loss()?.unwrap().to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
 }
 
 /// Puts the parts of some ranks together; every element must be there once.
@@ -205,7 +206,7 @@ fn every_rank_gets_the_weights_that_others_keep() {
                 let values: Vec<_> = piece.elements.clone().map(|i| mark(piece.parameter, i)).collect();
                 write(&piece.of(&weights[piece.parameter])?, &values)?;
             }
-            reduction.share(&mut *communicator.data, &parameters, PeerOptions::default())?;
+            communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
             gather_weights(&mut *communicator.data, reduction.shards(), &parameters)?;
             for (parameter, weight) in weights.iter().enumerate() {
                 let found = read(weight)?;
@@ -263,7 +264,7 @@ fn only_the_tree_among_several_ranks_shares() {
             let (parameters, _) = parameters(&device, DType::F32);
             let options = options(Lanes::new(2, 2, ranks)?, &communicator, 40_000, how);
             let reduction = GradientReduction::new(&device, &parameters, options)?;
-            let shared = reduction.share(&mut *communicator.data, &parameters, PeerOptions::default())?;
+            let shared = communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
             let expected = (ranks > 1 && how.0 == Reduction::Tree).then_some(Sharing::Direct);
             assert_eq!(shared, expected, "{ranks} {how:?}");
             Ok(())
@@ -303,7 +304,7 @@ fn a_gradient_that_never_comes_is_named() {
         sink.ready(weight.use_id()).unwrap();
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();
-    reduction.add_loss(&loss).unwrap();
+    reduction.end_micro_batch(Some(&loss)).unwrap();
     match reduction.finish(&mut *communicator.data) {
         Err(ParallelError::MissingGradient { parameter }) => assert_eq!(parameter, "p2"),
         other => panic!("{other:?}"),

@@ -11,6 +11,9 @@ pub enum Phase {
     Forward,
     /// Backward passes. Leaves out reduction that goes on beside them.
     Backward,
+    /// What compute waits for other stages of the model: the pipeline's bubble, and what of its transfers is exposed. On a
+    /// host, which transfers and computes in turn, all of them.
+    Pipeline,
     /// What compute waits for other ranks: for the sum of gradients and, where the optimizer is divided among them, for
     /// norms and new weights. That is the exposed part of the communication, the waiting for slower ranks included. On a
     /// host nothing overlaps, so all of it is here.
@@ -21,8 +24,13 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in a step's order.
-    pub const ALL: [Phase; 5] =
-        [Phase::Inputs, Phase::Forward, Phase::Backward, Phase::Reduce, Phase::Update];
+    pub const ALL: [Phase; 6] =
+        [Phase::Inputs, Phase::Forward, Phase::Backward, Phase::Pipeline, Phase::Reduce, Phase::Update];
+
+    /// Whether it is a wait for other ranks.
+    pub fn waits(self) -> bool {
+        matches!(self, Phase::Pipeline | Phase::Reduce)
+    }
 
     /// In tables and in keys.
     pub fn name(self) -> &'static str {
@@ -30,6 +38,7 @@ impl Phase {
             Phase::Inputs => "inputs",
             Phase::Forward => "forward",
             Phase::Backward => "backward",
+            Phase::Pipeline => "pipeline",
             Phase::Reduce => "reduce",
             Phase::Update => "optimizer",
         }
@@ -118,21 +127,22 @@ mod tests {
         assert_eq!(counter.times(), PhaseTimes::default());
         for (forward, backward) in [(3, 70), (1, 90), (2, 100)] {
             let time = Duration::from_micros;
-            counter.add([time(0), time(forward), time(backward), time(0), Duration::from_nanos(1499)]);
+            let rest = [time(0), time(0), Duration::from_nanos(1499)];
+            counter.add([time(0), time(forward), time(backward), rest[0], rest[1], rest[2]]);
         }
         let times = counter.times();
-        assert_eq!((times.steps, times.median, times.median_step), (3, [0, 2, 90, 0, 1], 92));
-        assert_eq!((times.whole, times.whole_step()), ([0, 6, 260, 0, 4], 270));
+        assert_eq!((times.steps, times.median, times.median_step), (3, [0, 2, 90, 0, 0, 1], 92));
+        assert_eq!((times.whole, times.whole_step()), ([0, 6, 260, 0, 0, 4], 270));
     }
 
     #[test]
     fn medians_are_those_of_the_last_steps() {
         let mut counter = PhaseCounter::default();
         for step in 0..3000 {
-            counter.add([Duration::from_micros(if step < 2000 { 1 } else { 9 }); 5]);
+            counter.add([Duration::from_micros(if step < 2000 { 1 } else { 9 }); 6]);
         }
         let times = counter.times();
-        assert_eq!((times.steps, times.median, times.median_step), (3000, [9; 5], 45));
-        assert_eq!(times.whole, [2000 + 9000; 5]);
+        assert_eq!((times.steps, times.median, times.median_step), (3000, [9; 6], 54));
+        assert_eq!(times.whole, [2000 + 9000; 6]);
     }
 }

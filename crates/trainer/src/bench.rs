@@ -128,7 +128,7 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
         model: description.model.clone(),
         libraries: description.libraries.clone(),
         reason,
-        parameters: worker.model().parameters().elements(),
+        parameters: worker.parameters(),
         tokens: build::tokens_per_step(&setup.config),
         seconds,
         loss,

@@ -96,14 +96,19 @@ pub(crate) fn gradient_dtype(config: &RunConfig) -> DType {
     }
 }
 
-/// Builds the whole model on `device`, computing in `dtype`.
-pub(crate) fn model(config: &RunConfig, device: &Device, dtype: DType) -> Result<Box<dyn Model>> {
+/// Builds the layers of `stage` on `device`, computing in `dtype`.
+pub(crate) fn model(
+    config: &RunConfig,
+    device: &Device,
+    dtype: DType,
+    stage: &Stage,
+) -> Result<Box<dyn Model>> {
     let seed = config.train.seed;
     Ok(match &config.model {
         config::Model::Gpt(gpt) => {
             let config::Gpt { layers, heads, width, context, vocabulary } = *gpt;
             let sizes = GptSizes { layers, heads, width, context, vocabulary };
-            Box::new(Gpt::new(device, sizes, &Stage::whole(layers), seed, dtype)?)
+            Box::new(Gpt::new(device, sizes, stage, seed, dtype)?)
         }
         config::Model::Mlp(mlp) => {
             let activation = match mlp.activation {
@@ -112,10 +117,14 @@ pub(crate) fn model(config: &RunConfig, device: &Device, dtype: DType) -> Result
                 config::Activation::None => Activation::None,
             };
             let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation };
-            let layers = sizes.sizes.len().saturating_sub(1);
-            Box::new(Mlp::new(device, &sizes, &Stage::whole(layers), seed, dtype)?)
+            Box::new(Mlp::new(device, &sizes, stage, seed, dtype)?)
         }
     })
+}
+
+/// Bytes at which a bucket of gradients is closed.
+pub(crate) fn bucket_bytes(config: &RunConfig) -> usize {
+    usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
 }
 
 /// The optimizer's kind and its weight decay.

@@ -65,7 +65,8 @@ fn describe(logs: &Path, ranks: usize, Lost { rank, host, reason }: &Lost) -> St
     let records: Vec<_> = (0..ranks).map(|rank| Record::read(logs, rank)).collect();
     let own = records.get(*rank).and_then(Option::as_ref);
     let host = own.map_or(host, |record| &record.host);
-    let mut text = format!("rank {rank} on {host} failed ");
+    let stage = own.map_or("", |record| &record.stage);
+    let mut text = format!("{} on {host} failed ", named(*rank, stage));
     text += &match own {
         None => "before it began".to_owned(),
         Some(Record { step: 0, .. }) => "before its first step".to_owned(),
@@ -86,17 +87,22 @@ fn describe(logs: &Path, ranks: usize, Lost { rank, host, reason }: &Lost) -> St
     text
 }
 
+/// A rank, with its stages where there are several.
+fn named(rank: usize, stage: &str) -> String {
+    if stage.is_empty() { format!("rank {rank}") } else { format!("rank {rank} ({stage})") }
+}
+
 fn line(record: &Record) -> String {
-    let Record {
-        rank, host, pid, state, step, call, memory: [allocated, reserved, peak, peak_reserved], ..
-    } = record;
+    let Record { rank, stage, host, pid, state, step, call, memory, .. } = record;
+    let [allocated, reserved, peak, peak_reserved] = memory;
+    let rank = named(*rank, stage);
     let call = if call.is_empty() { "none" } else { call };
     let seen = match state {
         State::Running => format!("seen {:.1} s ago", record.age().as_secs_f64()),
         state => state.name().to_owned(),
     };
     format!(
-        "rank {rank}: {seen}, host {host}, process {pid}, step {step}, last call {call}, allocated {}, reserved {}, \
+        "{rank}: {seen}, host {host}, process {pid}, step {step}, last call {call}, allocated {}, reserved {}, \
          peak allocated {}, peak reserved {}",
         bytes(*allocated),
         bytes(*reserved),
@@ -149,12 +155,17 @@ mod tests {
     fn the_first_to_report_says_it_and_nobody_else() {
         let directory = tempfile::tempdir().unwrap();
         let logs = directory.path().join("logs");
-        let status = Status::create(&logs, 1);
+        let status = Status::create(&logs, 1, "stage 1 of 3");
         status.step(16, Statistics::default);
         let lost = Lost { rank: 1, host: "box".to_owned(), reason: "killed".to_owned() };
         let text = report(&logs, 3, &lost).unwrap();
-        assert!(text.lines().next().unwrap().ends_with("failed in step 17: killed"), "{text}");
-        assert!(text.contains("rank 0: nothing") && text.contains("rank 1: seen 0."), "{text}");
+        let first = text.lines().next().unwrap();
+        assert!(first.starts_with("rank 1 (stage 1 of 3) on "), "{text}");
+        assert!(first.ends_with("failed in step 17: killed"), "{text}");
+        assert!(
+            text.contains("rank 0: nothing") && text.contains("rank 1 (stage 1 of 3): seen 0."),
+            "{text}"
+        );
         assert_eq!(std::fs::read_to_string(logs.join(REPORT)).unwrap(), text);
         assert_eq!(report(&logs, 3, &lost), None);
         forget(&logs);

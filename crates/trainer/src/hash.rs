@@ -1,5 +1,7 @@
 //! The identity of a set of weights.
 
+use std::collections::BTreeMap;
+
 use device::{DType, Element};
 use half::bf16;
 use sha2::{Digest, Sha256};
@@ -16,32 +18,49 @@ const PIECE: usize = 1 << 18;
 /// f32 master weights, little-endian. All ranks call it and have the answer. Copies to the host in pieces and allocates
 /// nothing on the device.
 ///
-/// Errors: the first rank that does not have the weights of rank 0.
+/// Errors: the first rank that does not have the weights of those that should have the same.
 pub(crate) fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let masters = state::masters(worker);
-    if !masters.iter().any(Array::is_divided) {
+    if masters.iter().all(Array::is_whole) {
         let masters = masters.iter().filter_map(|array| Some((array.name.as_str(), array.whole()?)));
         let own = weights_sha256(masters)?;
-        return same_on_all(worker, &own).map(|()| own);
+        return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
     }
-    // Nobody has all masters; but all have the weights that follow from them.
-    let in_use = worker.model.parameters().list().iter().map(|p| (p.name.as_str(), &p.tensor));
-    let in_use = weights_sha256(in_use)?;
-    same_on_all(worker, &in_use)?;
-    let mut text = divided_sha256(worker, masters)?.into_bytes();
+    // Nobody has all masters; but all have the weights that follow from them, stage by stage.
+    let in_use = || worker.parts.iter().flat_map(|part| part.model.parameters().list());
+    let named = |parameter: &'_ nn::Parameter| (parameter.name.clone(), parameter.tensor.clone());
+    let all: Vec<_> = in_use().map(named).collect();
+    let mut hashes = vec![(format!("stage.{}", worker.grid.stage()), hash_of(&all)?)];
+    for copied in in_use().filter(|parameter| parameter.shared).map(named) {
+        hashes.push((copied.0.clone(), hash_of(&[copied])?));
+    }
+    let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
+    same_where_shared(worker, &hashes)?;
+    let mut text = brought_sha256(worker, masters)?.into_bytes();
     worker.communicator.control.broadcast(0, &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn same_on_all(worker: &mut Worker, own: &str) -> Result<()> {
-    let all = worker.communicator.control.all_gather(own.as_bytes())?;
-    match all.iter().position(|other| *other != all[0]) {
-        None => Ok(()),
-        Some(rank) => {
-            let reason = "its weights are not those of rank 0 after training".to_owned();
-            Err(TrainError::Rank { rank, reason })
+fn hash_of(weights: &[(String, Tensor)]) -> Result<String> {
+    weights_sha256(weights.iter().map(|(name, tensor)| (name.as_str(), tensor)))
+}
+
+/// Compares hashes with those of the same name on other ranks.
+fn same_where_shared(worker: &mut Worker, own: &[(&str, &str)]) -> Result<()> {
+    let lines: Vec<_> = own.iter().map(|(name, hash)| format!("{hash} {name}")).collect();
+    let all = worker.communicator.control.all_gather(lines.join("\n").as_bytes())?;
+    let mut seen: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for (rank, text) in all.iter().enumerate() {
+        let text = String::from_utf8_lossy(text);
+        for (hash, name) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let (first, expected) = seen.entry(name.to_owned()).or_insert_with(|| (rank, hash.to_owned()));
+            if expected != hash {
+                let reason = format!("its weights are not those of rank {first} after training");
+                return Err(TrainError::Rank { rank, reason });
+            }
         }
     }
+    Ok(())
 }
 
 fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Result<String> {
@@ -75,8 +94,8 @@ fn feed<T: Element, const N: usize>(
     Ok(())
 }
 
-/// The hash of masters that all ranks have parts of; on rank 0, a parameter at a time.
-fn divided_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
+/// The hash of masters that are on several ranks; on rank 0, a parameter at a time.
+fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
     masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     let mut digest = Sha256::new();
     let mut values = Vec::new();

@@ -13,17 +13,23 @@
 
 mod account;
 mod bench;
+mod blueprint;
 mod build;
 pub mod checkpoint;
 pub mod config;
+mod connect;
+mod division;
 mod error;
 mod expected;
 mod failure;
+mod feed;
 mod hash;
 mod hook;
 mod interrupt;
 mod launch;
+mod measure;
 mod outlived;
+mod parts;
 mod phases;
 mod placement;
 mod plan;

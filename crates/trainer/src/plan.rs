@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use collective::Communicator;
-use device::{Device, DeviceOptions};
+use device::Device;
 use memory::Statistics;
 use parallel::RankGrid;
-use parallel::data::{BucketLayout, Shards};
+use parallel::data::Shards;
 use telemetry::step_trace::Part;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
-use crate::build;
 use crate::error::{Result, TrainError};
 use crate::expected::{PLANNED_EVENTS, PlannedParts};
 use crate::run;
 use crate::session::Calendar;
-use crate::worker::{Setup, Worker, bucket_bytes};
+use crate::worker::{Setup, Worker};
 
 /// What one rank will use, to the byte.
 #[derive(Clone, Debug)]
@@ -115,9 +114,8 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
 pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
     let mut plans: Vec<Plan> = Vec::new();
     let mut roles: Vec<Role> = Vec::new();
-    let shards = shards(setup)?;
     for rank in 0..setup.config.world_size() {
-        let role = Role::of(setup, shards.as_ref(), rank)?;
+        let role = Role::of(setup, rank)?;
         let mut found = match roles.iter().position(|other| *other == role) {
             Some(index) => plans[index].clone(),
             None => plan(setup, rank).map_err(|error| explain(setup, rank, error))?,
@@ -134,34 +132,24 @@ pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
 struct Role {
     stage: usize,
     validations: u64,
-    /// Elements of its pieces, where ranks keep different ones.
+    /// Elements of its pieces.
     pieces: Vec<usize>,
 }
 
 impl Role {
-    fn of(setup: &Setup, shards: Option<&Shards>, rank: usize) -> Result<Self> {
+    fn of(setup: &Setup, rank: usize) -> Result<Self> {
         let parallel = &setup.config.parallel;
         let grid = RankGrid::new(parallel.data, parallel.pipeline, rank)?;
         let count = setup.config.train.validation_micro_batches;
         let before = count.saturating_sub(grid.data_rank() as u64);
         let validations = before.div_ceil(grid.data() as u64);
-        let pieces = shards.map_or(&[][..], |shards| &shards.by_rank()[grid.data_rank()]);
-        let pieces = pieces.iter().map(|piece| piece.elements.len()).collect();
+        let stages = setup.blueprint.stages_of(grid.stage());
+        let shards = stages.map(|stage| setup.blueprint.shards(stage));
+        let own =
+            |shards: &'_ Shards| shards.by_rank().get(grid.data_rank()).or(shards.by_rank().first()).cloned();
+        let pieces = shards.filter_map(own).flatten().map(|piece| piece.elements.len()).collect();
         Ok(Role { stage: grid.stage(), validations, pieces })
     }
-}
-
-/// Who keeps what of the optimizer's state; none where everyone keeps all.
-fn shards(setup: &Setup) -> Result<Option<Shards>> {
-    let (config, ranks) = (&setup.config, setup.config.parallel.data);
-    if !config.parallel.shard_optimizer || ranks == 1 {
-        return Ok(None);
-    }
-    let device = Device::meta(0, setup.placement.description(), &DeviceOptions::default())?;
-    let model = build::model(config, &device, build::compute_dtype(config))?;
-    let layout =
-        BucketLayout::of(model.parameters(), build::gradient_dtype(config), bucket_bytes(config), ranks);
-    Ok(Some(Shards::divided(model.parameters(), &layout, ranks, 0)))
 }
 
 /// Turns running out of memory in the dry run into a refusal that says how much the run needs.

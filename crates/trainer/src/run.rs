@@ -53,7 +53,7 @@ pub(crate) fn run_rank(
     let _span = rank_span(rank).entered();
     let (host, model, process) = (host_name(), setup.placement.description().model, std::process::id());
     tracing::info!("rank {rank} of {world_size} on {host}, process {process}, computing on {model}");
-    let status = Status::create(&directory.logs(), rank);
+    let status = Status::create(&directory.logs(), rank, &setup.blueprint.in_words(rank));
     status.observe(&mut communicator);
     prepare_kernels(setup)?;
     let device = setup.device(rank)?;
@@ -61,6 +61,9 @@ pub(crate) fn run_rank(
         worker.status = status.clone();
         // The data plane may be another one now.
         status.observe(&mut worker.communicator);
+        if let Some(group) = worker.data_plane.as_deref_mut() {
+            status.observe_group(group);
+        }
         let outcome = train_rank(&mut worker, options, directory);
         if let Err(error) = &outcome {
             // Before the connections go, so that no other rank waits for this one.
@@ -93,7 +96,7 @@ pub(crate) fn prepare_kernels(setup: &Setup) -> Result<()> {
 fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {
     let setup = worker.setup.clone();
     let (setup, rank) = (&setup, worker.grid().rank());
-    tracing::debug!("{} parameters on {:?}", worker.model().parameters().elements(), worker.device());
+    tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
     resume::begin(worker, options.resume)?;
     let mut saver = None;
     let course = match rank {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use autograd::Tape;
 use data::{MicroBatch, Source, Tokenizer};
 use device::{Category, DType, Device, DeviceOptions};
-use nn::{Input, Model};
+use nn::{Input, Model, Stage};
 use tensor::Tensor;
 
 use crate::build;
@@ -149,7 +149,7 @@ impl Sampler {
     fn new(config: &RunConfig, context: usize, tokenizer: Tokenizer) -> Result<Self> {
         let device = Device::cpu(0, &DeviceOptions::default())?;
         // On the host in f32, whatever the run computed in.
-        let model = build::model(config, &device, DType::F32)?;
+        let model = build::model(config, &device, DType::F32, &Stage::whole(config.layers()))?;
         let (tokens, key) = (Vec::new(), key(config.train.seed));
         Ok(Sampler { device, model, context, tokenizer, tokens, temperature: TEMPERATURE, key })
     }

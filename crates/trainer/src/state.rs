@@ -1,138 +1,160 @@
 //! What steps change, as arrays with names: what a checkpoint holds and the hash is of.
 //!
-//! Data-parallel ranks may each keep a part of an array. Then rank 0's host gets it from all of them, over the control
-//! plane in messages of bounded length, and nothing is allocated on a device.
+//! Ranks may each keep arrays of their stages alone, and data-parallel ranks each a part of an array. Then rank 0's host gets
+//! it from those that have it, over the control plane in messages of bounded length, and nothing is allocated on a device.
+
+use std::ops::Range;
 
 use collective::ControlPlane;
 use device::DType;
 use optim::{Kind, State};
-use parallel::data::Shards;
 use tensor::{Shape, Tensor};
 
 use crate::build;
-use crate::checkpoint::Target;
+use crate::checkpoint::{self, Target};
 use crate::error::Result;
 use crate::worker::Worker;
 
 /// The most elements that a rank puts into a message, and that are copied to the host at a time.
 pub(crate) const PIECE: usize = 1 << 16;
 
-/// An f32 array of a run's state.
+/// An f32 array of a run's state, which ranks keep for all.
 #[derive(Clone, Debug)]
 pub(crate) struct Array {
     /// Its name in checkpoints.
     pub(crate) name: String,
     /// That of all of it.
     pub(crate) shape: Shape,
-    parameter: usize,
-    held: Held,
+    /// The ranks that give it, and which of its elements each has.
+    sources: Vec<(usize, Range<usize>)>,
+    /// This rank's part of it, if it has one.
+    own: Option<Tensor>,
 }
 
-/// What this rank has of an array.
-#[derive(Clone, Debug)]
-enum Held {
-    Whole(Tensor),
-    /// Its part, if it has one.
-    Part(Option<Tensor>),
-}
+/// A tensor that the optimizer keeps for a parameter.
+type Which = fn(&State) -> Option<&Tensor>;
 
-/// Every parameter's master weights, by the name of the parameter.
+/// Every parameter's master weights, by the name of the parameter, in the order of the whole model.
 pub(crate) fn masters(worker: &Worker) -> Vec<Array> {
-    let list = worker.model.parameters().list().iter().enumerate();
-    let master = |(parameter, p): (usize, &nn::Parameter)| {
-        // Weights in f32 are their own masters and whole on every rank.
-        let held = match p.tensor.dtype() {
-            DType::F32 => Held::Whole(p.tensor.clone()),
-            _ => held(worker, parameter, |state| Some(&state.master)),
-        };
-        Array { name: p.name.clone(), shape: p.tensor.shape(), parameter, held }
+    let whole = build::compute_dtype(&worker.setup.config) == DType::F32;
+    let master = |place: usize| {
+        // Weights in f32 are their own masters and whole on every rank of the stage.
+        if whole {
+            whole_weight(worker, place)
+        } else {
+            array(worker, place, "", |state| Some(&state.master))
+        }
     };
-    list.map(master).collect()
+    (0..worker.blueprint.parameters.len()).map(master).collect()
 }
 
 /// The masters, then the optimizer's other tensors.
 pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
-    type Which = fn(&State) -> Option<&Tensor>;
-    let kept: &[(&str, Which)] = match build::optimizer_kind(&worker.setup.config).0 {
-        Kind::AdamW { .. } => {
-            &[("adamw.first", |state| state.first.as_ref()), ("adamw.second", |state| state.second.as_ref())]
-        }
-        Kind::Sgd { momentum: 0.0 } => &[],
-        Kind::Sgd { .. } => &[("sgd.velocity", |state| state.first.as_ref())],
-    };
     let mut all = masters(worker);
-    for (parameter, p) in worker.model.parameters().list().iter().enumerate() {
-        all.extend(kept.iter().map(|(prefix, which)| Array {
-            name: format!("{prefix}.{}", p.name),
-            shape: p.tensor.shape(),
-            parameter,
-            held: held(worker, parameter, which),
-        }));
+    for place in 0..worker.blueprint.parameters.len() {
+        let kept = kept(worker).iter();
+        all.extend(kept.map(|(prefix, which)| array(worker, place, prefix, which)));
     }
     all
 }
 
-/// What the optimizer has of a parameter here.
-fn held(worker: &Worker, parameter: usize, which: impl Fn(&State) -> Option<&Tensor>) -> Held {
-    let shards = worker.reduction.shards();
-    let index = shards.own().binary_search_by_key(&parameter, |piece| piece.parameter);
-    let state = index.ok().and_then(|index| worker.optimizer.states().get(index));
-    let tensor = state.and_then(which).cloned();
-    match tensor {
-        Some(tensor) if !shards.is_divided() => Held::Whole(tensor),
-        tensor => Held::Part(tensor),
+/// What the optimizer keeps beside masters, with the prefix of its name.
+fn kept(worker: &Worker) -> &'static [(&'static str, Which)] {
+    match build::optimizer_kind(&worker.setup.config).0 {
+        Kind::AdamW { .. } => &[
+            ("adamw.first.", |state| state.first.as_ref()),
+            ("adamw.second.", |state| state.second.as_ref()),
+        ],
+        Kind::Sgd { momentum: 0.0 } => &[],
+        Kind::Sgd { .. } => &[("sgd.velocity.", |state| state.first.as_ref())],
     }
 }
 
+/// The stage whose parameter counts, and its number there.
+fn holder(worker: &Worker, place: usize) -> (usize, usize) {
+    worker.blueprint.parameters[place].holders.first().copied().unwrap_or_default()
+}
+
+/// The rank of the world that is `data_rank` of those that hold a stage.
+fn rank_of(worker: &Worker, data_rank: usize, stage: usize) -> usize {
+    worker.grid.rank_at(data_rank, stage % worker.grid.pipeline())
+}
+
+fn whole_weight(worker: &Worker, place: usize) -> Array {
+    let (entry, (stage, parameter)) = (&worker.blueprint.parameters[place], holder(worker, place));
+    let own = worker.part(stage).map(|part| part.model.parameters().list()[parameter].tensor.clone());
+    let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
+    Array { name: entry.name.clone(), shape: entry.shape, sources, own }
+}
+
+/// What the optimizer has of a parameter.
+fn array(worker: &Worker, place: usize, prefix: &str, which: impl Fn(&State) -> Option<&Tensor>) -> Array {
+    let (entry, (stage, parameter)) = (&worker.blueprint.parameters[place], holder(worker, place));
+    let shards = worker.blueprint.shards(stage);
+    let source = |data_rank| (rank_of(worker, data_rank, stage), shards.part(data_rank, parameter));
+    let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
+    let own = worker.slots().zip(worker.optimizer.states());
+    let own = own.filter(|((number, piece), _)| (*number, piece.parameter) == (stage, parameter));
+    let own = own.filter_map(|(_, state)| which(state)).next().cloned();
+    Array { name: format!("{prefix}{}", entry.name), shape: entry.shape, sources: sources.collect(), own }
+}
+
+/// Where the arrays of a checkpoint go on this rank: everything that it keeps, also copies of what counts elsewhere.
+pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
+    let whole = build::compute_dtype(&worker.setup.config) == DType::F32;
+    let mut targets = Vec::new();
+    for part in worker.parts.iter().filter(|_| whole) {
+        targets.extend(part.model.parameters().list().iter().map(checkpoint::whole));
+    }
+    for ((stage, piece), state) in worker.slots().zip(worker.optimizer.states()) {
+        let Some(part) = worker.part(stage) else { continue };
+        let parameter = &part.model.parameters().list()[piece.parameter];
+        let master: (&str, Which) = ("", |state| Some(&state.master));
+        let kept = std::iter::once(&master).filter(|_| !whole).chain(kept(worker));
+        targets.extend(kept.filter_map(|(prefix, which)| {
+            let name = format!("{prefix}{}", parameter.name);
+            let (shape, first) = (parameter.tensor.shape(), piece.elements.start);
+            Some(Target { name, shape, first, tensor: which(state)?.clone() })
+        }));
+    }
+    targets
+}
+
 impl Array {
-    /// Whether each rank has a part of it only.
-    pub(crate) fn is_divided(&self) -> bool {
-        matches!(self.held, Held::Part(_))
+    /// Whether all of it is on one rank of the world, which every rank has the like of.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.sources.iter().all(|(rank, part)| *rank == 0 && part.len() == self.shape.elements())
     }
 
     /// The tensor, where this rank has all of it.
     pub(crate) fn whole(&self) -> Option<&Tensor> {
-        match &self.held {
-            Held::Whole(tensor) => Some(tensor),
-            Held::Part(_) => None,
-        }
-    }
-
-    /// Where a checkpoint's array of this name goes on this rank; none if it keeps nothing of it.
-    pub(crate) fn target(&self, shards: &Shards, rank: usize) -> Option<Target> {
-        let (first, tensor) = match &self.held {
-            Held::Whole(tensor) => (0, Some(tensor)),
-            Held::Part(tensor) => (shards.part(rank, self.parameter).start, tensor.as_ref()),
-        };
-        Some(Target { name: self.name.clone(), shape: self.shape, first, tensor: tensor?.clone() })
+        self.own.as_ref().filter(|own| own.elements() == self.shape.elements())
     }
 
     /// Brings all elements to the host of rank 0, into `whole`, which has room for them there and is not looked at
     /// elsewhere. All ranks do that with the same arrays in the same order.
     pub(crate) fn bring(&self, worker: &mut Worker, whole: &mut [f32]) -> Result<()> {
-        let (rank, shards) = (worker.grid.rank(), worker.reduction.shards());
-        match &self.held {
-            Held::Whole(tensor) if rank == 0 => to_host(tensor, whole),
-            Held::Whole(_) => Ok(()),
-            Held::Part(part) if rank == 0 => {
-                if let Some(tensor) = part {
-                    to_host(tensor, &mut whole[shards.part(0, self.parameter)])?;
-                }
-                self.receive(&mut *worker.communicator.control, shards, whole)
+        let rank = worker.grid.rank();
+        let part = self.sources.iter().find(|(source, _)| *source == rank);
+        let own = part.and(self.own.as_ref());
+        if rank == 0 {
+            if let (Some(own), Some((_, part))) = (own, part) {
+                to_host(own, &mut whole[part.clone()])?;
             }
-            Held::Part(part) => self.send(&mut *worker.communicator.control, shards, part.as_ref()),
+            return self.receive(&mut *worker.communicator.control, whole);
         }
+        self.send(&mut *worker.communicator.control, own)
     }
 
     /// Rounds of messages that it takes until the longest part has been sent.
-    fn rounds(&self, shards: &Shards) -> usize {
-        let lengths = (1..shards.by_rank().len()).map(|rank| shards.part(rank, self.parameter).len());
-        lengths.max().unwrap_or(0).div_ceil(PIECE)
+    fn rounds(&self) -> usize {
+        let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
+        others.map(|(_, part)| part.len()).max().unwrap_or(0).div_ceil(PIECE)
     }
 
-    fn send(&self, control: &mut dyn ControlPlane, shards: &Shards, part: Option<&Tensor>) -> Result<()> {
+    fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>) -> Result<()> {
         let (mut values, mut message) = (Vec::new(), Vec::new());
-        for round in 0..self.rounds(shards) {
+        for round in 0..self.rounds() {
             message.clear();
             let elements = part.map_or(0, Tensor::elements);
             let len = elements.saturating_sub(round * PIECE).min(PIECE);
@@ -146,13 +168,12 @@ impl Array {
         Ok(())
     }
 
-    fn receive(&self, control: &mut dyn ControlPlane, shards: &Shards, whole: &mut [f32]) -> Result<()> {
-        for round in 0..self.rounds(shards) {
+    fn receive(&self, control: &mut dyn ControlPlane, whole: &mut [f32]) -> Result<()> {
+        for round in 0..self.rounds() {
             let messages = control.gather(0, &[])?.unwrap_or_default();
-            for (rank, message) in messages.iter().enumerate() {
-                let part = &mut whole[shards.part(rank, self.parameter)];
-                let words = message.as_chunks::<4>().0;
-                let places = part.iter_mut().skip(round * PIECE);
+            for (rank, part) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
+                let words = messages.get(*rank).map_or(&[][..], |message| message.as_chunks::<4>().0);
+                let places = whole[part.clone()].iter_mut().skip(round * PIECE);
                 places.zip(words).for_each(|(place, word)| *place = f32::from_le_bytes(*word));
             }
         }

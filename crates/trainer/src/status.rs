@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use collective::{Call, Communicator, Observer};
+use collective::{Call, Communicator, DataPlane, Observer};
 use memory::Statistics;
 use telemetry::host_name;
 
@@ -39,6 +39,8 @@ impl State {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record {
     pub(crate) rank: usize,
+    /// Its stages of a pipeline, in words; empty where there is one stage.
+    pub(crate) stage: String,
     pub(crate) host: String,
     pub(crate) pid: u32,
     pub(crate) state: State,
@@ -56,9 +58,10 @@ const MEMORY: [&str; 4] =
     ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
 
 impl Record {
-    fn new(rank: usize) -> Self {
+    fn new(rank: usize, stage: &str) -> Self {
         Record {
             rank,
+            stage: stage.to_owned(),
             host: host_name(),
             pid: std::process::id(),
             state: State::Running,
@@ -70,9 +73,9 @@ impl Record {
     }
 
     fn text(&self) -> String {
-        let Record { rank, host, pid, state, step, call, seen, memory } = self;
+        let Record { rank, stage, host, pid, state, step, call, seen, memory } = self;
         let mut text = format!(
-            "rank = {rank}\nhost = {host}\npid = {pid}\nstate = {}\nstep = {step}\ncall = {call}\nseen = {:.3}\n",
+            "rank = {rank}\nstage = {stage}\nhost = {host}\npid = {pid}\nstate = {}\nstep = {step}\ncall = {call}\nseen = {:.3}\n",
             state.name(),
             seen.as_secs_f64()
         );
@@ -95,6 +98,7 @@ impl Record {
         }
         Some(Record {
             rank: field("rank")?.parse().ok()?,
+            stage: field("stage")?,
             host: field("host")?,
             pid: field("pid")?.parse().ok()?,
             state: State::ALL.iter().find(|(_, name)| *name == state)?.0,
@@ -135,13 +139,13 @@ impl Status {
         Status(None)
     }
 
-    /// Makes the file. A rank goes on without where it cannot be made: that is said once.
-    pub(crate) fn create(logs: &Path, rank: usize) -> Self {
+    /// Makes the file, for a rank with these stages. A rank goes on without where it cannot be made: that is said once.
+    pub(crate) fn create(logs: &Path, rank: usize, stage: &str) -> Self {
         let path = path(logs, rank);
         let made = std::fs::create_dir_all(logs).and_then(|()| File::create(&path));
         match made {
             Ok(file) => {
-                let status = Status(Some(Rc::new((file, RefCell::new(Record::new(rank))))));
+                let status = Status(Some(Rc::new((file, RefCell::new(Record::new(rank, stage))))));
                 status.change(|_| ());
                 status
             }
@@ -176,15 +180,22 @@ impl Status {
 
     /// Notes every call of a rank's planes.
     pub(crate) fn observe(&self, communicator: &mut Communicator) {
-        if self.0.is_none() {
-            return;
+        if self.0.is_some() {
+            communicator.control.observe(self.observer());
+            communicator.data.observe(self.observer());
         }
-        let observer = || {
-            let status = self.clone();
-            Observer::new(move |call: Call| status.change(|record| record.call = call.to_string()))
-        };
-        communicator.control.observe(observer());
-        communicator.data.observe(observer());
+    }
+
+    /// Notes every call of a plane that was divided from those.
+    pub(crate) fn observe_group(&self, group: &mut dyn DataPlane) {
+        if self.0.is_some() {
+            group.observe(self.observer());
+        }
+    }
+
+    fn observer(&self) -> Observer {
+        let status = self.clone();
+        Observer::new(move |call: Call| status.change(|record| record.call = call.to_string()))
     }
 
     /// The rank ends.
@@ -206,9 +217,10 @@ mod tests {
         let path = logs.path().to_owned();
         run(2, Options::default(), move |mut communicator| -> Result<(), String> {
             let rank = communicator.rank();
-            let status = Status::create(&path.join("logs"), rank);
+            let status = Status::create(&path.join("logs"), rank, "stage 1 of 2");
             let first = Record::read(&path.join("logs"), rank).ok_or("no record")?;
             assert_eq!((first.step, first.call.as_str(), first.state), (0, "", State::Running));
+            assert_eq!(first.stage, "stage 1 of 2");
             status.observe(&mut communicator);
             for step in 0..11 {
                 status.step(step, Statistics::default);

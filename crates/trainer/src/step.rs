@@ -1,12 +1,15 @@
 //! One training step and one validation.
 
-use autograd::Tape;
-use nn::Input;
+use collective::{Communicator, DataPlane};
 use parallel::data::{gather_sums, gather_weights};
+use parallel::pipeline::{Planes, StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::Part;
 
+use crate::build;
 use crate::error::{Result, TrainError};
+use crate::feed::{Numbers, WorkerFeed};
+use crate::parts::ModelNorm;
 use crate::worker::Worker;
 
 /// What a step reports, a step late.
@@ -25,19 +28,7 @@ impl Worker {
         self.status.step(step, || self.device.statistics());
         self.begin_part(Part::Step, step + 1);
         self.phases.begin()?;
-        let count = self.setup.config.train.micro_batches;
-        let own = self.grid.micro_batches(count);
-        for micro_batch in own.clone() {
-            let reduces = self.grid.data() > 1 && micro_batch + 1 == own.end;
-            self.phases.micro_batch(micro_batch);
-            let micro_batch = micro_batch as u64;
-            let number = step * count as u64 + micro_batch;
-            self.micro_batch(number, reduces).map_err(|source| TrainError::Step {
-                step,
-                micro_batch,
-                source: Box::new(source),
-            })?;
-        }
+        self.passes(step)?;
         self.update(step)?;
         self.phases.end()?;
         self.account.after_step(&self.device)
@@ -49,51 +40,77 @@ impl Worker {
         self.device.with_allocator(|allocator| allocator.mark(part.name(), step));
     }
 
-    /// Forward and backward of training micro-batch `number`, counted over all steps and ranks; `reduces` says whether its
-    /// gradients complete the rank's, and go to the other ranks.
-    fn micro_batch(&mut self, number: u64, reduces: bool) -> Result<()> {
-        self.phases.enter(Phase::Inputs)?;
-        let scale = 1.0 / self.setup.config.train.micro_batches as f32;
-        self.setup.dataset.source.train(number, &mut self.batch)?;
-        let (inputs, targets) = self.upload()?;
-        self.phases.enter(Phase::Forward)?;
-        let tape = Tape::recording(&self.device);
-        let prediction = self.model.forward(&tape, Input::Batch(inputs))?;
-        let loss = self.model.loss(&tape, prediction, &targets, scale)?;
-        drop(targets);
-        let value = loss.tensor().clone();
-        self.phases.enter(Phase::Backward)?;
-        let sink = self.reduction.sink(&mut *self.communicator.data);
-        tape.backward(loss, &mut self.phases.sink(sink, reduces))?;
-        self.reduction.add_loss(&value)?;
-        Ok(())
+    /// Forward and backward of this rank's micro-batches, through its stages.
+    fn passes(&mut self, step: u64) -> Result<()> {
+        let count = self.setup.config.train.micro_batches;
+        let first = self.grid.micro_batches(count).start as u64;
+        let scale = 1.0 / count as f32;
+        let (setup, dtype) = (&self.setup, build::compute_dtype(&self.setup.config));
+        let numbers = Numbers::Training { step: step * count as u64, own: first };
+        let (batch, phases) = (&mut self.batch, &mut self.phases);
+        let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, batch, phases);
+        let planes = planes(&mut self.communicator, &mut self.data_plane);
+        let ran = self.executor.train(&mut self.parts, planes, scale, &mut feed);
+        ran.map_err(|source| TrainError::Step {
+            step,
+            micro_batch: first + feed.at.map_or(0, |action| action.micro_batch as u64),
+            source: Box::new(source),
+        })
     }
 
     /// Completes the reduction and updates the parameters: each rank its own pieces, where they are divided.
     fn update(&mut self, step: u64) -> Result<()> {
-        let plane = &mut *self.communicator.data;
         self.phases.enter(Phase::Reduce)?;
-        self.reduction.finish(plane)?;
+        for part in &mut self.parts {
+            let planes = planes(&mut self.communicator, &mut self.data_plane);
+            part.reduction.finish(planes.data)?;
+        }
+        let world = &mut *self.communicator.data;
+        for (gradient, peer) in &self.tied {
+            add_tied(world, *peer, &self.gradients[*gradient])?;
+        }
         self.phases.enter(Phase::Update)?;
-        let (gradients, shards) = (self.reduction.gradients(), self.reduction.shards());
-        if shards.is_divided() {
-            let sums = self.norm.measure_parts(gradients)?;
-            self.phases.enter(Phase::Reduce)?;
-            gather_sums(plane, sums)?;
-            self.phases.enter(Phase::Update)?;
-            self.norm.finish()?;
-        } else {
-            self.norm.measure(gradients)?;
+        let ModelNorm { norm, parts, counts } = &self.norm;
+        match parts {
+            None => norm.measure(&self.gradients)?,
+            Some(parts) => {
+                let sums = norm.measure_parts(parts)?;
+                if !counts {
+                    sums.zero()?;
+                }
+                self.phases.enter(Phase::Reduce)?;
+                gather_sums(world, sums)?;
+                self.phases.enter(Phase::Update)?;
+                norm.finish()?;
+            }
         }
-        self.optimizer.step(gradients, self.schedule.rate(step), Some(&self.norm))?;
-        if shards.is_divided() {
-            self.phases.enter(Phase::Reduce)?;
-            gather_weights(plane, shards, self.model.parameters())?;
-            self.phases.enter(Phase::Update)?;
+        self.optimizer.step(&self.gradients, self.schedule.rate(step), Some(norm))?;
+        for StagePart { model, reduction } in &self.parts {
+            if reduction.shards().is_divided() {
+                self.phases.enter(Phase::Reduce)?;
+                let planes = planes(&mut self.communicator, &mut self.data_plane);
+                gather_weights(planes.data, reduction.shards(), model.parameters())?;
+                self.phases.enter(Phase::Update)?;
+            }
         }
+        self.report(step)
+    }
+
+    /// Brings loss and norm on their way to the host.
+    fn report(&mut self, step: u64) -> Result<()> {
         let scalars = &self.scalars[(step % 2) as usize];
-        scalars.view(0, [1])?.copy_from(&self.reduction.loss()?)?;
-        scalars.view(1, [1])?.copy_from(&self.norm.result().view(0, [1])?)?;
+        let loss = scalars.view(0, [1])?;
+        for part in &self.parts {
+            if let Some(sum) = part.reduction.loss()? {
+                loss.copy_from(&sum)?;
+            }
+        }
+        scalars.view(1, [1])?.copy_from(&self.norm.norm.result().view(0, [1])?)?;
+        if self.grid.pipeline() > 1 {
+            self.phases.enter(Phase::Reduce)?;
+            share_from_last(&mut *self.communicator.data, &self.grid, &loss)?;
+            self.phases.enter(Phase::Update)?;
+        }
         self.reading[(step % 2) as usize] = Some(self.device.begin_copy_to_host(scalars.region())?);
         Ok(())
     }
@@ -113,27 +130,36 @@ impl Worker {
     pub fn validate(&mut self) -> Result<f64> {
         self.begin_part(Part::Validation, self.device.step().into());
         let count = self.setup.config.train.validation_micro_batches;
-        let mut losses = Vec::new();
-        for index in (self.grid.data_rank() as u64..count).step_by(self.grid.data()) {
-            losses.extend_from_slice(&self.validation_loss(index)?.to_le_bytes());
-        }
+        let (grid, dtype) = (self.grid, build::compute_dtype(&self.setup.config));
+        let own = (grid.data_rank() as u64..count).step_by(grid.data()).count();
+        let numbers = Numbers::Validation { first: grid.data_rank() as u64, every: grid.data() as u64 };
+        let (batch, phases) = (&mut self.batch, &mut self.phases);
+        let mut feed = WorkerFeed::new(&self.device, &self.setup.dataset, dtype, numbers, batch, phases);
+        let planes = planes(&mut self.communicator, &mut self.data_plane);
+        let scope = self.device.module("validation");
+        self.executor.validate(&mut self.parts, planes, own, &mut feed)?;
+        drop(scope);
+        let losses: Vec<u8> = feed.losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
         let all = self.communicator.control.all_gather(&losses)?;
         let of = |index: u64| -> Option<f64> {
-            let (rank, place) = (index as usize % self.grid.data(), index as usize / self.grid.data());
-            let bytes = all.get(rank * self.grid.pipeline())?.get(4 * place..4 * place + 4)?;
+            let (replica, place) = (index as usize % grid.data(), index as usize / grid.data());
+            // Losses are where the model ends.
+            let bytes = all.get(grid.rank_at(replica, grid.pipeline() - 1))?.get(4 * place..4 * place + 4)?;
             Some(f64::from(f32::from_le_bytes(bytes.try_into().ok()?)))
         };
         let sum: f64 = (0..count).filter_map(of).sum();
         Ok(sum / count as f64)
     }
+}
 
-    fn validation_loss(&mut self, index: u64) -> Result<f32> {
-        self.setup.dataset.source.validation(index, &mut self.batch)?;
-        let (inputs, targets) = self.upload()?;
-        let _scope = self.device.module("validation");
-        let tape = Tape::no_grad(&self.device);
-        let prediction = self.model.forward(&tape, Input::Batch(inputs))?;
-        let loss = self.model.loss(&tape, prediction, &targets, 1.0)?;
-        Ok(loss.tensor().to_vec::<f32>()?.first().copied().unwrap_or(f32::NAN))
+/// The planes of a step.
+fn planes<'a>(
+    communicator: &'a mut Communicator,
+    data_plane: &'a mut Option<Box<dyn DataPlane>>,
+) -> Planes<'a> {
+    let world = &mut *communicator.data;
+    match data_plane {
+        None => Planes { world: None, data: world },
+        Some(data) => Planes { world: Some(world), data: &mut **data },
     }
 }

@@ -2,25 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use collective::{Communicator, Gather, PeerOptions, Sharing};
-use data::{HostArray, HostData, MicroBatch};
-use device::{Backend, Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
-use half::bf16;
-use nn::{Model, ParameterId, Parameters};
-use optim::{GradientNorm, Optimizer, Schedule, Slot};
+use collective::Communicator;
+use data::MicroBatch;
+use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
+use optim::{Optimizer, Schedule};
 use parallel::RankGrid;
-use parallel::data::{GradientReduction, Lanes, Reduction, ReductionOptions, Shards, uses};
+use parallel::data::Piece;
+use parallel::pipeline::{Executor, StagePart};
 use telemetry::step_trace::Part;
 use tensor::Tensor;
 
 use crate::account::Account;
+use crate::blueprint::{self, Blueprint};
 use crate::build::{self, Dataset};
-use crate::config::{self, Compute, Peers, RunConfig};
+use crate::config::{Compute, RunConfig};
+use crate::connect::{self, DataPlaneOfStage};
 use crate::error::{Result, TrainError};
 use crate::expected::{PlannedParts, UNPLANNED_EVENTS};
 use crate::hook::ModelHook;
+use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
 use crate::placement::Placement;
 use crate::plan::Plan;
@@ -40,6 +41,8 @@ pub struct Setup {
     /// The allocator's settings and limit.
     pub device: DeviceOptions,
     pub(crate) dataset: Dataset,
+    /// The model's stages.
+    pub(crate) blueprint: Arc<Blueprint>,
     /// Where the run goes on from, if it does not start at its beginning.
     pub(crate) resumed: Option<Arc<ResumePoint>>,
     /// Code around the model.
@@ -64,12 +67,14 @@ impl Setup {
         settings.text().clone_into(&mut config.memory.allocator);
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
         let device = DeviceOptions { settings, limit_bytes };
+        let blueprint = Arc::new(Blueprint::new(&config, &dataset, &placement.description())?);
         Ok(Setup {
             config: Arc::new(config),
             placement,
             reason: String::new(),
             device,
             dataset,
+            blueprint,
             resumed: None,
             hook: None,
             history: 0,
@@ -142,9 +147,18 @@ pub struct Worker {
     pub(crate) grid: RankGrid,
     pub(crate) device: Device,
     pub(crate) communicator: Communicator,
-    pub(crate) model: Box<dyn Model>,
-    pub(crate) reduction: GradientReduction,
-    pub(crate) norm: GradientNorm,
+    /// The ranks with the same stages, where those are not all.
+    pub(crate) data_plane: DataPlaneOfStage,
+    /// All stages of the model.
+    pub(crate) blueprint: Arc<Blueprint>,
+    /// Those of this rank.
+    pub(crate) parts: Vec<StagePart>,
+    pub(crate) executor: Executor,
+    /// What the optimizer updates with, stage by stage.
+    pub(crate) gradients: Vec<Tensor>,
+    /// Of those, the gradients whose weight is tied to one on another rank, and which rank that is.
+    pub(crate) tied: Vec<(usize, usize)>,
+    pub(crate) norm: ModelNorm,
     pub(crate) optimizer: Optimizer,
     pub(crate) schedule: Schedule,
     pub(crate) batch: MicroBatch,
@@ -172,7 +186,7 @@ impl Worker {
     /// The same on a device that the caller has a handle of.
     pub(crate) fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
-        let (parallel, train) = (&config.parallel, &config.train);
+        let parallel = &config.parallel;
         let grid = RankGrid::new(parallel.data, parallel.pipeline, communicator.rank())?;
         if communicator.world_size() != grid.world_size() {
             return Err(TrainError::Refused(format!(
@@ -181,28 +195,20 @@ impl Worker {
                 grid.world_size()
             )));
         }
-        let mut communicator = connect(communicator, &device, config)?;
+        let (mut communicator, mut data_plane) = connect::connect(communicator, &device, config, &grid)?;
         let events = usize::try_from(config.memory.history).unwrap_or(usize::MAX).max(setup.history);
         device.with_allocator(|allocator| {
             allocator.record_history(events);
             allocator.mark(Part::Start.name(), 0);
         });
-        let mut model = build::model(config, &device, build::compute_dtype(config))?;
-        if let Some(hook) = &setup.hook {
-            model = hook.wrap(model);
-        }
-        let options = ReductionOptions {
-            lanes: Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?,
-            data: parallel.data,
-            rank: grid.data_rank(),
-            dtype: build::gradient_dtype(config),
-            bucket_bytes: bucket_bytes(config),
-            reduction: reduction(config),
-            sharded: parallel.shard_optimizer,
-        };
-        let reduction = GradientReduction::new(&device, model.parameters(), options)?;
-        share(&mut communicator, &device, &reduction, model.parameters(), config)?;
-        let (optimizer, norm) = optimizer(&device, config, model.parameters(), reduction.shards())?;
+        let blueprint = Arc::clone(&setup.blueprint);
+        let stages: Vec<_> = blueprint.stages_of(grid.stage()).map(|s| blueprint.stages[s].clone()).collect();
+        let parts = parts::build(&device, config, grid.data_rank(), &stages, setup.hook.as_ref())?;
+        let plane = data_plane.as_mut().unwrap_or(&mut communicator.data);
+        connect::share(&mut **plane, &device, &parts, config)?;
+        let optimizer = parts::optimizer(&device, config, &parts)?;
+        let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
+        let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
         let request = Request::new(Category::Other, "step_scalars");
         let scalars = [
             Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
@@ -210,14 +216,22 @@ impl Worker {
         ];
         let planned = setup.planned.get(&grid.rank()).cloned();
         Ok(Worker {
-            watch: Watch::new(planned, setup.first_step(), train.steps),
+            watch: Watch::new(planned, setup.first_step(), config.train.steps),
             setup: setup.clone(),
             grid,
             phases: Phases::new(&device),
-            device,
             communicator,
-            model,
-            reduction,
+            data_plane,
+            tied: tied(&grid, &blueprint, &parts),
+            executor: Executor::new(
+                &device,
+                grid,
+                blueprint::schedule(config)?,
+                blueprint.crossings.clone(),
+            )?,
+            blueprint,
+            parts,
+            gradients,
             norm,
             optimizer,
             schedule: build::schedule(config),
@@ -226,6 +240,7 @@ impl Worker {
             reading: [None, None],
             account: Account::default(),
             status: Status::none(),
+            device,
         })
     }
 
@@ -239,124 +254,41 @@ impl Worker {
         &self.grid
     }
 
-    /// The rank's model.
-    pub fn model(&self) -> &dyn Model {
-        &*self.model
+    /// A stage of the model, if it is on this rank.
+    pub(crate) fn part(&self, stage: usize) -> Option<&StagePart> {
+        let place = self.blueprint.stages_of(self.grid.stage()).position(|own| own == stage);
+        self.parts.get(place?)
+    }
+
+    /// What the optimizer keeps a slot for: the stage, and the piece of its parameters.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (usize, &Piece)> {
+        let stages = self.blueprint.stages_of(self.grid.stage()).zip(&self.parts);
+        stages.flat_map(|(stage, part)| part.reduction.shards().own().iter().map(move |piece| (stage, piece)))
+    }
+
+    /// Parameters of the whole model, each counted once.
+    pub fn parameters(&self) -> usize {
+        self.blueprint.sizes().iter().sum()
     }
 
     /// The rank's ends of the transports.
     pub fn communicator(&mut self) -> &mut Communicator {
         &mut self.communicator
     }
-
-    /// The current micro-batch on the device.
-    pub(crate) fn upload(&self) -> Result<(Tensor, Tensor)> {
-        Ok((self.upload_array(&self.batch.inputs)?, self.upload_array(&self.batch.targets)?))
-    }
-
-    fn upload_array(&self, array: &HostArray) -> Result<Tensor> {
-        let shape = [array.shape.first().copied().unwrap_or(0), array.shape.get(1).copied().unwrap_or(1)];
-        Ok(match &array.data {
-            HostData::U32(values) => Tensor::from_host(&self.device, values, shape, Category::Input)?,
-            HostData::F32(values) if self.model.parameters().dtype() == DType::Bf16 => {
-                let rounded: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
-                Tensor::from_host(&self.device, &rounded, shape, Category::Input)?
-            }
-            HostData::F32(values) => Tensor::from_host(&self.device, values, shape, Category::Input)?,
-        })
-    }
 }
 
-/// Connects GPUs for everything that a step does between ranks, so that nothing is connected or loaded later, and notes
-/// what that takes of the device. Ranks on the host are connected already.
-fn connect(communicator: Communicator, device: &Device, config: &RunConfig) -> Result<Communicator> {
-    if !device.is_cuda_like() {
-        return Ok(communicator);
-    }
-    let parallel = &config.parallel;
-    let timeout = Duration::from_secs(parallel.timeout_seconds);
-    let mut communicator = communicator.over_nccl(device, timeout)?;
-    let uses =
-        uses(reduction(config), parallel.shard_optimizer, build::gradient_dtype(config), parallel.data);
-    communicator.data.warm_up(&uses)?;
-    device.note_communicators()?;
-    Ok(communicator)
-}
-
-/// Who adds gradients over ranks.
-fn reduction(config: &RunConfig) -> Reduction {
-    match config.parallel.reduction {
-        config::Reduction::Tree => Reduction::Tree,
-        config::Reduction::Library => Reduction::Library,
-    }
-}
-
-/// Lets GPUs of one host sum and gather in each other's memory, and notes what that takes of the device; says why not where
-/// they cannot.
-fn share(
-    communicator: &mut Communicator,
-    device: &Device,
-    reduction: &GradientReduction,
-    parameters: &Parameters,
-    config: &RunConfig,
-) -> Result<()> {
-    let gather = match config.parallel.peers {
-        Peers::Kernel => Gather::Kernel,
-        Peers::Copies => Gather::Copies,
-        Peers::Off => return Ok(()),
+/// Which of the gradients here are of weights that another rank has too, and that rank.
+fn tied(grid: &RankGrid, blueprint: &Blueprint, parts: &[StagePart]) -> Vec<(usize, usize)> {
+    let pieces = parts.iter().zip(blueprint.stages_of(grid.stage()));
+    let pieces = pieces
+        .flat_map(|(part, stage)| part.reduction.shards().own().iter().map(move |p| (stage, p.parameter)));
+    let peer = |(stage, parameter): (usize, usize)| {
+        let (place, _) = blueprint.find(stage, parameter)?;
+        let holders = &blueprint.parameters[place].holders;
+        let (other, _) = holders.iter().find(|(other, _)| *other != stage)?;
+        Some(grid.rank_at(grid.data_rank(), other % grid.pipeline()))
     };
-    if device.backend() != Backend::Cuda {
-        return Ok(());
-    }
-    let options = PeerOptions { blocks: config.parallel.peer_blocks, gather };
-    // Mapping must not meet work under way.
-    device.synchronize()?;
-    match reduction.share(&mut *communicator.data, parameters, options)? {
-        Some(Sharing::Apart(why)) if communicator.rank() == 0 => {
-            tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");
-        }
-        Some(Sharing::Direct) => tracing::debug!("GPUs sum gradients in each other's memory"),
-        Some(Sharing::Apart(_)) | None => {}
-    }
-    Ok(device.note_communicators()?)
-}
-
-/// Bytes at which a bucket of gradients is closed.
-pub(crate) fn bucket_bytes(config: &RunConfig) -> usize {
-    usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
-}
-
-/// What updates this rank's pieces of the parameters, with their masters' initial values, and what clips their
-/// gradients.
-fn optimizer(
-    device: &Device,
-    config: &RunConfig,
-    parameters: &Parameters,
-    shards: &Shards,
-) -> Result<(Optimizer, GradientNorm)> {
-    let mut slots = Vec::new();
-    for piece in shards.own() {
-        let nn::Parameter { name, tensor, decay, .. } = &parameters.list()[piece.parameter];
-        slots.push(Slot { name: name.clone(), weight: piece.of(tensor)?, decay: *decay });
-    }
-    let (kind, weight_decay) = build::optimizer_kind(config);
-    let optimizer = Optimizer::new(device, &slots, kind, weight_decay)?;
-    for (piece, (slot, state)) in shards.own().iter().zip(slots.iter().zip(optimizer.states())) {
-        if !state.master.shares_storage(&slot.weight) {
-            let parameter = ParameterId(piece.parameter);
-            parameters.fill_initial(parameter, piece.elements.start, &state.master)?;
-        }
-    }
-    let max_norm = config.optim.clip_norm as f32;
-    let norm = if shards.is_divided() {
-        let sizes: Vec<_> = parameters.list().iter().map(|p| p.tensor.elements()).collect();
-        let parts: Vec<_> =
-            shards.own().iter().map(|piece| (piece.parameter, piece.elements.start)).collect();
-        GradientNorm::of_parts(device, &sizes, &parts, max_norm)?
-    } else {
-        GradientNorm::new(device, &slots, max_norm)?
-    };
-    Ok((optimizer, norm))
+    pieces.enumerate().filter_map(|(index, piece)| Some((index, peer(piece)?))).collect()
 }
 
 impl std::fmt::Debug for Worker {

@@ -58,6 +58,9 @@ impl Gpt {
             true => Some(Embedding::new(&mut parameters, vocabulary, context, width)?),
             false => None,
         };
+        if stage.is_first() && !stage.is_last() {
+            parameters.share("wte.weight")?;
+        }
         let block = |index| Block::new(&mut parameters, index, width, heads, init, projection);
         let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
         let head = match stage.is_last() {
@@ -74,6 +77,7 @@ impl Head {
         if !stage.is_first() {
             // The last stage holds a copy of the tied table, which starts with the same values.
             parameters.create_unused("wte.weight", [sizes.vocabulary, sizes.width], Init::Normal(0.02))?;
+            parameters.share("wte.weight")?;
         }
         let output = Linear::tied(parameters, "head", "wte.weight")?;
         Ok(Head { norm, output })

@@ -19,7 +19,7 @@ pub struct Place {
 pub struct Gradient {
     /// Its elements.
     pub elements: usize,
-    /// Whether the parameter has other uses too.
+    /// Whether the parameter has other uses too, in this stage or in another.
     pub shared: bool,
 }
 
@@ -43,9 +43,12 @@ impl BucketLayout {
     /// The buckets of a model's gradients, which are of type `dtype`.
     pub fn of(parameters: &Parameters, dtype: DType, bucket_bytes: usize, ranks: usize) -> Self {
         let uses = parameters.uses();
-        let gradient = |used: &nn::Use| Gradient {
-            elements: parameters.list()[used.parameter.0].tensor.elements(),
-            shared: uses.iter().filter(|other| other.parameter == used.parameter).count() > 1,
+        let mut counts = vec![0; parameters.list().len()];
+        uses.iter().for_each(|used| counts[used.parameter.0] += 1);
+        let gradient = |used: &nn::Use| {
+            let parameter = &parameters.list()[used.parameter.0];
+            let shared = counts[used.parameter.0] > 1 || parameter.shared;
+            Gradient { elements: parameter.tensor.elements(), shared }
         };
         let gradients: Vec<_> = uses.iter().map(gradient).collect();
         BucketLayout::new(&gradients, bucket_bytes / dtype.bytes(), ranks)

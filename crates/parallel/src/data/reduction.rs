@@ -1,8 +1,8 @@
 //! Gradients of a step: added up in lanes as backward gives them, and over ranks as buckets fill.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
-use collective::{DataPlane, PeerOptions, Sharing};
-use device::{Category, DType, Device, Request, StreamKind};
+use collective::DataPlane;
+use device::{Category, DType, Device, Region, Request, StreamKind};
 use nn::Parameters;
 use tensor::{Tensor, ops};
 
@@ -41,6 +41,8 @@ pub struct ReductionOptions {
     pub reduction: Reduction,
     /// Whether each rank gets only the sums that its part of the optimizer needs.
     pub sharded: bool,
+    /// Whether the loss is added up here: it is where the model ends.
+    pub loss: bool,
 }
 
 /// Second and later uses of a parameter, in use order: (piece, view of set 0).
@@ -48,14 +50,14 @@ type FurtherUses = Vec<(usize, Tensor)>;
 
 /// Persistent gradient buffers of one rank and the state of the step in them.
 ///
-/// In a step: for each of the rank's micro-batches in order, [`GradientReduction::sink`] is given to backward and
-/// [`GradientReduction::add_loss`] the loss; then [`GradientReduction::finish`]; then the gradients can be read.
+/// In a step: for each of the rank's micro-batches in order, [`GradientReduction::sink`] is given to backward, and
+/// [`GradientReduction::end_micro_batch`] gets the loss; then [`GradientReduction::finish`]; then the gradients can be read.
 #[derive(Debug)]
 pub struct GradientReduction {
     device: Device,
     options: ReductionOptions,
     layout: BucketLayout,
-    /// By set, then bucket; the last bucket of each holds the loss, in f32.
+    /// By set, then bucket; after those of the layout there is one for the loss, in f32, where it is added up.
     sets: Vec<Vec<Tensor>>,
     scratch: Option<Scratch>,
     shards: Shards,
@@ -72,14 +74,16 @@ pub struct GradientReduction {
 #[derive(Debug)]
 struct Scratch {
     gradients: Tensor,
-    loss: Tensor,
+    /// In f32, where the loss is added up.
+    loss: Option<Tensor>,
 }
 
 impl Scratch {
-    fn new(device: &Device, gradients: usize, dtype: DType, loss: usize) -> Result<Self> {
+    fn new(device: &Device, gradients: usize, dtype: DType, loss: Option<usize>) -> Result<Self> {
         let request = Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
         let gradients = Tensor::empty(device, [gradients], dtype, request)?;
-        Ok(Scratch { gradients, loss: Tensor::empty(device, [loss], DType::F32, request)? })
+        let loss = loss.map(|elements| Tensor::empty(device, [elements], DType::F32, request));
+        Ok(Scratch { gradients, loss: loss.transpose()? })
     }
 }
 
@@ -91,12 +95,12 @@ impl GradientReduction {
             true => Shards::divided(parameters, &layout, options.data, options.rank),
             false => Shards::undivided(parameters),
         };
-        let loss = ALIGNMENT * options.data;
+        let loss = options.loss.then_some(ALIGNMENT * options.data);
         let mut sets = Vec::new();
         for _ in 0..options.lanes.sets() {
             let request = Request::new(Category::Gradient, "gradient_bucket");
             let buckets = layout.elements.iter().map(|elements| (*elements, options.dtype));
-            let buckets = buckets.chain([(loss, DType::F32)]);
+            let buckets = buckets.chain(loss.map(|loss| (loss, DType::F32)));
             let set = buckets.map(|(elements, dtype)| Tensor::zeros(device, [elements], dtype, request));
             sets.push(set.collect::<tensor::Result<Vec<_>>>()?);
         }
@@ -124,22 +128,16 @@ impl GradientReduction {
         })
     }
 
-    /// Lets the ranks reach what they sum, and where the optimizer is divided the weights that they give each other, in each
-    /// other's memory, where their devices can; the plane is to be dropped before this and the parameters. Nothing to do, and
-    /// `None`, where a library sums or there is one rank.
-    pub fn share(
-        &self,
-        plane: &mut dyn DataPlane,
-        parameters: &Parameters,
-        options: PeerOptions,
-    ) -> Result<Option<Sharing>> {
+    /// What the ranks may reach in each other's memory ([`DataPlane::share`]): what they sum, and where the optimizer is
+    /// divided the weights that they give each other; nothing where a library sums or there is one rank. The plane is to be
+    /// dropped before this and the parameters.
+    pub fn shared<'a>(&'a self, parameters: &'a Parameters) -> Vec<Region<'a>> {
         if self.scratch.is_none() {
-            return Ok(None);
+            return Vec::new();
         }
         let weights = parameters.list().iter().map(|parameter| parameter.tensor.region());
         let weights = weights.filter(|_| self.shards.is_divided());
-        let regions: Vec<_> = self.sets[0].iter().map(Tensor::region).chain(weights).collect();
-        Ok(Some(plane.share(&regions, options)?))
+        self.sets[0].iter().map(Tensor::region).chain(weights).collect()
     }
 
     /// The sink for the next micro-batch's backward.
@@ -148,25 +146,32 @@ impl GradientReduction {
         MicroBatchSink { reduction: self, plane }
     }
 
-    /// Adds this micro-batch's loss, in the same lanes and tree, and goes on to the next micro-batch.
-    pub fn add_loss(&mut self, loss: &Tensor) -> Result<()> {
-        let bucket = self.layout.elements.len();
-        let slot = self.sets[self.set()][bucket].view(0, [1])?;
-        let loss = loss.reshape([1])?;
-        match self.first_of_lane() {
-            true => slot.copy_from(&loss)?,
-            false => ops::add::into(&slot, &loss)?,
-        }
-        if self.last_of_lane() {
-            self.fold(bucket)?;
+    /// Whether the next micro-batch is the step's last, whose gradients go to the other ranks.
+    pub fn reduces_next(&self) -> bool {
+        self.options.data > 1 && self.micro_batch + 1 == self.options.lanes.micro_batches()
+    }
+
+    /// Ends a micro-batch, all gradients of which have come: adds its loss, in the same lanes and tree, where the loss is
+    /// added up, and goes on to the next.
+    pub fn end_micro_batch(&mut self, loss: Option<&Tensor>) -> Result<()> {
+        if let Some(loss) = loss.filter(|_| self.options.loss) {
+            let bucket = self.layout.elements.len();
+            let slot = self.sets[self.set()][bucket].view(0, [1])?;
+            let loss = loss.reshape([1])?;
+            match self.first_of_lane() {
+                true => slot.copy_from(&loss)?,
+                false => ops::add::into(&slot, &loss)?,
+            }
+            if self.last_of_lane() {
+                self.fold(bucket)?;
+            }
         }
         self.micro_batch += 1;
         Ok(())
     }
 
-    /// Completes the step's sums: what is left to reduce, and the uses of parameters that are used more than once,
-    /// added in the order of the uses. Errors: a gradient that never came, a collective's.
-    pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
+    /// Checks that the step's micro-batches have all been here. Errors: one that has not, a gradient that never came.
+    pub fn check_complete(&self) -> Result<()> {
         let expected = self.options.lanes.micro_batches();
         if self.micro_batch != expected {
             let problem =
@@ -177,7 +182,16 @@ impl GradientReduction {
             let first = self.layout.places.iter().position(|place| place.bucket == bucket).unwrap_or(0);
             return Err(ParallelError::MissingGradient { parameter: self.names[first].clone() });
         }
-        self.reduce(self.layout.elements.len(), plane)?;
+        Ok(())
+    }
+
+    /// Completes the step's sums: what is left to reduce, and the uses of parameters that are used more than once,
+    /// added in the order of the uses. Errors: a gradient that never came, a collective's.
+    pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
+        self.check_complete()?;
+        if self.options.loss {
+            self.reduce(self.layout.elements.len(), plane)?;
+        }
         let reduced = self.device.record(StreamKind::Reduce)?;
         self.device.wait(StreamKind::Compute, &reduced)?;
         for (piece, view) in &self.further_uses {
@@ -197,9 +211,10 @@ impl GradientReduction {
         &self.gradients
     }
 
-    /// The summed loss, one element; the next step overwrites it.
-    pub fn loss(&self) -> Result<Tensor> {
-        Ok(self.sets[0][self.layout.elements.len()].view(0, [1])?)
+    /// The summed loss, one element, where it is added up; the next step overwrites it.
+    pub fn loss(&self) -> Result<Option<Tensor>> {
+        let bucket = self.sets[0].get(self.layout.elements.len());
+        Ok(bucket.map(|bucket| bucket.view(0, [1])).transpose()?)
     }
 
     fn lane(&self) -> usize {
@@ -255,7 +270,8 @@ impl GradientReduction {
         let bucket = &self.sets[0][bucket];
         match (&self.scratch, scatter) {
             (Some(Scratch { gradients, loss }), scatter) => {
-                let scratch = if is_loss { loss } else { gradients }.view(0, [bucket.elements()])?;
+                let scratch = loss.as_ref().filter(|_| is_loss).unwrap_or(gradients);
+                let scratch = scratch.view(0, [bucket.elements()])?;
                 let sum = if scatter { tree_reduce_scatter } else { tree_all_reduce };
                 sum(plane, bucket, &scratch, STREAM)
             }

@@ -48,7 +48,7 @@ pub fn gather_weights(plane: &mut dyn DataPlane, shards: &Shards, parameters: &P
 }
 
 /// Runs what `enqueue` puts on the reduction's stream after the compute work so far and before that which follows.
-fn between_compute(device: &Device, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(crate) fn between_compute(device: &Device, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
     device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
     enqueue()?;
     device.wait(StreamKind::Compute, &device.record(StreamKind::Reduce)?)?;

@@ -86,6 +86,11 @@ pub struct Division {
 }
 
 impl Division {
+    /// Whether so many layers can be divided into so many stages. Errors: no stage, or more of them than layers.
+    pub fn possible(layers: usize, stages: usize) -> Result<(), DivisionError> {
+        check(layers, stages)
+    }
+
     /// The division with so many layers in each stage. Errors: another number of counts than stages, an empty stage,
     /// or a sum that is not the model's.
     pub fn explicit(layers: usize, stages: usize, counts: &[usize]) -> Result<Self, DivisionError> {

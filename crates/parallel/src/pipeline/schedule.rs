@@ -90,7 +90,7 @@ impl Schedule {
     /// The schedule of a kind. Errors: a shape with nothing in it, several chunks where the kind is not interleaved,
     /// or an interleaved one whose micro-batches are not a multiple of its ranks.
     pub fn new(kind: ScheduleKind, shape: Shape) -> Result<Self> {
-        check(kind, shape)?;
+        Self::check(kind, shape)?;
         let Shape { ranks, chunks, micro_batches } = shape;
         let order = |rank| match kind {
             ScheduleKind::GPipe => gpipe::order(rank, micro_batches),
@@ -102,6 +102,27 @@ impl Schedule {
         let mut schedule = Schedule { kind, ranks, stages: ranks * chunks, micro_batches, actions };
         schedule.actions = communication::weave(&schedule);
         Ok(schedule)
+    }
+
+    /// Whether there is a schedule of this kind and shape, without making it. Errors: as for [`Schedule::new`].
+    pub fn check(kind: ScheduleKind, shape: Shape) -> Result<()> {
+        let Shape { ranks, chunks, micro_batches } = shape;
+        let refuse = |reason: String| Err(ScheduleError::Shape { kind, reason });
+        if ranks == 0 || chunks == 0 || micro_batches == 0 {
+            return refuse(format!(
+                "{ranks} ranks with {chunks} stages each and {micro_batches} micro-batches: there is nothing to schedule"
+            ));
+        }
+        match kind {
+            ScheduleKind::Interleaved if !micro_batches.is_multiple_of(ranks) => {
+                refuse(format!("{micro_batches} micro-batches are not a multiple of {ranks} ranks"))
+            }
+            ScheduleKind::Interleaved => Ok(()),
+            _ if chunks > 1 => {
+                refuse(format!("{chunks} stages per rank: only interleaved has more than one"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The rank that holds a stage.
@@ -134,23 +155,5 @@ impl Schedule {
     pub fn peer(&self, action: Action) -> Option<usize> {
         let peer = self.rank_of(self.other_stage(action)?);
         (peer != self.rank_of(action.stage)).then_some(peer)
-    }
-}
-
-fn check(kind: ScheduleKind, shape: Shape) -> Result<()> {
-    let Shape { ranks, chunks, micro_batches } = shape;
-    let refuse = |reason: String| Err(ScheduleError::Shape { kind, reason });
-    if ranks == 0 || chunks == 0 || micro_batches == 0 {
-        return refuse(format!(
-            "{ranks} ranks with {chunks} stages each and {micro_batches} micro-batches: there is nothing to schedule"
-        ));
-    }
-    match kind {
-        ScheduleKind::Interleaved if !micro_batches.is_multiple_of(ranks) => {
-            refuse(format!("{micro_batches} micro-batches are not a multiple of {ranks} ranks"))
-        }
-        ScheduleKind::Interleaved => Ok(()),
-        _ if chunks > 1 => refuse(format!("{chunks} stages per rank: only interleaved has more than one")),
-        _ => Ok(()),
     }
 }

@@ -39,6 +39,10 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
         rows.push(row);
     };
     for phase in Phase::ALL {
+        // Without a pipeline nothing waits for one.
+        if phase == Phase::Pipeline && mean(Statistic::WholeTime(phase)) == 0.0 {
+            continue;
+        }
         let name = if phase == Phase::Reduce { "reduce, exposed" } else { phase.name() };
         line(name, Statistic::MedianTime(phase), Statistic::WholeTime(phase));
     }
@@ -62,7 +66,7 @@ fn imbalances(ranks: &[RankStatistics]) -> String {
         if apart as f64 <= IMBALANCE * step {
             continue;
         }
-        let verb = if phase == Phase::Reduce { "waits" } else { "takes" };
+        let verb = if phase.waits() { "waits" } else { "takes" };
         let (name, part) = (phase.name(), 100.0 * apart as f64 / step);
         let (behind, ahead, time) = (slowest.rank, fastest.rank, milliseconds(apart));
         // Writing to a string does not fail.

@@ -150,5 +150,5 @@ fn measure(setup: &Setup, communicator: Communicator, options: &BenchOptions) ->
     let (seconds, loss) = timed_steps(&mut worker, options)?;
     let own = run::statistics(&mut worker)?;
     let ranks = telemetry::gather(&mut *worker.communicator.control, &own)?;
-    Ok(Measured { seconds, loss, parameters: worker.model().parameters().elements(), ranks })
+    Ok(Measured { seconds, loss, parameters: worker.parameters(), ranks })
 }

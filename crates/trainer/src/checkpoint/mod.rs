@@ -25,5 +25,5 @@ pub use reader::Checkpoint;
 pub(crate) use directory::Directory;
 pub(crate) use manifest::differences;
 pub(crate) use reader::Target;
-pub(crate) use snapshot::{contribute, load_parameters, restore};
+pub(crate) use snapshot::{contribute, load_parameters, restore, whole};
 pub(crate) use writer::Saver;

@@ -17,8 +17,8 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Copies the state to the host of rank 0, which this is, in pieces, and allocates nothing on the device. Where
-    /// ranks keep parts, the others call [`contribute`].
+    /// Copies the state to the host of rank 0, which this is, in pieces, and allocates nothing on the device. The other
+    /// ranks call [`contribute`].
     pub(super) fn take(&mut self, worker: &mut Worker, losses: &[f32]) -> Result<()> {
         self.entries.clear();
         self.values.clear();
@@ -50,11 +50,9 @@ pub(crate) fn contribute(worker: &mut Worker) -> Result<()> {
 
 /// Puts a worker where the checkpoint was taken. Every rank reads what it keeps.
 pub(crate) fn restore(worker: &mut Worker, checkpoint: &Checkpoint) -> Result<()> {
-    let shards = worker.reduction.shards();
-    let kept = state::arrays(worker).into_iter();
-    checkpoint.load(kept.filter_map(|array| array.target(shards, worker.grid.data_rank())))?;
+    checkpoint.load(state::targets(worker).into_iter())?;
     // Weights that are not their own masters are their rounding.
-    let parameters = worker.model.parameters().list().iter();
+    let parameters = worker.parts.iter().flat_map(|part| part.model.parameters().list());
     let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
     checkpoint.load(rounded.map(whole))?;
     worker.optimizer.resume_at(u32::try_from(checkpoint.step()).unwrap_or(u32::MAX));
@@ -66,7 +64,8 @@ pub(crate) fn load_parameters(parameters: &Parameters, checkpoint: &Checkpoint) 
     checkpoint.load(parameters.list().iter().map(whole))
 }
 
-fn whole(parameter: &nn::Parameter) -> Target {
+/// All of an array goes to the parameter of its name.
+pub(crate) fn whole(parameter: &nn::Parameter) -> Target {
     let tensor = parameter.tensor.clone();
     Target { name: parameter.name.clone(), shape: tensor.shape(), first: 0, tensor }
 }

@@ -1,11 +1,13 @@
 //! What must hold between keys.
 
+use parallel::pipeline;
+
 use super::RunConfig;
 use super::error::ConfigError;
 use super::key::Key;
 use super::keys::*;
 use super::raw::Raw;
-use super::sections::{Compute, DataKind, Gpt, Gradients, Model};
+use super::sections::{Compute, DataKind, Division, Gpt, Gradients, Model};
 
 /// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
 /// of a few of them, and the allocator's rounding, cannot overflow.
@@ -58,6 +60,7 @@ pub(super) fn check(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
         return Err(conflict(raw, &[&GRADIENTS, &COMPUTE], reason));
     }
     check_lanes(raw, config)?;
+    check_pipeline(raw, config)?;
     memory::Settings::parse(&config.memory.allocator)
         .map_err(|error| conflict(raw, &[&ALLOCATOR], format!("{}: {error}", ALLOCATOR.path)))?;
     Ok(())
@@ -136,6 +139,45 @@ fn check_lanes(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
         return Err(conflict(raw, &[&DATA_PARALLEL, &LANES, &MICRO_BATCHES], reason));
     }
     Ok(())
+}
+
+/// Whether the layers divide into stages, and the schedule has a place for every micro-batch.
+fn check_pipeline(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
+    let (parallel, micro_batches) = (&config.parallel, config.train.micro_batches);
+    if parallel.pipeline == 1 {
+        return Ok(());
+    }
+    let (layers, stages) = (config.layers(), config.stages());
+    let grid: &[&Key] = match parallel.chunks {
+        1 => &[&PIPELINE, &LAYERS, &SIZES],
+        _ => &[&PIPELINE, &CHUNKS, &LAYERS, &SIZES],
+    };
+    let of = if parallel.chunks == 1 {
+        String::new()
+    } else {
+        format!(" × parallel.chunks = {}", parallel.chunks)
+    };
+    let here = format!("parallel.pipeline = {}{of}", parallel.pipeline);
+    if let Err(error) = pipeline::Division::possible(layers, stages) {
+        return Err(conflict(raw, grid, format!("{here}: {error}")));
+    }
+    if let Division::Layers(counts) = &parallel.division {
+        let refused = |error| conflict(raw, &[&DIVISION], format!("parallel.division = {counts:?}: {error}"));
+        pipeline::Division::explicit(layers, stages, counts).map_err(refused)?;
+    }
+    let shape = pipeline::Shape {
+        ranks: parallel.pipeline,
+        chunks: parallel.chunks,
+        micro_batches: micro_batches / parallel.data,
+    };
+    let kind = config.schedule_kind();
+    pipeline::Schedule::check(kind, shape).map_err(|error| {
+        let reason = format!(
+            "parallel.schedule = \"{kind}\" with train.micro_batches = {micro_batches} over parallel.data = {}: {error}",
+            parallel.data
+        );
+        conflict(raw, &[&SCHEDULE, &MICRO_BATCHES, &DATA_PARALLEL, &PIPELINE], reason)
+    })
 }
 
 /// `1, 2 or 4`: the powers of two that divide `number`.

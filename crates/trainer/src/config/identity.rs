@@ -22,6 +22,8 @@ impl RunConfig {
             &keys::DATA_PARALLEL,
             &keys::PIPELINE,
             &keys::SCHEDULE,
+            &keys::CHUNKS,
+            &keys::DIVISION,
             &keys::SHARD_OPTIMIZER,
             &keys::BUCKET_BYTES,
             &keys::PEERS,

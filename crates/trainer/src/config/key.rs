@@ -36,6 +36,8 @@ pub(super) enum Takes {
     Texts,
     /// A list of at least so many integers, each within the bounds.
     Integers(usize, u64, u64),
+    /// One of some names, or a list of integers within the bounds.
+    ChoiceOrIntegers(&'static [&'static str], u64, u64),
 }
 
 /// Where a number has to lie.
@@ -82,9 +84,9 @@ impl fmt::Display for Takes {
             Self::Number(Interval::Fraction) => f.write_str("a number from 0 to below 1"),
             Self::Number(Interval::Part) => f.write_str("a number above 0 and below 1"),
             Self::Flag => f.write_str("true or false"),
-            Self::Choice(names) => {
-                let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-                f.write_str(&quoted.join(" or "))
+            Self::Choice(names) => f.write_str(&quoted(names)),
+            Self::ChoiceOrIntegers(names, least, most) => {
+                write!(f, "{}, or a list of integers from {least} to {most}", quoted(names))
             }
             Self::Text => f.write_str("a string"),
             Self::Texts => f.write_str("a list of strings"),
@@ -93,6 +95,11 @@ impl fmt::Display for Takes {
             }
         }
     }
+}
+
+fn quoted(names: &[&str]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    quoted.join(" or ")
 }
 
 impl fmt::Display for Default {

@@ -3,10 +3,12 @@
 use super::RunConfig;
 use super::key::{Default, Interval, Key, Takes};
 use super::sections::{
-    Activation, Compute, DataKind, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Peers, Reduction, Schedule,
+    Activation, Compute, DataKind, Division, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Peers,
+    Reduction, Schedule,
 };
+use super::value::Value;
 use Default::{Derived, Literal};
-use Takes::{Choice, Flag, Integer, Integers, Number, Text, Texts};
+use Takes::{Choice, ChoiceOrIntegers, Flag, Integer, Integers, Number, Text, Texts};
 
 /// The largest integer that TOML guarantees.
 const MOST: u64 = i64::MAX as u64;
@@ -37,6 +39,7 @@ const MLP: Option<(&Key, &str)> = Some((&MODEL_KIND, "mlp"));
 const TEXT: Option<(&Key, &str)> = Some((&DATA_KIND, "text"));
 const ADAMW: Option<(&Key, &str)> = Some((&OPTIM_KIND, "adamw"));
 const SGD: Option<(&Key, &str)> = Some((&OPTIM_KIND, "sgd"));
+const INTERLEAVED: Option<(&Key, &str)> = Some((&SCHEDULE, "interleaved"));
 
 fn gpt(config: &RunConfig) -> Option<&Gpt> {
     match &config.model {
@@ -49,6 +52,14 @@ fn mlp(config: &RunConfig) -> Option<&Mlp> {
     match &config.model {
         Model::Gpt(_) => None,
         Model::Mlp(mlp) => Some(mlp),
+    }
+}
+
+fn division(division: &Division) -> Value {
+    match division {
+        Division::Fastest => "fastest".into(),
+        Division::Smallest => "smallest".into(),
+        Division::Layers(counts) => counts.as_slice().into(),
     }
 }
 
@@ -156,8 +167,14 @@ keys! {
         "Gradient sums that a fixed tree adds: a power of two that divides `micro_batches`.",
         |c| Some(c.parallel.lanes.into());
     SCHEDULE = ["parallel"] "schedule": Choice(Schedule::NAMES), Literal("\"1f1b\""), None,
-        "The order of a pipeline's passes.",
+        "The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before the next begins.",
         |c| Some(c.parallel.schedule.name().into());
+    CHUNKS = ["parallel"] "chunks": Integer(1, 10_000), Literal("2"), INTERLEAVED,
+        "Stages of each rank.",
+        |c| Some(c.parallel.chunks.into());
+    DIVISION = ["parallel"] "division": ChoiceOrIntegers(Division::NAMES, 1, 10_000), Literal("\"fastest\""), None,
+        "Layers over a pipeline's stages: the slowest as fast, or the largest peak as low as can be, or so many for each.",
+        |c| Some(division(&c.parallel.division));
     REDUCTION = ["parallel"] "reduction": Choice(Reduction::NAMES), Literal("\"tree\""), None,
         "Who adds gradients over ranks: a fixed tree, with the same bits on every grid, or NCCL, the same on the same grid.",
         |c| Some(c.parallel.reduction.name().into());

@@ -50,6 +50,7 @@ pub use places::Places;
 pub use reference::{defaults, reference};
 pub use sections::*;
 
+use parallel::pipeline::ScheduleKind;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -134,6 +135,34 @@ impl RunConfig {
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.parallel.data * self.parallel.pipeline
+    }
+
+    /// Layers of the model, over which a pipeline's stages divide.
+    #[must_use]
+    pub fn layers(&self) -> usize {
+        match &self.model {
+            Model::Gpt(gpt) => gpt.layers,
+            Model::Mlp(mlp) => mlp.sizes.len().saturating_sub(1),
+        }
+    }
+
+    /// Stages of the model; one rank has all of it in one.
+    #[must_use]
+    pub fn stages(&self) -> usize {
+        let Parallel { pipeline, chunks, .. } = self.parallel;
+        if pipeline == 1 { 1 } else { pipeline * chunks }
+    }
+
+    /// The schedule that is run; on one rank each micro-batch ends before the next begins, which is 1F1B there.
+    #[must_use]
+    pub fn schedule_kind(&self) -> ScheduleKind {
+        match self.parallel.schedule {
+            _ if self.parallel.pipeline == 1 => ScheduleKind::OneForwardOneBackward,
+            Schedule::GPipe => ScheduleKind::GPipe,
+            Schedule::OneForwardOneBackward => ScheduleKind::OneForwardOneBackward,
+            Schedule::Interleaved => ScheduleKind::Interleaved,
+            Schedule::ZeroBubble => ScheduleKind::ZeroBubble,
+        }
     }
 
     /// The resolved configuration as TOML, every key that applies written out. It parses to an equal value in any

@@ -117,7 +117,11 @@ fn parse_override(argument: &str) -> Result<(&'static Key, Entry), ConfigError> 
     let Some(key) = find(path) else { return Err(unknown_key(place, path)) };
     // A shell has taken the quotes of a string away: what is not TOML is a string, and so is all that a key of
     // strings is given without quotes.
-    let string = matches!(key.takes, Takes::Text | Takes::Choice(_)) && !text.starts_with(['"', '\'']);
+    let string = match key.takes {
+        Takes::Text | Takes::Choice(_) => !text.starts_with(['"', '\'']),
+        Takes::ChoiceOrIntegers(..) => !text.starts_with(['"', '\'', '[']),
+        _ => false,
+    };
     let parsed = if string { None } else { DeValue::parse(text).ok() };
     let value =
         parsed.map_or_else(|| Value::Text(text.to_owned()), |value| Value::from_toml(value.get_ref()));

@@ -5,7 +5,7 @@ use super::error::{ConfigError, Place};
 use super::key::Takes;
 use super::raw::Raw;
 use super::sections::*;
-use super::typed::{choice, flag, integer, number, size, sizes, text, texts};
+use super::typed::{choice, choice_or_sizes, flag, integer, number, size, sizes, text, texts};
 use super::value::Value;
 use super::{check, keys, unbuilt};
 use data::Tokenizer;
@@ -154,11 +154,19 @@ fn parallel(raw: &Raw) -> Result<Parallel, ConfigError> {
         Some(_) => size(raw, &keys::LANES)?,
         None => check::default_lanes(size(raw, &keys::MICRO_BATCHES)?),
     };
+    let schedule = choice(raw, &keys::SCHEDULE, Schedule::from_name)?;
+    let from_name = |name: &str| match name {
+        "fastest" => Some(Division::Fastest),
+        "smallest" => Some(Division::Smallest),
+        _ => None,
+    };
     Ok(Parallel {
         data: size(raw, &keys::DATA_PARALLEL)?,
         pipeline: size(raw, &keys::PIPELINE)?,
         lanes,
-        schedule: choice(raw, &keys::SCHEDULE, Schedule::from_name)?,
+        schedule,
+        chunks: if schedule == Schedule::Interleaved { size(raw, &keys::CHUNKS)? } else { 1 },
+        division: choice_or_sizes(raw, &keys::DIVISION, from_name, Division::Layers)?,
         reduction: choice(raw, &keys::REDUCTION, Reduction::from_name)?,
         shard_optimizer: flag(raw, &keys::SHARD_OPTIMIZER)?,
         bucket_bytes: integer(raw, &keys::BUCKET_BYTES)?,

@@ -184,9 +184,33 @@ pub struct Optim {
 choice! {
     /// The order of a pipeline's passes.
     Schedule {
+        /// All forward passes, then all backward passes.
+        GPipe = "gpipe",
         /// One forward, one backward.
         OneForwardOneBackward = "1f1b",
+        /// The same with several stages per rank.
+        Interleaved = "interleaved",
+        /// ZB-H1: gradients of weights fill what would be idle.
+        ZeroBubble = "zero-bubble",
     }
+}
+
+/// How a model's layers are divided over a pipeline's stages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Division {
+    /// So that the slowest stage is as fast as it can be.
+    Fastest,
+    /// So that the largest peak is as low as it can be.
+    Smallest,
+    /// So many layers in each stage.
+    #[serde(untagged)]
+    Layers(Vec<usize>),
+}
+
+impl Division {
+    /// The names of those that have one.
+    pub const NAMES: &'static [&'static str] = &["fastest", "smallest"];
 }
 
 choice! {
@@ -222,6 +246,10 @@ pub struct Parallel {
     pub lanes: usize,
     /// The order of a pipeline's passes.
     pub schedule: Schedule,
+    /// Stages of each rank (interleaved); 1 elsewhere.
+    pub chunks: usize,
+    /// How layers are divided over stages.
+    pub division: Division,
     /// Who adds gradients over ranks.
     pub reduction: Reduction,
     /// Whether each rank holds a part of the optimizer's state only.

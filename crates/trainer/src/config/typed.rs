@@ -17,7 +17,11 @@ fn get<T>(
         Some(Some(value)) => Ok(value),
         Some(None) => {
             let mut allowed = key.takes.to_string();
-            if let (Takes::Choice(names @ [_, _, ..]), Value::Text(name)) = (&key.takes, &value) {
+            if let (
+                Takes::Choice(names @ [_, _, ..]) | Takes::ChoiceOrIntegers(names, ..),
+                Value::Text(name),
+            ) = (&key.takes, &value)
+            {
                 allowed += &format!(": did you mean \"{}\"?", nearest(name, names.iter().copied()));
             }
             Err(ConfigError::OutOfRange { place, key: key.path, value: shown, allowed })
@@ -59,6 +63,28 @@ pub(super) fn sizes(raw: &Raw, key: &'static Key) -> Result<Vec<usize>, ConfigEr
             sizes.extend(size);
         }
         Some(good.then_some(sizes))
+    })
+}
+
+/// The value of a key that takes a name or a list of integers.
+pub(super) fn choice_or_sizes<T>(
+    raw: &Raw,
+    key: &'static Key,
+    from_name: impl Fn(&str) -> Option<T>,
+    from_sizes: impl Fn(Vec<usize>) -> T,
+) -> Result<T, ConfigError> {
+    let Takes::ChoiceOrIntegers(_, least, most) = key.takes else { return get(raw, key, |_| None) };
+    get(raw, key, |value| match value {
+        Value::Text(name) => Some(from_name(name)),
+        Value::List(values) => {
+            let mut sizes = Vec::new();
+            for value in values {
+                let Value::Integer(number) = value else { return None };
+                sizes.extend(within(*number, least, most).and_then(|number| usize::try_from(number).ok()));
+            }
+            Some((sizes.len() == values.len()).then(|| from_sizes(sizes)))
+        }
+        _ => None,
     })
 }
 

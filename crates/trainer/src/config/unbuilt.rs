@@ -16,12 +16,6 @@ pub(super) struct Unbuilt {
 }
 
 pub(super) static UNBUILT: &[Unbuilt] = &[
-    Unbuilt { key: &keys::PIPELINE, needs: |v| above(v, 1), what: "pipelines are" },
-    Unbuilt {
-        key: &keys::SCHEDULE,
-        needs: |v| among(v, &["gpipe", "interleaved", "zero-bubble"]),
-        what: "schedules other than \"1f1b\" are",
-    },
     Unbuilt { key: &keys::COMPUTE, needs: |v| among(v, &["f16"]), what: "computing in f16 is" },
     Unbuilt {
         key: &keys::TOKENIZER,
@@ -29,10 +23,6 @@ pub(super) static UNBUILT: &[Unbuilt] = &[
         what: "tokenizers other than \"bytes\" are",
     },
 ];
-
-fn above(value: &Value, most: i128) -> bool {
-    matches!(value, Value::Integer(number) if *number > most)
-}
 
 fn among(value: &Value, names: &[&str]) -> bool {
     matches!(value, Value::Text(name) if names.contains(&name.as_str()))

@@ -41,14 +41,15 @@ fn setup(ranks: usize, sharded: bool) -> Setup {
 
 /// An update by gradients that are made up, and what it made of the weights.
 fn update(worker: &mut Worker) -> Result<String, TrainError> {
-    let (shards, gradients) = (worker.reduction.shards(), worker.reduction.gradients());
+    let part = &worker.parts[0];
+    let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
     let step = worker.optimizer.steps() as f32;
     for (piece, gradient) in shards.own().iter().zip(gradients) {
         let value = |element: usize| (0.1 + piece.parameter as f32 + step) * (1.0 + element as f32).sin();
         gradient.set(&piece.elements.clone().map(value).collect::<Vec<_>>())?;
     }
     worker.optimizer.step(gradients, 0.01, None)?;
-    gather_weights(&mut *worker.communicator.data, shards, worker.model.parameters())?;
+    gather_weights(&mut *worker.communicator.data, shards, part.model.parameters())?;
     agreed_hash(worker)
 }
 

@@ -166,7 +166,9 @@ fn the_resolved_configuration_has_every_key_that_applies_and_serialises() {
 fn what_decides_the_bits_and_what_does_not() {
     let mut free = BTreeSet::new();
     let mut deciding = BTreeSet::new();
-    for kinds in [&[][..], &["model.kind=mlp", "data.kind=synthetic", "optim.kind=sgd"]] {
+    for kinds in
+        [&["parallel.schedule=interleaved"][..], &["model.kind=mlp", "data.kind=synthetic", "optim.kind=sgd"]]
+    {
         let config = parse(LEAST, kinds).unwrap();
         let identity = config.identity();
         for key in keys::KEYS.iter().filter(|key| key.applies(&config)) {
@@ -186,7 +188,9 @@ fn what_decides_the_bits_and_what_does_not() {
         "memory.history",
         "memory.limit_bytes",
         "parallel.bucket_bytes",
+        "parallel.chunks",
         "parallel.data",
+        "parallel.division",
         "parallel.peer_blocks",
         "parallel.peers",
         "parallel.pipeline",

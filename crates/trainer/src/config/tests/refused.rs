@@ -212,13 +212,54 @@ fn grids_that_cannot_be_are_refused_with_those_that_can() {
 }
 
 #[test]
+fn pipelines_that_cannot_be_are_refused_by_name() {
+    let table: [(&[&str], &str); 8] = [
+        (
+            &["parallel.pipeline=5"],
+            "--set parallel.pipeline=5: parallel.pipeline = 5: 4 layers cannot be divided into 5 stages: a stage would be \
+             empty",
+        ),
+        (
+            &["parallel.pipeline=4", "parallel.schedule=interleaved"],
+            "--set parallel.pipeline=4: parallel.pipeline = 4 × parallel.chunks = 2: 4 layers cannot be divided into 8 \
+             stages: a stage would be empty",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.division=[4, 0]"],
+            "--set parallel.division=[4, 0]: parallel.division = [4, 0] is not \"fastest\" or \"smallest\", or a list of \
+             integers from 1 to 10000",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.division=[1, 2]"],
+            "--set parallel.division=[1, 2]: parallel.division = [1, 2]: the stages' layers add up to 3, the model has 4",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.division=[1, 1, 2]"],
+            "--set parallel.division=[1, 1, 2]: parallel.division = [1, 1, 2]: layers are counted for 3 stages, there are 2",
+        ),
+        (
+            &["parallel.division=fast"],
+            "--set parallel.division=fast: parallel.division = \"fast\" is not \"fastest\" or \"smallest\", or a list of \
+             integers from 1 to 10000: did you mean \"fastest\"?",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.schedule=interleaved", "train.micro_batches=3"],
+            "--set parallel.schedule=interleaved: parallel.schedule = \"interleaved\" with train.micro_batches = 3 over \
+             parallel.data = 1: interleaved: 3 micro-batches are not a multiple of 2 ranks",
+        ),
+        (
+            &["parallel.chunks=3"],
+            "--set parallel.chunks=3: parallel.chunks is for parallel.schedule = \"interleaved\", and it is \"1f1b\"",
+        ),
+    ];
+    for (overrides, expected) in table {
+        assert_eq!(refusal(LEAST, overrides), expected);
+    }
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
     let table = [
-        ("parallel.pipeline=2", "parallel.pipeline = 2: pipelines are not built yet"),
-        (
-            "parallel.schedule=gpipe",
-            "parallel.schedule = \"gpipe\": schedules other than \"1f1b\" are not built yet",
-        ),
         ("precision.compute=f16", "precision.compute = \"f16\": computing in f16 is not built yet"),
         (
             "data.tokenizer=gpt2",
@@ -229,8 +270,7 @@ fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
     for (argument, expected) in table {
         assert_eq!(refusal(LEAST, &[argument]), format!("--set {argument}: {expected}"));
     }
-    let defaults =
-        ["parallel.pipeline=1", "parallel.schedule=1f1b", "precision.compute=f32", "data.tokenizer=bytes"];
+    let defaults = ["precision.compute=f32", "data.tokenizer=bytes"];
     assert_eq!(parse(LEAST, &defaults).unwrap(), parse(LEAST, &[]).unwrap());
 }
 

@@ -1,0 +1,149 @@
+//! Forward and backward passes of one micro-batch through one stage.
+
+use autograd::{Source, Tape, Var};
+use device::StreamKind;
+use nn::Input;
+use tensor::Tensor;
+
+use super::transit::{Arrived, Live, Outgoing, Pending, Root};
+use super::{Feed, Part, Run};
+use crate::error::{ParallelError, Result};
+use crate::pipeline::action::{Action, ActionKind};
+
+impl<F: Feed> Run<'_, F> {
+    pub(super) fn forward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
+        let place = self.place(action)?;
+        let first = action.stage == 0;
+        let last = action.stage + 1 == self.executor.schedule.stages;
+        if first || last {
+            self.feed.enter(action, Part::Inputs)?;
+        }
+        let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
+        let targets = if last { Some(self.feed.targets(action.micro_batch)?) } else { None };
+        let device = &self.executor.device;
+        let tape = if self.recording { Tape::recording(device) } else { Tape::no_grad(device) };
+        let (input, leaf) = match batch {
+            Some(batch) => (Input::Batch(batch), None),
+            None => {
+                let arrived = self.queues[place].inputs.pop(action)?;
+                let leaf = tape.leaf(self.arrived(action, arrived)?);
+                let source = leaf.source();
+                (Input::Hidden(leaf), Some(source))
+            }
+        };
+        self.feed.enter(action, Part::Computing)?;
+        let model = &self.parts[place].model;
+        let output = model.forward(&tape, input).map_err(ParallelError::from)?;
+        let Some(targets) = targets else { return self.pass_on(action, tape, output, leaf) };
+        let loss = model.loss(&tape, output, &targets, self.scale).map_err(ParallelError::from)?;
+        drop(targets);
+        if !self.recording {
+            return self.feed.loss(action.micro_batch, loss.tensor());
+        }
+        self.queues[place].live.push(action, Live { tape, root: Root::Loss(loss), leaf });
+        Ok(())
+    }
+
+    /// Gives a stage's output to the next stage, and keeps what backward needs.
+    fn pass_on(
+        &mut self,
+        action: Action,
+        tape: Tape,
+        output: Var,
+        leaf: Option<Source>,
+    ) -> std::result::Result<(), F::Error> {
+        let place = self.place(action)?;
+        let root = Root::Output(output.source());
+        if self.recording {
+            self.queues[place].live.push(action, Live { tape, root, leaf });
+        }
+        Ok(self.give(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
+    }
+
+    /// Backward, or the input half of it.
+    pub(super) fn backward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
+        let place = self.place(action)?;
+        let Live { tape, root, leaf } = self.queues[place].live.pop(action)?;
+        let loss = match &root {
+            Root::Loss(loss) => Some(loss.tensor().clone()),
+            Root::Output(_) => None,
+        };
+        let root = match root {
+            Root::Loss(loss) => Ok(loss),
+            Root::Output(output) => {
+                let arrived = self.queues[place].gradients.pop(action)?;
+                Err((output, self.arrived(action, arrived)?))
+            }
+        };
+        self.feed.enter(action, Part::Computing)?;
+        let mut leaves = if action.kind == ActionKind::BackwardInput {
+            let halves = match root {
+                Ok(loss) => tape.backward_input(loss),
+                Err(seed) => tape.backward_input_from(vec![seed]),
+            };
+            let (leaves, weights) = halves.map_err(ParallelError::from)?;
+            self.queues[place].pending.push(action, Pending { weights, loss });
+            leaves
+        } else {
+            let reduction = &mut self.parts[place].reduction;
+            let reduces = reduction.reduces_next();
+            let mut sink = self.feed.sink(reduction.sink(self.planes.data), reduces);
+            let ran = match root {
+                Ok(loss) => tape.backward(loss, &mut *sink),
+                Err(seed) => tape.backward_from(vec![seed], &mut *sink),
+            };
+            drop(sink);
+            let leaves = ran.map_err(ParallelError::from)?;
+            reduction.end_micro_batch(loss.as_ref())?;
+            leaves
+        };
+        let Some(leaf) = leaf else { return Ok(()) };
+        let missing = ParallelError::MissingInputGradient { stage: action.stage };
+        let gradient = leaves.take(leaf).ok_or(missing)?;
+        drop(leaves);
+        Ok(self.give(Action { kind: ActionKind::SendBackward, ..action }, gradient)?)
+    }
+
+    /// The weights' half of backward.
+    pub(super) fn backward_weight(&mut self, action: Action) -> std::result::Result<(), F::Error> {
+        let place = self.place(action)?;
+        let Pending { weights, loss } = self.queues[place].pending.pop(action)?;
+        self.feed.enter(action, Part::Computing)?;
+        let reduction = &mut self.parts[place].reduction;
+        let reduces = reduction.reduces_next();
+        let mut sink = self.feed.sink(reduction.sink(self.planes.data), reduces);
+        let ran = weights.backward_weight(&mut *sink);
+        drop(sink);
+        ran.map_err(ParallelError::from)?;
+        Ok(reduction.end_micro_batch(loss.as_ref())?)
+    }
+
+    /// What another stage gave, which compute waits for.
+    fn arrived(&mut self, action: Action, arrived: Arrived) -> std::result::Result<Tensor, F::Error> {
+        if let Some(event) = &arrived.event {
+            self.feed.enter(action, Part::Waiting)?;
+            self.executor.device.wait(StreamKind::Compute, event).map_err(ParallelError::from)?;
+        }
+        Ok(arrived.tensor)
+    }
+
+    /// Leaves a tensor for `send`, or for the stage that takes it where that is on this rank too.
+    fn give(&mut self, send: Action, tensor: Tensor) -> Result<()> {
+        let schedule = &self.executor.schedule;
+        let place = self.place(send)?;
+        let forward = send.kind == ActionKind::SendForward;
+        if schedule.peer(send).is_some() {
+            let outgoing = Outgoing { tensor, made: self.executor.device.record(StreamKind::Compute)? };
+            let queues = &mut self.queues[place];
+            let queue = if forward { &mut queues.outputs } else { &mut queues.input_gradients };
+            queue.push(send, outgoing);
+            return Ok(());
+        }
+        let other = schedule.other_stage(send).ok_or(ParallelError::Unsound { action: send })?;
+        let place = self.place(Action { stage: other, ..send })?;
+        let queues = &mut self.queues[place];
+        let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
+        queue.push(send, Arrived { tensor, event: None });
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! Transfers between stages.
+
+use device::{Category, Request, StreamKind};
+use tensor::Tensor;
+
+use super::transit::{Arrived, Outgoing};
+use super::{Feed, Part, Run};
+use crate::error::ParallelError;
+use crate::pipeline::action::{Action, ActionKind};
+
+impl<F: Feed> Run<'_, F> {
+    pub(super) fn receive(&mut self, action: Action) -> Result<(), F::Error> {
+        self.feed.enter(action, Part::Moving)?;
+        let place = self.place(action)?;
+        let forward = action.kind == ActionKind::ReceiveForward;
+        let from = self.peer(action)?;
+        // What comes into a stage crosses the cut before it, and the gradient of its output the one after it.
+        let cut = if forward { action.stage.checked_sub(1) } else { Some(action.stage) };
+        let crossing = cut.and_then(|cut| self.executor.crossings.get(cut));
+        let crossing = crossing.ok_or(ParallelError::Unsound { action })?;
+        let (name, operator) =
+            if forward { ("input", "receive_forward") } else { ("gradient", "receive_backward") };
+        let device = &self.executor.device;
+        let scope = device.module(&format!("stage.{}.{name}", action.stage));
+        let request = Request::new(Category::Communication, operator).on(StreamKind::Transfer);
+        let tensor =
+            Tensor::empty(device, crossing.shape, crossing.dtype, request).map_err(ParallelError::from)?;
+        drop(scope);
+        self.transit.taken()?;
+        let plane = self.planes.world.as_deref_mut().ok_or(ParallelError::Unsound { action })?;
+        plane.receive(from, tensor.region(), StreamKind::Transfer).map_err(ParallelError::from)?;
+        let event = device.record(StreamKind::Transfer).map_err(ParallelError::from)?;
+        let queues = &mut self.queues[place];
+        let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
+        queue.push(action, Arrived { tensor, event: Some(event) });
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, action: Action) -> Result<(), F::Error> {
+        self.feed.enter(action, Part::Moving)?;
+        let place = self.place(action)?;
+        let to = self.peer(action)?;
+        let queues = &mut self.queues[place];
+        let queue = match action.kind {
+            ActionKind::SendForward => &mut queues.outputs,
+            _ => &mut queues.input_gradients,
+        };
+        let Outgoing { tensor, made } = queue.pop(action)?;
+        let plane = self.planes.world.as_deref_mut().ok_or(ParallelError::Unsound { action })?;
+        self.executor.device.wait(StreamKind::Transfer, &made).map_err(ParallelError::from)?;
+        plane.send(to, tensor.region(), StreamKind::Transfer).map_err(ParallelError::from)?;
+        Ok(self.transit.sent(tensor)?)
+    }
+
+    /// The rank of the world at the other end of a transfer.
+    fn peer(&self, action: Action) -> Result<usize, ParallelError> {
+        let grid = &self.executor.grid;
+        let peer = self.executor.schedule.peer(action).ok_or(ParallelError::Unsound { action })?;
+        Ok(grid.rank_at(grid.data_rank(), peer))
+    }
+}

@@ -1,0 +1,143 @@
+//! What all stages of a run's model are, found by building them on Meta: every rank knows all of them, and holds its own.
+
+use std::collections::BTreeMap;
+
+use device::Description;
+use nn::{Model, Stage};
+use parallel::data::{BucketLayout, Shards};
+use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape};
+use tensor::Shape;
+
+use crate::build::{self, Dataset};
+use crate::config::RunConfig;
+use crate::division;
+use crate::error::{Result, TrainError};
+use crate::measure;
+
+/// A parameter of the whole model.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its sizes.
+    pub(crate) shape: Shape,
+    /// Each stage that holds it, with its number there. The first one's counts in names, hash, norm and checkpoints; the
+    /// others are copies of it that have uses of their own.
+    pub(crate) holders: Vec<(usize, usize)>,
+}
+
+/// The model as the run divides it.
+#[derive(Clone, Debug)]
+pub(crate) struct Blueprint {
+    /// Ranks of the pipeline.
+    pipeline: usize,
+    /// The layers of each stage.
+    pub(crate) stages: Vec<Stage>,
+    /// Every parameter, in the order of the whole model, which is that of the stages.
+    pub(crate) parameters: Vec<Entry>,
+    /// Where they are there, by stage and its own number of each.
+    places: Vec<Vec<usize>>,
+    /// What goes from each stage to the next.
+    pub(crate) crossings: Vec<Crossing>,
+    /// By stage: who of its data-parallel ranks keeps what of the optimizer's state.
+    shards: Vec<Shards>,
+}
+
+impl Blueprint {
+    /// The model of a run on devices like `description`. Errors: sizes that make no model, data that cannot be read.
+    pub(crate) fn new(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
+        let device = measure::device(description)?;
+        let stages = division::stages(config, dataset, description)?;
+        let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut by_name, mut hidden) = (BTreeMap::new(), None);
+        for (number, stage) in stages.iter().enumerate() {
+            let model = build::model(config, &device, build::compute_dtype(config), stage)?;
+            add(&mut parameters, &mut by_name, number, &*model);
+            shards.push(divide(config, &*model));
+            if !stage.is_last() {
+                let output = measure::forward(dataset, &*model, hidden.take())?;
+                crossings.push(Crossing { shape: output.shape(), dtype: output.dtype() });
+                hidden = Some(output);
+            }
+        }
+        if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {
+            let count = entry.holders.len();
+            let text = format!("{} is held by {count} stages: a weight can be tied to one other", entry.name);
+            return Err(TrainError::Refused(text));
+        }
+        let mut places = vec![Vec::new(); stages.len()];
+        for (place, entry) in parameters.iter().enumerate() {
+            entry.holders.iter().for_each(|(stage, number)| places[*stage].push((*number, place)));
+        }
+        let in_order = |mut places: Vec<(usize, usize)>| {
+            places.sort_unstable();
+            places.into_iter().map(|(_, place)| place).collect()
+        };
+        let places = places.into_iter().map(in_order).collect();
+        Ok(Blueprint { pipeline: config.parallel.pipeline, stages, parameters, places, crossings, shards })
+    }
+
+    /// The place in the whole model of a stage's parameter, and whether this stage's is the one that counts.
+    pub(crate) fn find(&self, stage: usize, parameter: usize) -> Option<(usize, bool)> {
+        let place = *self.places.get(stage)?.get(parameter)?;
+        Some((place, self.parameters.get(place)?.holders.first() == Some(&(stage, parameter))))
+    }
+
+    /// The stages of a rank of the pipeline, first to last.
+    pub(crate) fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> {
+        (rank..self.stages.len()).step_by(self.pipeline)
+    }
+
+    /// The stages of a rank of the world, in words; nothing where the model is one stage.
+    pub(crate) fn in_words(&self, rank: usize) -> String {
+        let own: Vec<_> = self.stages_of(rank % self.pipeline).map(|stage| stage.to_string()).collect();
+        match (&*own, self.stages.len()) {
+            (_, 1) => String::new(),
+            ([only], of) => format!("stage {only} of {of}"),
+            (several, of) => format!("stages {} of {of}", several.join(", ")),
+        }
+    }
+
+    /// Elements of every parameter, in order.
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        self.parameters.iter().map(|entry| entry.shape.elements()).collect()
+    }
+
+    /// Who keeps what of a stage's optimizer state.
+    pub(crate) fn shards(&self, stage: usize) -> &Shards {
+        &self.shards[stage]
+    }
+}
+
+/// Adds what a stage holds.
+fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage: usize, model: &dyn Model) {
+    for (number, parameter) in model.parameters().list().iter().enumerate() {
+        let place = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
+        if place == parameters.len() {
+            let (name, shape) = (parameter.name.clone(), parameter.tensor.shape());
+            parameters.push(Entry { name, shape, holders: Vec::new() });
+        }
+        parameters[place].holders.push((stage, number));
+    }
+}
+
+fn divide(config: &RunConfig, model: &dyn Model) -> Shards {
+    let (parameters, ranks) = (model.parameters(), config.parallel.data);
+    if !config.parallel.shard_optimizer || ranks == 1 {
+        return Shards::undivided(parameters);
+    }
+    let (dtype, bytes) = (build::gradient_dtype(config), build::bucket_bytes(config));
+    let layout = BucketLayout::of(parameters, dtype, bytes, ranks);
+    Shards::divided(parameters, &layout, ranks, 0)
+}
+
+/// What a configuration's pipeline runs in a step. Errors: none of a configuration that was checked.
+pub(crate) fn schedule(config: &RunConfig) -> Result<Schedule> {
+    let parallel = &config.parallel;
+    let shape = PipelineShape {
+        ranks: parallel.pipeline,
+        chunks: config.stages() / parallel.pipeline,
+        micro_batches: config.train.micro_batches / parallel.data,
+    };
+    Schedule::new(config.schedule_kind(), shape).map_err(|error| TrainError::Refused(error.to_string()))
+}

@@ -1,0 +1,149 @@
+//! What parts of a model take, measured by running them on Meta.
+
+use autograd::{Source, Tape, Var};
+use collective::Communicator;
+use data::MicroBatch;
+use device::{Category, DType, Description, Device, DeviceOptions, Request};
+use nn::{Input, Model, Stage};
+use parallel::pipeline::{Crossing, PartBytes, StagePart};
+use tensor::Tensor;
+
+use crate::build::Dataset;
+use crate::config::RunConfig;
+use crate::error::Result;
+use crate::feed::upload;
+use crate::parts;
+
+/// More memory than any model needs: what fits is for the plan to say.
+const PLENTY: u64 = 1 << 60;
+
+/// What a layer takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LayerMeasure {
+    /// Of the time of a micro-batch's forward and backward pass, in no unit: the bytes that its operators write.
+    pub(crate) cost: u64,
+    /// What it holds.
+    pub(crate) bytes: PartBytes,
+    /// Bytes of its output.
+    pub(crate) output: u64,
+}
+
+/// A Meta device like `description`, with more memory.
+pub(crate) fn device(description: &Description) -> Result<Device> {
+    let description = Description { total_bytes: PLENTY, ..description.clone() };
+    Ok(Device::meta(0, description, &DeviceOptions::default())?)
+}
+
+/// The output of a stage that is not the last, from that of the one before.
+pub(crate) fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tensor>) -> Result<Tensor> {
+    let device = model.parameters().device().clone();
+    let tape = Tape::no_grad(&device);
+    let input = match before {
+        Some(hidden) => Input::Hidden(tape.constant(hidden)),
+        None => Input::Batch(batch(dataset, &device, model.parameters().dtype())?.0),
+    };
+    Ok(model.forward(&tape, input)?.into_tensor())
+}
+
+/// Inputs and targets of a micro-batch.
+fn batch(dataset: &Dataset, device: &Device, dtype: DType) -> Result<(Tensor, Tensor)> {
+    let mut batch = MicroBatch::default();
+    dataset.source.train(0, &mut batch)?;
+    Ok((upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?))
+}
+
+/// Every layer of the model, each alone as a stage: the first one with what comes before the layers, the last one with what
+/// comes after them.
+pub(crate) fn layers(
+    config: &RunConfig,
+    dataset: &Dataset,
+    description: &Description,
+) -> Result<Vec<LayerMeasure>> {
+    let of = config.layers();
+    let mut measures = Vec::with_capacity(of);
+    let mut before = None;
+    for layer in 0..of {
+        let device = device(description)?;
+        let stage = Stage { layers: layer..layer + 1, of };
+        let (measure, output) = layer_alone(config, dataset, &device, &stage, before)?;
+        before = output;
+        measures.push(measure);
+    }
+    Ok(measures)
+}
+
+/// One layer, and what it gives to the next.
+fn layer_alone(
+    config: &RunConfig,
+    dataset: &Dataset,
+    device: &Device,
+    stage: &Stage,
+    before: Option<Crossing>,
+) -> Result<(LayerMeasure, Option<Crossing>)> {
+    let start = held(device);
+    let mut parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
+    let optimizer = parts::optimizer(device, config, &parts)?;
+    let parameters = held(device) - start;
+    let mut plane = Communicator::counted(0, config.parallel.data).data;
+    let (mut measure, mut crossing) = (LayerMeasure::default(), None);
+    for StagePart { model, reduction } in &mut parts {
+        let (start, written_before) = (held(device), written(device));
+        let (tape, loss, output) = passed_forward(dataset, device, &**model, stage, before)?;
+        let activations = held(device) - start;
+        let (leaves, pending) = match (loss, output) {
+            (Some(loss), _) => tape.backward_input(loss)?,
+            (None, Some((source, cut))) => {
+                measure.output = cut.shape.elements() as u64 * cut.dtype.bytes() as u64;
+                crossing = Some(cut);
+                tape.backward_input_from(vec![(source, tensor(device, cut)?)])?
+            }
+            (None, None) => continue,
+        };
+        drop(leaves);
+        let weights = held(device) - start;
+        pending.backward_weight(&mut reduction.sink(&mut *plane))?;
+        measure.bytes = PartBytes { parameters, activations, weights };
+        measure.cost = written(device) - written_before;
+    }
+    drop(optimizer);
+    Ok((measure, crossing))
+}
+
+/// Where backward starts from: the loss, or an output that is gone.
+type Forward = (Tape, Option<Var>, Option<(Source, Crossing)>);
+
+fn passed_forward(
+    dataset: &Dataset,
+    device: &Device,
+    model: &dyn Model,
+    stage: &Stage,
+    before: Option<Crossing>,
+) -> Result<Forward> {
+    let tape = Tape::recording(device);
+    let (inputs, targets) = batch(dataset, device, model.parameters().dtype())?;
+    let input = match before {
+        Some(cut) => Input::Hidden(tape.leaf(tensor(device, cut)?)),
+        None => Input::Batch(inputs),
+    };
+    let output = model.forward(&tape, input)?;
+    if stage.is_last() {
+        let loss = model.loss(&tape, output, &targets, 1.0)?;
+        return Ok((tape, Some(loss), None));
+    }
+    let cut = Crossing { shape: output.tensor().shape(), dtype: output.tensor().dtype() };
+    Ok((tape, None, Some((output.source(), cut))))
+}
+
+fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
+    Ok(Tensor::empty(device, cut.shape, cut.dtype, Request::new(Category::Communication, "crossing"))?)
+}
+
+fn held(device: &Device) -> u64 {
+    device.statistics().allocated()
+}
+
+/// Bytes that were ever asked for: every operator writes what it asks for, and reads about as much.
+fn written(device: &Device) -> u64 {
+    let all = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);
+    u64::try_from(all).unwrap_or(0)
+}
