@@ -154,4 +154,8 @@ impl DataPlane for Direct {
     fn traffic(&self) -> Traffic {
         self.inner.traffic()
     }
+
+    fn rank_traffic(&self) -> Traffic {
+        self.inner.rank_traffic()
+    }
 }
