@@ -275,7 +275,7 @@ fn devices_with_a_driver_have_an_account() {
 }
 
 /// A rank whose steps took so many microseconds in each phase, three of them.
-fn timed(rank: usize, median: [u64; 5]) -> RankStatistics {
+fn timed(rank: usize, median: [u64; Phase::ALL.len()]) -> RankStatistics {
     let allocator = Allocator::new(Counting::new(1 << 20), Settings::default()).unwrap();
     let sources = Sources {
         statistics: allocator.statistics(),
@@ -295,7 +295,7 @@ fn timed(rank: usize, median: [u64; 5]) -> RankStatistics {
 
 #[test]
 fn times_are_statistics() {
-    let statistics = timed(0, [1, 20, 300, 4000, 50000]);
+    let statistics = timed(0, [1, 20, 300, 0, 4000, 50000]);
     for (statistic, value) in [
         (Statistic::TimedSteps, 3),
         (Statistic::MedianStepTime, 54321),
@@ -327,15 +327,17 @@ optimizer          1.000 ms             1.0 %    0.003 s
 --------------------------------------------------------
 step             100.000 ms           100.0 %    0.300 s
 ";
-    assert_eq!(phase_table(&[timed(0, [500, 30_000, 60_500, 8000, 1000])]), one);
+    assert_eq!(phase_table(&[timed(0, [500, 30_000, 60_500, 0, 8000, 1000])]), one);
+    let waiting = phase_table(&[timed(0, [500, 30_000, 60_500, 3000, 8000, 1000])]);
+    assert!(waiting.contains("\npipeline           3.000 ms"), "{waiting}");
 }
 
 #[test]
 fn ranks_that_are_behind_are_named() {
     let ranks = [
-        timed(0, [500, 30_000, 60_000, 8500, 1000]),
-        timed(1, [500, 30_000, 66_000, 2500, 1000]),
-        timed(2, [500, 30_999, 60_000, 7501, 1000]),
+        timed(0, [500, 30_000, 60_000, 0, 8500, 1000]),
+        timed(1, [500, 30_000, 66_000, 0, 2500, 1000]),
+        timed(2, [500, 30_999, 60_000, 0, 7501, 1000]),
     ];
     let table = phase_table(&ranks);
     let expected = "\
@@ -358,6 +360,6 @@ reduce: rank 0 waits 6.000 ms longer than rank 1, 6.0 % of a step
     assert_eq!(told(&table), told(expected), "{table}");
     let words_under =
         |ranks: &[RankStatistics]| phase_table(ranks).lines().skip(10).map(str::to_owned).collect::<Vec<_>>();
-    let near = [timed(0, [0, 40_000, 60_000, 0, 0]), timed(1, [0, 41_000, 59_000, 0, 0])];
+    let near = [timed(0, [0, 40_000, 60_000, 0, 0, 0]), timed(1, [0, 41_000, 59_000, 0, 0, 0])];
     assert!(words_under(&near).is_empty(), "1 % of a step is not beyond it");
 }
