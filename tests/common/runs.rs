@@ -61,7 +61,11 @@ pub(crate) fn train_in(
     device: DeviceChoice,
 ) -> Result<TrainReport, TrainError> {
     let run_dir = Some(directory.to_owned());
-    trainer::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })
+    let report =
+        trainer::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })?;
+    // Whatever is tested, no rank leaves its plan, and no step leaves anything.
+    assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
+    Ok(report)
 }
 
 /// Trains on the CPU, with files that are gone afterwards.

@@ -423,6 +423,15 @@ fn history_is_a_ring_that_names_who_asked() {
     assert_eq!(names(&mut a), ["alloc", "free_requested", "free_completed", "snapshot"]);
     let snapshot = a.snapshot();
     assert_eq!(snapshot.labels.name(snapshot.events[0].tag.module), "blocks.0");
+    // What a block takes beside what was asked for, and what its user writes between.
+    a.record_history(4);
+    a.mark("forward", 7);
+    a.allocate(100, Stream(0), Tag::default()).unwrap();
+    let events = a.snapshot().events;
+    let seen: Vec<_> = events.iter().map(|e| (e.action.name(), e.tag.operator, e.size, e.block)).collect();
+    assert_eq!(seen, [("mark", "forward", 0, 0), ("alloc", "", 100, 512)]);
+    assert_eq!(events[0].address, 7);
     a.record_history(0);
+    a.mark("backward", 8);
     assert!(a.snapshot().events.is_empty());
 }

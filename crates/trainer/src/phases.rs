@@ -59,7 +59,7 @@ impl Phases {
         Ok(())
     }
 
-    /// What follows is of this micro-batch, by its number in the step: for the allocator's history.
+    /// What follows is of this micro-batch, by its number among the rank's in the step: for the allocator's history.
     pub fn micro_batch(&self, number: usize) {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }

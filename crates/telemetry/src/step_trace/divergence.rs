@@ -84,10 +84,11 @@ impl fmt::Display for Divergence {
             format!("{} {name} instead of {}", grouped(measured), grouped(planned))
         });
         write!(f, "{}", told.collect::<Vec<_>>().join(", "))?;
+        write_kept(f, "; alive at its end, and not in the plan: ", &self.kept)?;
         if let Some(first) = &self.first {
-            write!(f, "; first, {first}")?;
+            write!(f, "; the first difference: {first}")?;
         }
-        write_kept(f, "; alive at its end beyond the plan: ", &self.kept)
+        Ok(())
     }
 }
 
