@@ -184,7 +184,7 @@ fn a_run_leaves_its_files_and_prints_memory_by_rank() {
     assert!(text(&output.stderr).contains("step 6/6"));
 
     let out = workplace.path().join("out");
-    assert_eq!(entries(&out), ["config.toml", "logs", "metrics.jsonl", "summary.json"]);
+    assert_eq!(entries(&out), ["config.toml", "logs", "metrics.jsonl", "summary.json", "traces"]);
     let summary: serde_json::Value =
         serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
     assert_eq!(summary["device"], "cpu");

@@ -258,8 +258,8 @@ fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
         }
         // A step that leaves something of its graph says so, also without a plan.
         let outlives: Vec<_> =
-            report.outlived.iter().map(|outlived| (outlived.rank, outlived.step)).collect();
-        let expected = if kept.is_some() && part == Part::Step { vec![(rank, step)] } else { vec![] };
+            report.outlived.iter().map(|outlived| (outlived.rank, outlived.part, outlived.step)).collect();
+        let expected = if kept.is_some() { vec![(rank, part, step)] } else { vec![] };
         assert_eq!(outlives, expected, "{fault:?}");
         // All of it is in the files, and in words.
         let words = report.to_string();
@@ -306,8 +306,9 @@ fn a_leak_that_is_in_the_code_is_found_by_planning() {
     let options = RunOptions { model_hook: Some(hook()), ..RunOptions::default() };
     let report = run(directory.path(), MLP, &["train.steps=9"], options);
     assert!(report.divergences.is_empty());
-    let outlives: Vec<_> = report.outlived.iter().map(|found| (found.step, found.steps)).collect();
-    assert_eq!(outlives, [(1, 9)]);
+    let outlives: Vec<_> = report.outlived.iter().map(|found| (found.step, found.parts)).collect();
+    // Nine steps and a validation.
+    assert_eq!(outlives, [(1, 10)]);
 }
 
 #[test]

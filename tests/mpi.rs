@@ -8,6 +8,7 @@ use std::process::Output;
 
 use common::jobs::{Transport, arguments, has_mpi, mpirun, summary, text, train, workplace};
 use common::program;
+use telemetry::step_trace::RankTraces;
 
 /// What a run computed: loss by step, and the weights.
 fn course(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, String) {
@@ -18,6 +19,14 @@ fn course(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, Strin
     assert_eq!(summary["world_size"], ranks);
     assert_eq!(summary["ranks"].as_array().unwrap().len(), ranks);
     assert!(text(&output.stdout).contains("Every rank used what was planned"), "{}", text(&output.stdout));
+    // Every process has a plan, and is held against it.
+    assert_eq!(summary["divergences"], serde_json::json!([]));
+    for rank in 0..ranks {
+        let path = workplace.path().join(format!("out/traces/rank-{rank}.json.gz"));
+        let traces = RankTraces::read(&path).unwrap();
+        let measured = traces.steady.measured.as_ref().unwrap();
+        assert!(traces.steady.planned() == Some(measured) && traces.rank == rank, "rank {rank}");
+    }
     let losses = summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap().to_bits());
     (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
 }

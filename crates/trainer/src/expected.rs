@@ -13,7 +13,7 @@ pub(crate) const PLANNED_EVENTS: usize = 1 << 24;
 /// Events that a run without a plan keeps.
 pub(crate) const UNPLANNED_EVENTS: usize = 1 << 17;
 
-/// Steps in a row that leave more and more behind, after which there is no end to plan for.
+/// Steps or validations in a row that leave more and more behind, after which there is no end to plan for.
 const GROWING: u32 = 4;
 
 /// A part of a planned run.
@@ -35,8 +35,8 @@ pub struct PlannedParts {
     parts: Vec<PlannedPart>,
     handed_out: u64,
     graph: GraphCheck,
-    /// Steps in a row that left more than the one before.
-    growing: u32,
+    /// By kind, parts in a row that left more than was there before them.
+    growing: [u32; 3],
 }
 
 /// Where the peak of a planned run stands.
@@ -67,9 +67,8 @@ impl PlannedParts {
         let trace = StepTrace::read(&snapshot).unwrap_or_else(|| StepTrace::of_now(&snapshot, part, step));
         let left = self.graph.left();
         self.graph.check(device, part, step, || trace.clone());
-        if part == Part::Step {
-            self.growing = if self.graph.left() > left { self.growing + 1 } else { 0 };
-        }
+        let growing = &mut self.growing[part as usize];
+        *growing = if self.graph.left() > left { *growing + 1 } else { 0 };
         let known = self.parts.iter().rev().find(|known| known.part == part);
         let trace = match known.filter(|known| known.trace.repeats(&trace)) {
             Some(known) => Arc::clone(&known.trace),
@@ -90,7 +89,7 @@ impl PlannedParts {
 
     /// Whether steps leave more and more behind, so that no later step is like the last planned one.
     pub fn grows(&self) -> bool {
-        self.growing >= GROWING
+        self.growing.iter().any(|parts| *parts >= GROWING)
     }
 
     /// What is planned for a part: its own, or the last of its kind, which it then repeats.

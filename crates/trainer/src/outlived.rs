@@ -1,4 +1,4 @@
-//! Nothing of a step's graph outlives the step. Who does, if something does, is found here.
+//! Nothing of a step's graph outlives the step, nor of a validation's. Who does, if something does, is found here.
 
 use device::Device;
 use memory::{Category, CategoryBytes};
@@ -7,7 +7,7 @@ use telemetry::step_trace::{LiveSet, Outlived, Part, StepTrace};
 /// What a step's graph is made of.
 const GRAPH: [Category; 3] = [Category::Activation, Category::ActivationGradient, Category::Input];
 
-/// Looks after every step at what lives of graphs.
+/// Looks after every part of a run at what lives of graphs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GraphCheck {
     /// Bytes of graphs before the first step: what a model keeps for good.
@@ -30,13 +30,12 @@ impl GraphCheck {
         match (part, &mut self.found) {
             (Part::Start, _) => self.before = self.now,
             _ if self.now <= self.before => {}
-            (Part::Step, Some(found)) => found.steps += 1,
-            (_, Some(_)) => {}
+            (_, Some(found)) => found.parts += 1,
             (_, None) => {
                 let rank = device.rank();
                 let mut kept = trace().kept().holdings;
                 kept.retain(|holding| GRAPH.contains(&holding.owner.category));
-                self.found = Some(Outlived { rank, step, kept: LiveSet { holdings: kept }, steps: 1 });
+                self.found = Some(Outlived { rank, part, step, kept: LiveSet { holdings: kept }, parts: 1 });
                 return true;
             }
         }

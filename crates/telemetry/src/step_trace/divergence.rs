@@ -92,23 +92,25 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// Results of operators, or their gradients, that a step leaves behind: nothing of its graph should outlive it.
+/// Inputs, results of operators or their gradients that a part of a run leaves behind: nothing of a graph should outlive it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlived {
     /// The rank.
     pub rank: usize,
-    /// The first step that does so, from 1.
+    /// The first part that does so.
+    pub part: Part,
+    /// Its step, from 1.
     pub step: u64,
     /// What it leaves, the oldest first.
     pub kept: LiveSet,
-    /// Steps that do so, this one included.
-    pub steps: u64,
+    /// Parts at whose end some is alive, this one included.
+    pub parts: u64,
 }
 
 impl fmt::Display for Outlived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rank, step) = (self.rank, self.step);
-        write!(f, "rank {rank}: something of the graph of step {step} outlives it")?;
+        let place = self.part.of_step(self.step);
+        write!(f, "rank {}: something of the graph of {place} outlives it", self.rank)?;
         write_kept(f, ": ", &self.kept)
     }
 }
