@@ -84,10 +84,13 @@ impl Feed for WorkerFeed<'_> {
     type Error = TrainError;
 
     fn enter(&mut self, action: Action, part: Part) -> Result<()> {
-        let next = self.at.replace(action).is_none_or(|at| at.micro_batch != action.micro_batch);
-        let Numbers::Training { own, .. } = self.numbers else { return Ok(()) };
-        if next {
-            self.phases.micro_batch(own as usize + action.micro_batch);
+        let before = self.at.replace(action);
+        let Numbers::Training { .. } = self.numbers else { return Ok(()) };
+        if before.map_or(0, |at| at.stage) != action.stage {
+            self.phases.stage(action.stage);
+        }
+        if before.is_none_or(|at| at.micro_batch != action.micro_batch) {
+            self.phases.micro_batch(action.micro_batch);
         }
         let computing = match action.kind {
             ActionKind::Forward => Phase::Forward,

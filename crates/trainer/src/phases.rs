@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use device::{Device, Mark};
-use telemetry::step_trace::MICRO_BATCH;
+use telemetry::step_trace::{MICRO_BATCH, STAGE};
 use telemetry::{Phase, PhaseCounter, PhaseTimes};
 
 use crate::error::Result;
@@ -57,6 +57,11 @@ impl Phases {
             self.current.push((phase, self.device.mark()?));
         }
         Ok(())
+    }
+
+    /// What follows is of this stage, for the allocator's history; before the first such call it is of the first.
+    pub fn stage(&self, stage: usize) {
+        self.device.with_allocator(|allocator| allocator.mark(STAGE, stage as u64));
     }
 
     /// What follows is of this micro-batch, by its number among the rank's in the step: for the allocator's history.

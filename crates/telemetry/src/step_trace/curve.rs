@@ -27,7 +27,7 @@ pub struct Span {
     pub phase: String,
     /// The micro-batch, by its number in the rank's step.
     pub micro_batch: Option<u64>,
-    /// The pipeline stage, where a rank has several.
+    /// The pipeline stage, where it is not the first.
     pub stage: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub struct Peak {
     pub phase: String,
     /// The micro-batch it stands in.
     pub micro_batch: Option<u64>,
-    /// The pipeline stage it stands in, where a rank has several.
+    /// The pipeline stage it stands in, where that is not the first.
     pub stage: Option<u64>,
     /// Whose allocation reached it; none at the beginning.
     pub owner: Option<Owner>,
@@ -105,7 +105,7 @@ impl StepTrace {
             close(&mut now, mark.events);
             match mark.name.as_str() {
                 MICRO_BATCH => now.micro_batch = Some(mark.number),
-                STAGE => now.stage = Some(mark.number),
+                STAGE => now.stage = Some(mark.number).filter(|stage| *stage > 0),
                 phase => {
                     phase.clone_into(&mut now.phase);
                 }

@@ -47,7 +47,7 @@ pub use live::{Holding, LiveSet};
 
 /// The mark of a micro-batch, whose number is the mark's.
 pub const MICRO_BATCH: &str = "micro_batch";
-/// The mark of a pipeline stage, of which a rank may have several; its number is the mark's.
+/// The mark of a pipeline stage, whose number is the mark's; without one it is the first.
 pub const STAGE: &str = "stage";
 
 /// A part of a run.
