@@ -118,6 +118,7 @@ fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
         let traces = traces(directory, ran.rank);
         assert!(traces.diverged.is_none());
         let measured = traces.steady.measured.as_ref().unwrap();
+        assert!(measured.step <= 3, "the first of those that repeat");
         assert!(
             traces.steady.planned() == Some(measured),
             "{what}: {:?}",

@@ -106,9 +106,10 @@ impl PlannedParts {
         Some((Figures { allocations: known.figures.allocations, ..latest.figures }, &known.trace))
     }
 
-    /// A step that is like those after it.
+    /// The first step that is like those after it.
     pub fn steady(&self) -> Option<&PlannedPart> {
-        self.parts.iter().rev().find(|known| known.part == Part::Step)
+        let last = self.parts.iter().rev().find(|known| known.part == Part::Step)?;
+        self.parts.iter().find(|known| Arc::ptr_eq(&known.trace, &last.trace))
     }
 
     /// Where the peak of allocated bytes stands, and what is alive there.
