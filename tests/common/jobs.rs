@@ -68,6 +68,20 @@ pub(crate) fn mpirun(directory: &Path) -> Command {
     command
 }
 
+/// The same as if on two hosts, `first` and `second`, with so many ranks on each; `None`, said on standard error, where that
+/// cannot be.
+pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
+    let script = super::root().join("tests/common/hosts");
+    let can = has_mpi() && Command::new(&script).args(["1", "true"]).output().unwrap().status.success();
+    if !can {
+        let _ = writeln!(std::io::stderr(), "skipped: hosts cannot be faked");
+        return None;
+    }
+    let mut command = clean(script, directory);
+    command.arg(ranks.to_string()).arg(program());
+    Some(command)
+}
+
 /// `plimsoll train run.toml --run-dir out` on so many ranks.
 pub(crate) fn train(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Command {
     let mut command = match transport {
@@ -111,7 +125,8 @@ impl Running {
         Self::wait(command, directory)
     }
 
-    fn wait(mut command: Command, directory: &Path) -> Self {
+    /// Starts a command that trains in `directory`, and waits likewise.
+    pub(crate) fn wait(mut command: Command, directory: &Path) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut running = Running { child, run_dir: directory.join("out") };
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -171,12 +171,7 @@ impl Placed {
                 TrainError::Refused(format!("--device cuda: {why}; --device cpu trains on the host"))
             })?,
         };
-        let (local_rank, local_size) = startup.local();
-        let asked = Asked {
-            world_size: config.world_size(),
-            job: startup.is_in_job().then_some((local_rank, local_size)),
-            threads: ranks.is_some(),
-        };
+        let asked = Asked::of(config.world_size(), startup, ranks);
         let there = There {
             gpus: found.len(),
             shown_by_launcher: std::env::var_os("CUDA_VISIBLE_DEVICES").is_some(),
@@ -194,6 +189,13 @@ struct Asked {
     job: Option<(usize, usize)>,
     /// Whether the number of ranks was asked for on the command line.
     threads: bool,
+}
+
+impl Asked {
+    fn of(world_size: usize, startup: &Startup, ranks: Option<usize>) -> Self {
+        let job = startup.is_in_job().then(|| startup.local());
+        Asked { world_size, job, threads: ranks.is_some() }
+    }
 }
 
 /// What there is on this host.
@@ -333,5 +335,35 @@ mod tests {
         }
         let one = choose(&alone(2, false), &There { nccl: false, ..there(2) }).unwrap();
         assert!(matches!(one, Choice::One(why) if why.contains("NCCL")));
+    }
+
+    /// From the launcher to the choice, on two hosts of two GPUs and two ranks each.
+    #[cfg(feature = "mpi")]
+    #[test]
+    fn ranks_of_each_host_begin_with_its_first_gpu() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/hosts");
+        let mut command = std::process::Command::new(script);
+        command.arg("2").arg(std::env::current_exe().unwrap());
+        command.args(["placement::tests::one_rank", "--exact", "--ignored", "--nocapture"]);
+        let output = command.output().unwrap();
+        if output.status.code() == Some(77) {
+            return;
+        }
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        for (rank, ordinal) in [0, 1, 0, 1].into_iter().enumerate() {
+            assert!(said.contains(&format!("rank {rank} gets Each([{ordinal}])")), "{said}");
+        }
+    }
+
+    #[cfg(feature = "mpi")]
+    #[test]
+    #[ignore = "one process of a job that another test starts"]
+    fn one_rank() {
+        let startup = Startup::begin().unwrap();
+        let there = There { gpus: 2, shown_by_launcher: false, nccl: true };
+        let choice = choose(&Asked::of(4, &startup, None), &there).unwrap();
+        println!("rank {} gets {choice:?}", startup.rank());
+        startup.into_job().unwrap().finish().unwrap();
     }
 }

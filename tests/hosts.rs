@@ -1,0 +1,76 @@
+//! Ranks on several hosts, which are faked: who is where, what they compute, and how one that is lost is named.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use common::jobs::{
+    Running, Transport, arguments, is_alive, signal, summary, text, train, two_hosts, workplace,
+};
+
+/// What ends a run: losses and weights, and the host of each rank.
+fn outcome(mut command: Command, directory: &std::path::Path) -> ([String; 2], Vec<String>) {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let summary = summary(&directory.join("out"));
+    let hosts =
+        summary["ranks"].as_array().unwrap().iter().map(|rank| rank["host"].as_str().unwrap().to_owned());
+    (["losses", "weights_sha256"].map(|key| summary[key].to_string()), hosts.collect())
+}
+
+#[test]
+fn two_hosts_give_the_bits_of_one() {
+    let there = workplace();
+    let Some(mut command) = two_hosts(there.path(), 2) else { return };
+    command.args(arguments(4, &[]));
+    let (computed, hosts) = outcome(command, there.path());
+    assert_eq!(hosts, ["first", "first", "second", "second"]);
+    let here = workplace();
+    assert_eq!(computed, outcome(train(Transport::Threads, here.path(), 4, &[]), here.path()).0);
+    for (rank, host) in hosts.iter().enumerate() {
+        let log = std::fs::read_to_string(there.path().join(format!("out/logs/rank-{rank}.log"))).unwrap();
+        assert!(log.contains(&format!("rank {rank} of 4 on {host}")), "{log}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_on_another_host_is_named() {
+    let directory = workplace();
+    let Some(mut command) = two_hosts(directory.path(), 2) else { return };
+    command.args(arguments(4, &["train.steps=1000000"]));
+    let running = Running::wait(command, directory.path());
+    let pids: Vec<u32> = (0..4).map(|rank| running.pid(rank)).collect();
+    let run_dir = running.run_dir.clone();
+    signal("KILL", pids[3]);
+    let output = running.end(Duration::from_secs(10));
+    assert_ne!(output.status.code(), Some(0));
+    assert!(!pids.iter().any(|pid| is_alive(*pid)), "a rank is left");
+    let report = std::fs::read_to_string(run_dir.join("logs/failure.txt")).unwrap();
+    assert!(report.contains("rank 3 on second"), "{report}");
+}
+
+/// Half of the GPUs on each host: every rank gets the one of its number on its host, and NCCL goes over a network.
+#[test]
+fn every_host_gives_its_own_gpus() {
+    let gpus = device::cuda::availability().map_or(0, |found| found.len());
+    if gpus < 2 || !collective::nccl::is_there() {
+        let _ = writeln!(std::io::stderr(), "skipped: {gpus} GPUs, NCCL {}", collective::nccl::is_there());
+        return;
+    }
+    let ranks = if gpus < 4 { 1 } else { 2 };
+    let there = workplace();
+    let Some(mut command) = two_hosts(there.path(), ranks) else { return };
+    let list = |first: usize| (first..first + ranks).map(|gpu| gpu.to_string()).collect::<Vec<_>>().join(",");
+    command.env("GPUS_first", list(0)).env("GPUS_second", list(ranks)).env("NCCL_SOCKET_IFNAME", "lo");
+    command.args(arguments(2 * ranks, &["precision.compute=bf16"])).args(["--device", "cuda"]);
+    let (computed, hosts) = outcome(command, there.path());
+    assert_eq!(hosts.iter().filter(|host| *host == "first").count(), ranks);
+    let here = workplace();
+    let mut command = train(Transport::Threads, here.path(), 2 * ranks, &["precision.compute=bf16"]);
+    command.env_remove("CUDA_VISIBLE_DEVICES").args(["--device", "cuda"]);
+    assert_eq!(computed, outcome(command, here.path()).0);
+}
