@@ -7,7 +7,7 @@ use collective::threads::{Options, run};
 use collective::{Operation, Traffic, Use};
 use common::runs::{MLP, config};
 use device::DType;
-use parallel::data::{Reduction, uses};
+use parallel::data::{Reduction, Uses};
 use trainer::{Placement, Setup, TrainError, Worker};
 
 /// The operation that a use is of.
@@ -40,7 +40,7 @@ fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
 fn what_a_step_uses_is_named_beforehand() {
     for (name, reduction) in [("tree", Reduction::Tree), ("nccl", Reduction::Library)] {
         for sharded in [false, true] {
-            let uses = uses(reduction, sharded, DType::F32, 2);
+            let uses = Uses { reduction, sharded, dtype: DType::F32, direct: false }.of(2);
             let traffic = traffic_of_steps(name, sharded);
             let made: Vec<Operation> =
                 Operation::ALL.into_iter().filter(|operation| traffic.get(*operation).calls > 0).collect();
@@ -51,5 +51,7 @@ fn what_a_step_uses_is_named_beforehand() {
             }
         }
     }
-    assert!(uses(Reduction::Tree, true, DType::F32, 1).is_empty());
+    let tree = Uses { reduction: Reduction::Tree, sharded: true, dtype: DType::F32, direct: true };
+    assert!(tree.of(1).is_empty());
+    assert!(!tree.of(2).iter().any(|using| matches!(using, Use::Peer(_))));
 }

@@ -15,4 +15,4 @@ pub use shards::{Piece, Shards};
 pub(crate) use sharing::between_compute;
 pub use sharing::{gather_sums, gather_weights};
 pub use tree::{tree_all_reduce, tree_reduce_scatter};
-pub use uses::uses;
+pub use uses::Uses;

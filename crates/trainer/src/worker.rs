@@ -205,7 +205,8 @@ impl Worker {
         let stages: Vec<_> = blueprint.stages_of(grid.stage()).map(|s| blueprint.stages[s].clone()).collect();
         let parts = parts::build(&device, config, grid.data_rank(), &stages, setup.hook.as_ref())?;
         let plane = data_plane.as_mut().unwrap_or(&mut communicator.data);
-        connect::share(&mut **plane, &device, &parts, config)?;
+        let direct = connect::share(&mut **plane, &device, &parts, config)?;
+        connect::warm_up(&mut communicator, &mut data_plane, &device, config, &grid, direct)?;
         let optimizer = parts::optimizer(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();

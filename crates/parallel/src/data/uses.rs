@@ -5,27 +5,42 @@ use device::DType;
 
 use super::reduction::Reduction;
 
-/// The collectives and peers of a step of `ranks` ranks whose gradients are of `dtype`; `sharded`: the optimizer's state is
-/// divided. None for one rank.
-pub fn uses(reduction: Reduction, sharded: bool, dtype: DType, ranks: usize) -> Vec<Use> {
-    if ranks == 1 {
-        return Vec::new();
-    }
-    // The losses are gathered, or added, also where gradients are not.
-    let mut uses = match (reduction, sharded) {
-        (Reduction::Tree, _) => vec![Use::AllGather],
-        // Large sums go around the same ring as a gather, small ones perhaps another way: the warm-up is of small ones.
-        (Reduction::Library, false) => {
-            vec![Use::AllReduce(dtype), Use::AllReduce(DType::F32), Use::AllGather]
+/// What decides it.
+#[derive(Clone, Copy, Debug)]
+pub struct Uses {
+    /// Who adds.
+    pub reduction: Reduction,
+    /// Whether the optimizer's state is divided.
+    pub sharded: bool,
+    /// Of gradients.
+    pub dtype: DType,
+    /// Whether ranks reach each other's memory for what the tree and the optimizer's parts exchange.
+    pub direct: bool,
+}
+
+impl Uses {
+    /// The collectives and peers of a step of `ranks` ranks; none for one rank.
+    pub fn of(self, ranks: usize) -> Vec<Use> {
+        if ranks == 1 {
+            return Vec::new();
         }
-        (Reduction::Library, true) => vec![Use::ReduceScatter(dtype), Use::AllReduce(DType::F32)],
-    };
-    if sharded && reduction == Reduction::Tree {
-        // The sums for the norm.
-        uses.push(Use::AllReduce(DType::F32));
+        let Uses { reduction, sharded, dtype, direct } = self;
+        // The losses are gathered, or added, also where gradients are not.
+        let mut uses = match (reduction, sharded) {
+            (Reduction::Tree, _) => vec![Use::AllGather],
+            // Large sums go around the same ring as a gather, small ones perhaps another way: those are what is warmed up.
+            (Reduction::Library, false) => {
+                vec![Use::AllReduce(dtype), Use::AllReduce(DType::F32), Use::AllGather]
+            }
+            (Reduction::Library, true) => vec![Use::ReduceScatter(dtype), Use::AllReduce(DType::F32)],
+        };
+        if sharded && reduction == Reduction::Tree {
+            // The sums for the norm.
+            uses.push(Use::AllReduce(DType::F32));
+        }
+        if !direct && (sharded || reduction == Reduction::Tree) {
+            uses.extend((0..ranks).map(Use::Peer));
+        }
+        uses
     }
-    if sharded || reduction == Reduction::Tree {
-        uses.extend((0..ranks).map(Use::Peer));
-    }
-    uses
 }
