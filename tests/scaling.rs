@@ -113,8 +113,37 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
 }
 
 #[test]
+fn a_step_of_all_ranks_is_seen_as_a_timeline() {
+    let directory = tempfile::tempdir().unwrap();
+    let traces = directory.path().join("traces");
+    let trace = format!("--trace={}", traces.display());
+    let measured = bench(&[&TINY[..], &["--ranks=2", "--weak", "--reduction=tree", &trace]].concat());
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    let written = std::fs::read_to_string(traces.join("weak-tree-2.json")).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&written).unwrap();
+    for rank in 0..2 {
+        let spans = written["traceEvents"].as_array().unwrap().iter();
+        let spans: Vec<_> = spans.filter(|event| event["pid"] == rank && event["ph"] == "X").collect();
+        for phase in ["inputs", "forward", "backward", "reduce, exposed", "optimizer"] {
+            assert!(spans.iter().any(|span| span["name"] == phase), "{phase}: {spans:?}");
+        }
+        // One follows the other, from the step's start on.
+        let times = |span: &serde_json::Value| (span["ts"].as_f64().unwrap(), span["dur"].as_f64().unwrap());
+        let mut after = 0.0;
+        for span in spans {
+            let (begin, length) = times(span);
+            assert!(begin >= after - 1e-3 && length >= 0.0, "{span} after {after}");
+            after = begin + length;
+        }
+    }
+    std::fs::write(directory.path().join("file"), "").unwrap();
+    let refused = bench(&[&TINY[..], &[&format!("--trace={}/file", directory.path().display())]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn a_run_leaves_nothing_to_the_next() {
-    let options = BenchOptions { device: DeviceChoice::Cpu, steps: 2, warm_up: 1 };
+    let options = BenchOptions { device: DeviceChoice::Cpu, steps: 2, warm_up: 1, trace: None };
     let measure = |ranks: usize| {
         let config = config(GPT, &[&format!("parallel.data={ranks}"), "train.steps=1000"]);
         bench_scaling(ScalingCase { model: "tiny".to_owned(), scaling: Scaling::Strong, config }, &options)

@@ -1,5 +1,7 @@
 //! What the benchmarks of a training step have in common: their models by name, and arguments.
 
+use std::path::PathBuf;
+
 use trainer::{BenchOptions, DeviceChoice, TrainError};
 
 /// How a step is measured, whichever benchmark does it.
@@ -28,7 +30,26 @@ pub(crate) struct StepArgs {
 impl StepArgs {
     /// On which device, and for how long.
     pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
-        BenchOptions { device, steps: self.steps.max(1), warm_up: self.warm_up.max(1) }
+        BenchOptions { device, steps: self.steps.max(1), warm_up: self.warm_up.max(1), trace: None }
+    }
+}
+
+/// Whether a step is seen as a timeline.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TraceArgs {
+    /// One more step as a timeline of phases and streams, a file for each run in this directory that Perfetto shows
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
+}
+
+impl TraceArgs {
+    /// The directory, if there is to be one; it is there then. Errors: it cannot be made.
+    pub(crate) fn directory(&self) -> Result<Option<PathBuf>, TrainError> {
+        let Some(directory) = &self.trace else { return Ok(None) };
+        let refused =
+            |error| TrainError::Refused(format!("--trace {}: cannot be made: {error}", directory.display()));
+        std::fs::create_dir_all(directory).map_err(refused)?;
+        Ok(Some(directory.clone()))
     }
 }
 

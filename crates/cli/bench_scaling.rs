@@ -13,7 +13,7 @@ use trainer::{
     BenchOptions, DeviceChoice, ScalingCase, Startup, TrainError, bench_scaling, bench_scaling_as,
 };
 
-use crate::bench_model::{BenchModel, StepArgs};
+use crate::bench_model::{BenchModel, StepArgs, TraceArgs};
 
 /// The arguments of `plimsoll bench scaling`.
 #[derive(Debug, clap::Args)]
@@ -26,6 +26,8 @@ pub(crate) struct BenchScalingArgs {
     model: Option<String>,
     #[command(flatten)]
     step: StepArgs,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// The numbers of ranks, such as 1,2,4 [default: powers of two up to the GPUs, on the CPU 1,2]; under mpirun all numbers
     /// of the series, of which the job measures its own
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
@@ -153,7 +155,8 @@ fn prepare(args: &BenchScalingArgs) -> Result<(Vec<ScalingCase>, BenchOptions), 
             }
         }
     }
-    Ok((cases, args.step.options(device)))
+    let trace = args.trace.directory()?;
+    Ok((cases, BenchOptions { trace, ..args.step.options(device) }))
 }
 
 /// The key that an override is of.

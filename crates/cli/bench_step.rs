@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use telemetry::units::{bytes, grouped};
 use trainer::config::{Model, RunConfig};
-use trainer::{DeviceChoice, StepMeasure, TrainError, bench_step};
+use trainer::{BenchOptions, DeviceChoice, StepMeasure, TrainError, bench_step};
 
-use crate::bench_model::{BenchModel, StepArgs};
+use crate::bench_model::{BenchModel, StepArgs, TraceArgs};
 
 /// The arguments of `plimsoll bench step`.
 #[derive(Debug, clap::Args)]
@@ -19,6 +19,8 @@ pub(crate) struct BenchStepArgs {
     model: String,
     #[command(flatten)]
     step: StepArgs,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// One line of JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -41,7 +43,7 @@ fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
     let precision = args.step.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
     let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch, 1, precision);
     let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.step.overrides)?;
-    let options = args.step.options(device);
+    let options = BenchOptions { trace: args.trace.directory()?, ..args.step.options(device) };
     let shape = match &config.model {
         Model::Gpt(gpt) => format!("{gpt:?}"),
         Model::Mlp(mlp) => format!("{mlp:?}"),

@@ -41,6 +41,7 @@ mod statistic;
 pub mod step_trace;
 mod svg;
 pub mod table;
+pub mod timeline;
 pub mod units;
 
 pub use error::{Result, TelemetryError};

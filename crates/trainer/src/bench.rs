@@ -1,5 +1,6 @@
 //! The step benchmark: the real worker on random tokens, timed from the host, and one step call by call on the device.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use collective::Communicator;
@@ -17,12 +18,13 @@ use crate::worker::{Setup, Worker};
 
 mod products;
 mod scaling;
+mod timeline;
 
 pub use products::{ProductTime, ProductsMeasure, bench_products};
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 
 /// How long to measure.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// What to compute on.
     pub device: DeviceChoice,
@@ -30,6 +32,8 @@ pub struct BenchOptions {
     pub steps: u64,
     /// Steps before them.
     pub warm_up: u64,
+    /// A directory for one more step as a timeline.
+    pub trace: Option<PathBuf>,
 }
 
 /// Calls of one kernel family in a step.
@@ -119,6 +123,10 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
     worker.device().begin_profile();
     worker.step(options.warm_up + options.steps)?;
     let calls = worker.device().end_profile()?;
+    if let Some(directory) = &options.trace {
+        let step = options.warm_up + options.steps + 1;
+        timeline::write(&mut worker, step, &directory.join("step.json"))?;
+    }
     let rates = match calls.is_empty() {
         true => None,
         false => Some(rates(worker.device())?),

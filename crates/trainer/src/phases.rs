@@ -97,6 +97,20 @@ impl Phases {
         })
     }
 
+    /// Where the phases of the last step lay, from `zero` on. Waits for the device. Errors: what failed on it.
+    pub(crate) fn last(&self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
+        self.device.synchronize()?;
+        let Some((marks, end)) = self.unread.back() else { return Ok(Vec::new()) };
+        let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([end]);
+        let mut spans = Vec::new();
+        for ((phase, mark), end) in marks.iter().zip(ends) {
+            if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
+                spans.push((*phase, begin, end));
+            }
+        }
+        Ok(spans)
+    }
+
     /// `sink`, with what it takes counted as reduction where the host does that work itself and `reduces` says that it has
     /// any. On a GPU reduction goes on beside backward, and what is exposed shows after it.
     pub fn sink<'a, S: GradientSink>(&'a mut self, sink: S, reduces: bool) -> PhaseSink<'a, S> {

@@ -103,6 +103,7 @@ impl NcclPlane {
             return works.iter().try_for_each(|work| self.alone(call, work, stream));
         };
         let comm = self.shared.comm(place, call)?;
+        let span = self.device.span(stream, "nccl", call.operation.name());
         let begin = |work: &Work<'_>| comm.enqueue(work, &self.device, stream);
         let begun = match works {
             [] => return Ok(()),
@@ -110,7 +111,8 @@ impl NcclPlane {
             several => raw::together(|| several.iter().try_for_each(begin)),
         };
         begun.map_err(|fault| self.shared.broken(fault, call))?;
-        self.shared.settle(comm, call)
+        self.shared.settle(comm, call)?;
+        span.end().map_err(CollectiveError::device(self.shared.rank, call))
     }
 
     /// What a call comes to in a group of one: its operand is where it belongs, or is copied there.

@@ -9,6 +9,7 @@ use super::Cuda;
 use super::error::Result;
 use super::streams::{EventPool, Point};
 use crate::device::Device;
+use crate::stream::StreamKind;
 
 /// The least that a call must do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,10 @@ pub struct TimedCall {
     pub family: &'static str,
     /// The kernel, or what was called.
     pub name: &'static str,
+    /// The stream it was on.
+    pub stream: StreamKind,
+    /// Milliseconds from the profile's begin to its own.
+    pub begin_milliseconds: f32,
     /// Milliseconds between the events before and after it.
     pub milliseconds: f32,
     /// The least that it had to do.
@@ -36,11 +41,13 @@ pub struct TimedCall {
 #[derive(Debug)]
 pub(crate) struct Profile {
     pool: Rc<EventPool>,
+    start: Result<Point>,
     calls: RefCell<Vec<Call>>,
 }
 
 #[derive(Debug)]
 struct Call {
+    stream: sys::CUstream,
     begin: Point,
     end: Point,
     family: &'static str,
@@ -67,8 +74,24 @@ impl Timed {
     pub(crate) fn finish(self) -> Result<()> {
         let Some(Running { profile, begin, family, name, work }) = self.running else { return Ok(()) };
         let end = profile.pool.record(self.stream)?;
-        profile.calls.borrow_mut().push(Call { begin: begin?, end, family, name, work });
+        let stream = self.stream;
+        profile.calls.borrow_mut().push(Call { stream, begin: begin?, end, family, name, work });
         Ok(())
+    }
+}
+
+/// Work on a stream that is being timed.
+#[must_use]
+pub struct Span<'a> {
+    device: &'a Device,
+    timed: Option<Timed>,
+}
+
+impl Span<'_> {
+    /// The work is enqueued. Errors: the driver's.
+    pub fn end(self) -> crate::Result<()> {
+        let ended = self.timed.map_or(Ok(()), Timed::finish);
+        ended.map_err(|error| self.device.cuda_error(error))
     }
 }
 
@@ -95,8 +118,17 @@ impl Device {
     pub fn begin_profile(&self) {
         if let Some(cuda) = self.gpu() {
             let pool = EventPool::new(&cuda.context, true);
-            *cuda.profile.borrow_mut() = Some(Rc::new(Profile { pool, calls: RefCell::default() }));
+            let start = pool.record(cuda.streams.handle(StreamKind::Compute));
+            *cuda.profile.borrow_mut() = Some(Rc::new(Profile { pool, start, calls: RefCell::default() }));
         }
+    }
+
+    /// Marks the begin of something that the caller gives `stream` by other means than this device's; it is in the profile,
+    /// if one is taken, from here to [`Span::end`].
+    pub fn span(&self, stream: StreamKind, family: &'static str, name: &'static str) -> Span<'_> {
+        let timed =
+            self.gpu().map(|cuda| cuda.timed(cuda.streams.handle(stream), family, name, Work::default()));
+        Span { device: self, timed }
     }
 
     /// Ends the profile and gives its calls in order. Waits for the device.
@@ -104,9 +136,18 @@ impl Device {
         let Some(cuda) = self.gpu() else { return Ok(Vec::new()) };
         let Some(profile) = cuda.profile.borrow_mut().take() else { return Ok(Vec::new()) };
         self.synchronize()?;
+        let kind = |stream| StreamKind::ALL.into_iter().find(|kind| cuda.streams.handle(*kind) == stream);
         let timed = |call: &Call| -> Result<TimedCall> {
-            let Call { begin, end, family, name, work } = call;
-            Ok(TimedCall { family, name, milliseconds: begin.until(end)?, work: *work })
+            let Call { stream, begin, end, family, name, work } = call;
+            let start = profile.start.as_ref().map_err(Clone::clone)?;
+            Ok(TimedCall {
+                family,
+                name,
+                stream: kind(*stream).unwrap_or(StreamKind::Compute),
+                begin_milliseconds: start.until(begin)?,
+                milliseconds: begin.until(end)?,
+                work: *work,
+            })
         };
         let calls = profile.calls.borrow();
         calls.iter().map(timed).collect::<Result<_>>().map_err(|error| self.cuda_error(error))

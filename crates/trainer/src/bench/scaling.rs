@@ -6,7 +6,7 @@ use collective::{Communicator, threads};
 use telemetry::RankStatistics;
 use telemetry::scaling::{RankFigures, Run, Scaling};
 
-use super::{BenchOptions, median, timed_steps};
+use super::{BenchOptions, median, timed_steps, timeline};
 use crate::build;
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
@@ -46,7 +46,7 @@ pub fn bench_scaling_as(
     let same = startup.check_same(&setup);
     startup.agree(same)?;
     let in_job = startup.is_in_job();
-    let measured = launch(startup, &setup, options)?;
+    let measured = launch(startup, &setup, &named(options, &case))?;
     let Some(ranks) = measured.ranks.filter(|ranks| !ranks.is_empty()) else { return Ok(None) };
     let (config, parallel, train) = (&setup.config, &setup.config.parallel, &setup.config.train);
     let description = setup.placement.description();
@@ -74,6 +74,13 @@ pub fn bench_scaling_as(
         by_rank: ranks.iter().map(RankFigures::of).collect(),
         model: case.model,
     }))
+}
+
+/// `options`, with a file of the case's name for its timeline.
+fn named(options: &BenchOptions, case: &ScalingCase) -> BenchOptions {
+    let (ranks, reduction) = (case.config.world_size(), case.config.parallel.reduction.name());
+    let name = format!("{}-{reduction}-{ranks}.json", case.scaling.name());
+    BenchOptions { trace: options.trace.as_ref().map(|directory| directory.join(name)), ..options.clone() }
 }
 
 /// The one case for this process's job.
@@ -134,7 +141,7 @@ fn launch(startup: Startup, setup: &Setup, options: &BenchOptions) -> Result<Mea
         return measure(setup, Communicator::solo(), options);
     }
     let waits = threads::Options { timeout: Duration::from_secs(seconds), ..threads::Options::default() };
-    let (setup, options) = (setup.clone(), *options);
+    let (setup, options) = (setup.clone(), options.clone());
     let ran = threads::run(world_size, waits, move |communicator| measure(&setup, communicator, &options));
     let failed = |error: threads::RunError<TrainError>| TrainError::Rank {
         rank: error.rank,
@@ -150,5 +157,8 @@ fn measure(setup: &Setup, communicator: Communicator, options: &BenchOptions) ->
     let (seconds, loss) = timed_steps(&mut worker, options)?;
     let own = run::statistics(&mut worker)?;
     let ranks = telemetry::gather(&mut *worker.communicator.control, &own)?;
+    if let Some(file) = &options.trace {
+        timeline::write(&mut worker, options.warm_up + options.steps, file)?;
+    }
     Ok(Measured { seconds, loss, parameters: worker.parameters(), ranks })
 }
