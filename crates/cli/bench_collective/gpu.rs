@@ -15,7 +15,7 @@ use parallel::data::tree_all_reduce;
 use tensor::Tensor;
 
 use super::choice::Choice;
-use super::{Result, STREAM, json_line};
+use super::{BenchError, Result, STREAM, json_line};
 
 const SIZES: [usize; 11] = [
     1 << 10,
@@ -83,13 +83,12 @@ impl GpuBench {
     pub(super) fn new(communicator: Communicator, ordinal: usize, choice: Choice) -> Result<Self> {
         let options = DeviceOptions { settings: choice.allocator.clone(), ..DeviceOptions::default() };
         let device = Device::cuda(communicator.rank(), ordinal, &options)?;
-        let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
-        let taken = || -> Result<u64> {
-            device.note_communicators()?;
-            Ok(device.ledger()?.map_or(0, |ledger| ledger.communicators))
-        };
+        let taken = || -> Result<u64> { Ok(device.ledger()?.map_or(0, |ledger| ledger.communicators)) };
+        let mut communicator =
+            device.connecting(|| Ok::<_, BenchError>(communicator.over_nccl(&device, TIMEOUT)?))?;
         let met = taken()?;
-        communicator.data.warm_up(&uses(&choice, communicator.world_size()))?;
+        let uses = uses(&choice, communicator.world_size());
+        device.connecting(|| Ok::<_, BenchError>(communicator.data.warm_up(&uses)?))?;
         let connected = taken()?;
         Ok(GpuBench { communicator, device, choice, taken: [met, connected - met] })
     }

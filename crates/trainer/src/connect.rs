@@ -10,7 +10,7 @@ use parallel::pipeline::{StagePart, stage_uses};
 
 use crate::build;
 use crate::config::{Peers, RunConfig};
-use crate::error::Result;
+use crate::error::{Result, TrainError};
 use crate::parts;
 
 /// The plane of the ranks that hold the same stages as this one; none where all ranks do.
@@ -25,12 +25,13 @@ pub(crate) fn connect(
 ) -> Result<(Communicator, DataPlaneOfStage)> {
     let parallel = &config.parallel;
     if device.is_cuda_like() {
-        communicator = communicator.over_nccl(device, Duration::from_secs(parallel.timeout_seconds))?;
+        let timeout = Duration::from_secs(parallel.timeout_seconds);
+        communicator = device.connecting(|| Ok::<_, TrainError>(communicator.over_nccl(device, timeout)?))?;
     }
     let data = match (grid.data(), grid.pipeline()) {
         (_, 1) => None,
         (1, _) => Some(Communicator::solo().data),
-        _ => Some(communicator.divide(&grid.data_groups())?),
+        _ => Some(device.connecting(|| Ok::<_, TrainError>(communicator.divide(&grid.data_groups())?))?),
     };
     Ok((communicator, data))
 }
@@ -47,14 +48,16 @@ pub(crate) fn warm_up(
 ) -> Result<()> {
     let (reduction, dtype) = (parts::reduction(config), build::gradient_dtype(config));
     let uses = Uses { reduction, sharded: config.parallel.shard_optimizer, dtype, direct }.of(grid.data());
-    match data {
-        None => communicator.data.warm_up(&uses)?,
-        Some(data) => {
-            communicator.data.warm_up(&stage_uses(grid))?;
-            data.warm_up(&uses)?;
+    device.connecting(|| {
+        match data {
+            None => communicator.data.warm_up(&uses)?,
+            Some(data) => {
+                communicator.data.warm_up(&stage_uses(grid))?;
+                data.warm_up(&uses)?;
+            }
         }
-    }
-    Ok(device.note_communicators()?)
+        Ok(())
+    })
 }
 
 /// Lets GPUs of one host sum and gather in each other's memory over `plane`, that of the ranks with the same `parts`; says
@@ -77,7 +80,8 @@ pub(crate) fn share(
     }
     // Mapping must not meet work under way.
     device.synchronize()?;
-    let sharing = plane.share(&regions, PeerOptions { blocks: config.parallel.peer_blocks, gather })?;
+    let options = PeerOptions { blocks: config.parallel.peer_blocks, gather };
+    let sharing = device.connecting(|| Ok::<_, TrainError>(plane.share(&regions, options)?))?;
     match &sharing {
         Sharing::Apart(why) if plane.rank() == 0 => {
             tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");

@@ -7,6 +7,7 @@ use cudarc::driver::CudaContext;
 use super::availability::contexts;
 use super::error::{Named, Result};
 use crate::device::Device;
+use crate::error::DeviceError;
 
 /// Used bytes at the start, as the driver counts them: everybody's on the GPU, not this process's alone.
 #[derive(Debug)]
@@ -54,13 +55,18 @@ impl Device {
         Ok(Some(Ledger { context: start.after_context, modules, communicators, rest, used, contexts }))
     }
 
-    /// Says that what is used now and nothing accounts for yet is connections to other ranks; nothing where there is no
-    /// driver.
-    pub fn note_communicators(&self) -> crate::Result<()> {
-        if let (Some(cuda), Some(ledger)) = (self.gpu(), self.ledger()?) {
-            let before = cuda.ledger.communicators.get();
-            cuda.ledger.communicators.set(before + u64::try_from(ledger.rest).unwrap_or(0));
+    /// Does `body`, and accounts for what it takes of the device beside the allocator as connections to other ranks. Errors:
+    /// its own; the driver's.
+    pub fn connecting<T, E: From<DeviceError>>(
+        &self,
+        body: impl FnOnce() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let before = self.ledger()?;
+        let done = body()?;
+        if let (Some(cuda), Some(before), Some(after)) = (self.gpu(), before, self.ledger()?) {
+            let taken = u64::try_from(after.rest - before.rest).unwrap_or(0);
+            cuda.ledger.communicators.set(before.communicators + taken);
         }
-        Ok(())
+        Ok(done)
     }
 }
