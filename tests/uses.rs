@@ -53,5 +53,7 @@ fn what_a_step_uses_is_named_beforehand() {
     }
     let tree = Uses { reduction: Reduction::Tree, sharded: true, dtype: DType::F32, direct: true };
     assert!(tree.of(1).is_empty());
-    assert!(!tree.of(2).iter().any(|using| matches!(using, Use::Peer(_))));
+    // In each other's memory all but the sums for a norm is done without connections.
+    assert_eq!(tree.of(2), [Use::AllReduce(DType::F32)]);
+    assert!(Uses { sharded: false, ..tree }.of(4).is_empty());
 }

@@ -86,7 +86,6 @@ pub(crate) fn share(
         Sharing::Apart(why) if plane.rank() == 0 => {
             tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");
         }
-        Sharing::Direct => tracing::debug!("GPUs sum gradients in each other's memory"),
         Sharing::Apart(_) => {}
     }
     Ok(matches!(sharing, Sharing::Direct))

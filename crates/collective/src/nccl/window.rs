@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
-use device::{DType, DeviceError, Region};
+use device::{DType, Device, DeviceError, Region, StreamKind};
 
 use crate::data::{DataPlane, PeerOptions};
 use crate::error::Result;
@@ -62,6 +62,17 @@ pub(super) fn connect(
     }))
 }
 
+/// Whether this GPU writes words of host memory and waits for them, by one that nobody else uses.
+fn try_signals(device: &Device, page: &SignalPage, own: usize) -> Attempt<()> {
+    let said = |error: DeviceError| error.to_string();
+    let signal = [(page.word(own), 1)];
+    device.signal(&signal, &[], StreamKind::Compute).and_then(|()| device.synchronize()).map_err(said)?;
+    if page.load(own) != 1 {
+        return Err("the GPU does not write to memory of the host".to_owned());
+    }
+    device.signal(&[], &signal, StreamKind::Compute).and_then(|()| device.synchronize()).map_err(said)
+}
+
 /// What a rank of the group is to this one.
 struct Peer {
     said: Introduction,
@@ -70,6 +81,7 @@ struct Peer {
     same_process: bool,
 }
 
+/// What the ranks of a group said. Errors: one of them, by its number in the group.
 fn decoded<T>(all: &[Vec<u8>], decode: impl Fn(&[u8]) -> Option<T>) -> Attempt<Vec<T>> {
     let of = |(rank, bytes): (usize, &Vec<u8>)| {
         decode(bytes).ok_or_else(|| format!("rank {rank} said what cannot be understood"))
@@ -192,6 +204,7 @@ impl Own {
         }
         let page = |file: &File| device.signal_page(file).map_err(said);
         let pages = signals.iter().map(page).collect::<Attempt<Vec<_>>>()?;
+        try_signals(device, &pages[rank], rank)?;
         let regions = |peer: &Peer| peer.said.regions.iter().map(|(base, _)| *base).collect();
         Ok(Gpus {
             device: device.clone(),

@@ -27,6 +27,7 @@ impl Uses {
         let Uses { reduction, sharded, dtype, direct } = self;
         // The losses are gathered, or added, also where gradients are not.
         let mut uses = match (reduction, sharded) {
+            (Reduction::Tree, _) if direct => Vec::new(),
             (Reduction::Tree, _) => vec![Use::AllGather],
             // Large sums go around the same ring as a gather, small ones perhaps another way: those are what is warmed up.
             (Reduction::Library, false) => {
