@@ -1,6 +1,6 @@
 //! Who is asking: the category, module, operator and step that go with every request for memory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use memory::{Category, Label};
 
@@ -29,10 +29,9 @@ impl Request {
     }
 }
 
-/// The module path and step in force on a worker.
+/// The module and step in force on a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
-    pub(crate) path: RefCell<String>,
     pub(crate) module: Cell<Label>,
     pub(crate) step: Cell<u32>,
 }
@@ -41,36 +40,23 @@ pub(crate) struct Context {
 #[derive(Debug)]
 pub struct ModuleScope {
     device: Device,
-    outer_length: usize,
     outer: Label,
 }
 
 impl ModuleScope {
+    /// The module `name` inside of the one in force, which a scope made by [`ModuleScope::at`] may have set.
     pub(crate) fn enter(device: &Device, name: &str) -> Self {
-        let context = device.context();
-        let outer = context.module.get();
-        let mut path = context.path.borrow_mut();
-        let outer_length = path.len();
-        if !path.is_empty() {
-            path.push('.');
-        }
-        path.push_str(name);
-        context.module.set(device.intern(&path));
-        ModuleScope { device: device.clone(), outer_length, outer }
+        Self::at(device, device.intern_inside(device.current_module(), name))
     }
 
     pub(crate) fn at(device: &Device, module: Label) -> Self {
-        let context = device.context();
-        let outer = context.module.replace(module);
-        let outer_length = context.path.borrow().len();
-        ModuleScope { device: device.clone(), outer_length, outer }
+        let outer = device.context().module.replace(module);
+        ModuleScope { device: device.clone(), outer }
     }
 }
 
 impl Drop for ModuleScope {
     fn drop(&mut self) {
-        let context = self.device.context();
-        context.path.borrow_mut().truncate(self.outer_length);
-        context.module.set(self.outer);
+        self.device.context().module.set(self.outer);
     }
 }

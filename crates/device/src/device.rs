@@ -334,8 +334,15 @@ impl Device {
         &self.0.context
     }
 
-    pub(crate) fn intern(&self, path: &str) -> Label {
-        self.allocator().labels_mut().intern(path)
+    /// The module `name` inside of `outer`.
+    pub(crate) fn intern_inside(&self, outer: Label, name: &str) -> Label {
+        let mut allocator = self.allocator();
+        let labels = allocator.labels_mut();
+        let path = match labels.name(outer) {
+            "" => return labels.intern(name),
+            outer => format!("{outer}.{name}"),
+        };
+        labels.intern(&path)
     }
 
     fn allocator(&self) -> MutexGuard<'_, DeviceAllocator> {
