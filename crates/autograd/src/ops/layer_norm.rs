@@ -38,24 +38,23 @@ pub fn layer_norm(tape: &Tape, x: Var, gamma: &Weight, beta: &Weight, epsilon: f
     tape.record_one(&[x.source()], output, rule)
 }
 
-/// `sum = residual + branch`, and its normalisation: the pair (sum, normalised).
+/// `sum = residual + branch`, or the residual itself where there is no branch, and its normalisation: the pair
+/// (sum, normalised). What reads the sum further on takes it from here, so that its gradient joins that of the
+/// normalised values in one kernel, with one rounding, whether there was a branch or a cut in its place.
 pub fn residual_layer_norm(
     tape: &Tape,
     residual: Var,
-    branch: Var,
+    branch: Option<Var>,
     gamma: &Weight,
     beta: &Weight,
     epsilon: f32,
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_layer_norm";
-    let (residual_values, branch_values) = (residual.tensor(), branch.tensor());
-    let forward = ops::layer_norm::forward_residual(
-        residual_values,
-        branch_values,
-        gamma.tensor(),
-        beta.tensor(),
-        epsilon,
-    );
+    let (values, gain, bias) = (residual.tensor(), gamma.tensor(), beta.tensor());
+    let forward = match &branch {
+        Some(branch) => ops::layer_norm::forward_residual(values, branch.tensor(), gain, bias, epsilon),
+        None => ops::layer_norm::forward(values, gain, bias, epsilon).map(|made| (values.clone(), made)),
+    };
     let (sum, ops::layer_norm::Output { output, mean, rstd }) = named(OPERATOR, forward)?;
     let rule = || LayerNormRule {
         operator: OPERATOR,
@@ -66,7 +65,8 @@ pub fn residual_layer_norm(
         beta: beta.clone(),
         gradient: None,
     };
-    let mut outputs = tape.record(&[residual.source(), branch.source()], vec![sum.clone(), output], rule)?;
+    let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
+    let mut outputs = tape.record(&sources, vec![sum.clone(), output], rule)?;
     match (outputs.pop(), outputs.pop()) {
         (Some(normalised), Some(sum)) => Ok((sum, normalised)),
         _ => Err(AutogradError::NotRecorded),

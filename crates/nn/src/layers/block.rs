@@ -23,14 +23,11 @@ impl Residual {
 
     /// Adds the pending branch and normalises: the stream, and the normalised values.
     pub fn normalise(self, tape: &Tape, norm: &LayerNorm) -> Result<(Var, Var)> {
-        match self.branch {
-            Some(branch) => norm.forward_residual(tape, self.sum, branch),
-            None => Ok((self.sum.clone(), norm.forward(tape, self.sum)?)),
-        }
+        norm.forward_residual(tape, self.sum, self.branch)
     }
 
-    /// The stream as one tensor, to cross a cut. The next normalisation of it gives the same bits as without a cut:
-    /// the fused operator rounds its sum in the same way.
+    /// The stream as one tensor, to cross a cut. The next normalisation of it gives the same bits as without a cut, also
+    /// in backward: the fused operator rounds its sum in the same way, and adds gradients in the same kernel.
     pub fn close(self, tape: &Tape) -> Result<Var> {
         match self.branch {
             Some(branch) => Ok(ops::add(tape, self.sum, branch)?),

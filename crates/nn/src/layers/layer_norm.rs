@@ -32,8 +32,8 @@ impl LayerNorm {
         within(tape, short(&self.name), || Ok(ops::layer_norm(tape, x, &self.gain, &self.bias, EPSILON)?))
     }
 
-    /// Adds `branch` to `residual` and normalises the sum: (sum, normalised).
-    pub fn forward_residual(&self, tape: &Tape, residual: Var, branch: Var) -> Result<(Var, Var)> {
+    /// Adds `branch`, if there is one, to `residual` and normalises the sum: (sum, normalised).
+    pub fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
         within(tape, short(&self.name), || {
             Ok(ops::residual_layer_norm(tape, residual, branch, &self.gain, &self.bias, EPSILON)?)
         })
