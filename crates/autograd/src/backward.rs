@@ -49,7 +49,7 @@ impl Tape {
     /// the leaves are returned. Errors: a loss that this tape did not record, an operator's error, or the sink's.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
         let root = self.index_of(loss.source())?;
-        self.run(Vec::new(), Some((root, loss)), &mut |_, rule| weight_half(rule, sink))
+        self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink))
     }
 
     /// Backward from given gradients of some outputs, whose tensors need not be there any more.
@@ -58,7 +58,7 @@ impl Tape {
         seeds: Vec<(Source, Tensor)>,
         sink: &mut dyn GradientSink,
     ) -> Result<LeafGradients> {
-        self.run(seeds, None, &mut |_, rule| weight_half(rule, sink))
+        self.run(seeds, None, &mut Weights::Now(sink))
     }
 
     /// The input halves of [`Tape::backward_from`] alone, as a zero-bubble schedule wants them.
@@ -82,12 +82,7 @@ impl Tape {
     ) -> Result<(LeafGradients, PendingWeights)> {
         let device = self.device().clone();
         let mut rules = Vec::new();
-        let leaves = self.run(seeds, root, &mut |module, rule| {
-            if rule.has_weights() {
-                rules.push((module, rule));
-            }
-            Ok(())
-        })?;
+        let leaves = self.run(seeds, root, &mut Weights::Later(&mut rules))?;
         Ok((leaves, PendingWeights { device, rules }))
     }
 
@@ -95,7 +90,7 @@ impl Tape {
         self,
         seeds: Vec<(Source, Tensor)>,
         root: Option<(u32, Var)>,
-        then: &mut dyn FnMut(Label, Box<dyn Rule>) -> Result<()>,
+        weights: &mut Weights<'_>,
     ) -> Result<LeafGradients> {
         let indices = seeds.iter().map(|(output, _)| self.index_of(*output)).collect::<Result<Vec<_>>>()?;
         let device = self.device().clone();
@@ -109,22 +104,59 @@ impl Tape {
         for mut node in graph.nodes.into_iter().rev() {
             let _scope = device.at_module(node.module);
             let gradients = match root.take_if(|root| *root == node.first_output) {
-                Some(_) => from_root(&mut node, loss.as_ref())?,
-                None => from_outputs(&mut node, &mut flowing)?,
+                Some(_) => from_root(&mut node, loss.as_ref(), weights)?,
+                None => from_outputs(&mut node, &mut flowing, weights)?,
             };
             let Some(gradients) = gradients else { continue };
             pass_on(&node, gradients, &mut flowing)?;
-            then(node.module, node.rule)?;
+            weights.half(node.module, node.rule)?;
         }
         let leaf = |index: u32| flowing[index as usize].take().map(|gradient| (index, gradient));
         Ok(LeafGradients(graph.leaves.into_iter().filter_map(leaf).collect()))
     }
 }
 
+/// What becomes of the weight halves.
+enum Weights<'a> {
+    /// Each follows its input half.
+    Now(&'a mut dyn GradientSink),
+    /// They are kept, in their order.
+    Later(&'a mut Vec<(Label, Box<dyn Rule>)>),
+}
+
+impl Weights<'_> {
+    /// Runs the input half of a rule whose weight half [`Weights::half`] sees to.
+    fn input_half(
+        &mut self,
+        node: &mut Node,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<InputGradients> {
+        let gradients = match self {
+            Weights::Now(sink) => node.rule.backward(outputs, wanted, *sink),
+            Weights::Later(_) => node.rule.backward_input(outputs, wanted),
+        };
+        gradients.map_err(|e| name(e, node.rule.operator()))
+    }
+
+    fn half(&mut self, module: Label, rule: Box<dyn Rule>) -> Result<()> {
+        match self {
+            Weights::Now(sink) => return weight_half(rule, *sink),
+            Weights::Later(rules) if rule.has_weights() => rules.push((module, rule)),
+            Weights::Later(_) => {}
+        }
+        Ok(())
+    }
+}
+
 type InputGradients = Vec<Option<Tensor>>;
 
 /// Runs the rule that made the loss.
-fn from_root(node: &mut Node, loss: Option<&Var>) -> Result<Option<InputGradients>> {
+fn from_root(
+    node: &mut Node,
+    loss: Option<&Var>,
+    weights: &mut Weights<'_>,
+) -> Result<Option<InputGradients>> {
     let wanted = wanted(node);
     let operator = node.rule.operator();
     if let Some(gradients) = node.rule.backward_root(&wanted).map_err(|e| name(e, operator))? {
@@ -133,12 +165,15 @@ fn from_root(node: &mut Node, loss: Option<&Var>) -> Result<Option<InputGradient
     let Some(loss) = loss else { return Ok(None) };
     let one = Tensor::empty(loss.tensor.device(), loss.tensor.shape(), DType::F32, gradient_request())?;
     ops::fill::constant(&one, 1.0)?;
-    let gradients = node.rule.backward_input(vec![Some(one)], &wanted).map_err(|e| name(e, operator))?;
-    Ok(Some(gradients))
+    weights.input_half(node, vec![Some(one)], &wanted).map(Some)
 }
 
 /// Runs a rule on what has flowed to its outputs; `None` if nothing has, and then the rule is dropped unrun.
-fn from_outputs(node: &mut Node, flowing: &mut [Option<Tensor>]) -> Result<Option<InputGradients>> {
+fn from_outputs(
+    node: &mut Node,
+    flowing: &mut [Option<Tensor>],
+    weights: &mut Weights<'_>,
+) -> Result<Option<InputGradients>> {
     let first = node.first_output as usize;
     let outputs: Vec<_> =
         flowing[first..first + node.outputs as usize].iter_mut().map(Option::take).collect();
@@ -146,8 +181,7 @@ fn from_outputs(node: &mut Node, flowing: &mut [Option<Tensor>]) -> Result<Optio
         return Ok(None);
     }
     let wanted = wanted(node);
-    let gradients = node.rule.backward_input(outputs, &wanted).map_err(|e| name(e, node.rule.operator()))?;
-    Ok(Some(gradients))
+    weights.input_half(node, outputs, &wanted).map(Some)
 }
 
 fn wanted(node: &Node) -> Vec<bool> {

@@ -37,6 +37,9 @@ pub enum AutogradError {
         /// The sink's reason.
         reason: String,
     },
+    /// A segment that ran again failed; which of its operators, its error says.
+    #[error("recomputation: {0}")]
+    Recompute(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A hook failed (the reduction that it started, for example).
     #[error("a gradient hook failed: {0}")]
     Hook(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -9,6 +9,9 @@
 //! Weight gradients go where a [`GradientSink`] says (a bucket, a tensor), one place per *use* of a parameter,
 //! and the sink is told when each is ready: that is the hook that lets reduction overlap backward.
 //!
+//! A [`Segment`] of a model that runs through [`recompute`] is one rule on the tape, which keeps the segment's inputs
+//! and records its operators when backward comes to them.
+//!
 //! ```
 //! use autograd::{Gradients, Tape, UseId, Weight, ops};
 //! use device::{Category, Device, DeviceOptions};
@@ -29,6 +32,7 @@
 mod backward;
 mod error;
 pub mod ops;
+mod recompute;
 mod rule;
 mod sink;
 mod tape;
@@ -36,6 +40,7 @@ mod weight;
 
 pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
+pub use recompute::{RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
 pub use sink::{GradientSink, Gradients, Target};
 pub use tape::{SavedBytes, Source, Tape, Var};

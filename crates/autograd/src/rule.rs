@@ -23,7 +23,8 @@ impl<'a> Saved<'a> {
 
 /// The backward of one operator call, with what it saved as its fields.
 ///
-/// [`Rule::backward_input`] is called first, once, and then [`Rule::backward_weight`], once, perhaps much later.
+/// [`Rule::backward_input`] is called first, once, and then [`Rule::backward_weight`], once, perhaps much later. Where one
+/// follows the other at once, [`Rule::backward`] is called in place of the first.
 pub trait Rule {
     /// The operator's name.
     fn operator(&self) -> &'static str;
@@ -43,6 +44,17 @@ pub trait Rule {
         outputs: Vec<Option<Tensor>>,
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>>;
+
+    /// [`Rule::backward_input`] in a backward that is not divided: the weight half comes next. A rule that is made of rules
+    /// may give their weights' gradients to `sink` one by one already, rather than hold them all.
+    fn backward(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+        _sink: &mut dyn GradientSink,
+    ) -> Result<Vec<Option<Tensor>>> {
+        self.backward_input(outputs, wanted)
+    }
 
     /// The gradients of the inputs when the single output is the root of backward, whose gradient is 1. A loss that
     /// computed its gradient in forward returns it as it is; `None`: pass a 1 to [`Rule::backward_input`] instead.

@@ -1,6 +1,6 @@
 //! The tape: what was computed, in order, as backward rules.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -89,6 +89,10 @@ pub struct Tape {
     id: u32,
     device: Device,
     recording: bool,
+    /// Calls of operators so far, recorded or not.
+    calls: Cell<u32>,
+    /// Where a segment runs again: how many calls it makes.
+    replayed: Option<u32>,
     pub(crate) graph: RefCell<Graph>,
 }
 
@@ -98,6 +102,11 @@ impl Tape {
         Self::new(device, true)
     }
 
+    /// A tape that records a segment which has run before and made `calls` calls.
+    pub(crate) fn replaying(device: &Device, calls: u32) -> Self {
+        Tape { replayed: Some(calls), ..Self::new(device, true) }
+    }
+
     /// A tape that records nothing: operators save nothing, and no variable wants a gradient.
     pub fn no_grad(device: &Device) -> Self {
         Self::new(device, false)
@@ -105,7 +114,20 @@ impl Tape {
 
     fn new(device: &Device, recording: bool) -> Self {
         let id = NEXT_TAPE.fetch_add(1, Ordering::Relaxed);
-        Tape { id, device: device.clone(), recording, graph: RefCell::default() }
+        let (calls, replayed) = (Cell::new(0), None);
+        Tape { id, device: device.clone(), recording, calls, replayed, graph: RefCell::default() }
+    }
+
+    /// Calls of operators so far.
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls.get()
+    }
+
+    /// Whether somebody will read the output of the operator that is being called: all but the last one of a segment that
+    /// runs again, whose output has been there before. An operator whose rule does not save its output may leave it
+    /// uncomputed then.
+    pub fn reads_output(&self) -> bool {
+        self.replayed.is_none_or(|calls| self.calls.get() + 1 < calls)
     }
 
     /// The device that its operators run on.
@@ -159,6 +181,7 @@ impl Tape {
         outputs: Vec<Tensor>,
         rule: impl FnOnce() -> R,
     ) -> Result<Vec<Var>> {
+        self.calls.set(self.calls.get() + 1);
         let wanted = inputs.iter().any(|input| input.0.is_some());
         if !self.recording {
             return Ok(outputs.into_iter().map(|tensor| Var { tensor, id: None }).collect());

@@ -41,13 +41,12 @@ pub struct FeedForwardRule {
 /// `x` is [.., in]; the result is [.., out].
 pub fn feed_forward(tape: &Tape, x: Var, weights: &FeedForwardWeights) -> Result<Var> {
     let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
-    let forward = ops::feed_forward::forward(
-        x.tensor(),
-        expand.tensor(),
-        expand_bias.tensor(),
-        project.tensor(),
-        project_bias.tensor(),
-    );
+    let forward = match tape.reads_output() {
+        true => ops::feed_forward::forward,
+        false => ops::feed_forward::forward_again,
+    };
+    let forward =
+        forward(x.tensor(), expand.tensor(), expand_bias.tensor(), project.tensor(), project_bias.tensor());
     let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
     tape.record_one(&[x.source()], output, || FeedForwardRule {
         x: x.tensor().clone(),

@@ -31,7 +31,11 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Var> {
-    let forward = ops::linear::forward(x.tensor(), weight.tensor(), bias.map(Weight::tensor), activation);
+    let (values, matrix, offset) = (x.tensor(), weight.tensor(), bias.map(Weight::tensor));
+    let forward = match activation {
+        Activation::None if !tape.reads_output() => ops::linear::forward_again(values, matrix, offset),
+        _ => ops::linear::forward(values, matrix, offset, activation),
+    };
     let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
     let activated = match activation {
         Activation::None => None,

@@ -29,6 +29,15 @@ pub fn forward(x: &Tensor, w1: &Tensor, b1: &Tensor, w2: &Tensor, b2: &Tensor) -
     Ok(Output { output, pre_activation, activated })
 }
 
+/// [`forward`] for backward alone, where the output has been there before: it is allocated and not computed.
+/// Errors: as [`forward`].
+pub fn forward_again(x: &Tensor, w1: &Tensor, b1: &Tensor, w2: &Tensor, b2: &Tensor) -> Result<Output> {
+    const OPERATOR: &str = "feed_forward.forward";
+    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, Some(b1))?;
+    let output = linear::allocate(OPERATOR, &activated, w2, Some(b2))?;
+    Ok(Output { output, pre_activation, activated })
+}
+
 /// The gradient of the pre-activation, `[.., hidden]`, from that of the output, `dy [.., out]`:
 /// (dy · w2) ∘ gelu'(pre_activation). Errors: shapes or types that do not agree, out of memory.
 pub fn backward_input_hidden(dy: &Tensor, w2: &Tensor, pre_activation: &Tensor) -> Result<Tensor> {

@@ -31,6 +31,12 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
     Ok(Output { output, pre_activation: None })
 }
 
+/// [`forward`] without an activation for backward alone, where the output has been there before: it is allocated and not
+/// computed. Errors: as [`forward`].
+pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Output> {
+    Ok(Output { output: allocate("linear.forward", x, weight, bias)?, pre_activation: None })
+}
+
 /// x · Wᵀ + b, clipped from below by 0 where `clip`.
 pub(super) fn without_gelu(
     operator: &'static str,
@@ -70,7 +76,12 @@ pub(super) fn with_gelu(
 }
 
 /// Checks the operands of a forward pass and allocates its result.
-fn allocate(operator: &'static str, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+pub(super) fn allocate(
+    operator: &'static str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
     let dtype = check::computed(operator, &[("x", x), ("weight", weight)])?;
     let (outputs, inputs) = matrix(operator, weight)?;
     check::shape(operator, "x", x, check::with_columns(x.shape(), inputs))?;

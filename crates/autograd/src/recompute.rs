@@ -1,0 +1,126 @@
+//! Recomputation: a segment of a model keeps its inputs alone, and runs again when backward comes to it.
+
+use device::Device;
+use tensor::Tensor;
+
+use crate::backward::PendingWeights;
+use crate::error::{AutogradError, Result};
+use crate::rule::{Rule, Saved};
+use crate::sink::GradientSink;
+use crate::tape::{Source, Tape, Var};
+
+/// A part of a model that can run again: its fields are parameters and sizes, never activations.
+pub trait Segment {
+    /// What can go wrong in it.
+    type Error: From<AutogradError> + std::error::Error + Send + Sync + 'static;
+
+    /// From inputs to outputs. Called again in backward, it makes the same calls on the same values; random numbers are
+    /// functions of counters, so they are the same ones. The output of the last call is then not computed, where backward
+    /// does not read it: nothing but operators may look at values here.
+    fn run(&self, tape: &Tape, inputs: Vec<Var>) -> std::result::Result<Vec<Var>, Self::Error>;
+}
+
+/// Runs `segment` without keeping what is inside of it: backward runs it again from its inputs, which are kept. The bits
+/// are those without recomputation. Where `tape` records nothing, it just runs.
+pub fn recompute<S: Segment + 'static>(
+    tape: &Tape,
+    segment: S,
+    inputs: Vec<Var>,
+) -> std::result::Result<Vec<Var>, S::Error> {
+    if !tape.is_recording() {
+        return segment.run(tape, inputs);
+    }
+    let sources: Vec<_> = inputs.iter().map(Var::source).collect();
+    let kept = inputs.iter().map(|input| input.tensor().clone()).collect();
+    let silent = Tape::no_grad(tape.device());
+    let constants = inputs.into_iter().map(|input| silent.constant(input.into_tensor())).collect();
+    let outputs = segment.run(&silent, constants)?.into_iter().map(Var::into_tensor).collect();
+    let rule = || RecomputeRule {
+        segment,
+        calls: silent.calls(),
+        device: tape.device().clone(),
+        inputs: kept,
+        pending: None,
+    };
+    Ok(tape.record(&sources, outputs, rule)?)
+}
+
+/// Backward of [`recompute`].
+#[derive(Debug)]
+pub struct RecomputeRule<S> {
+    segment: S,
+    /// Calls that the segment makes.
+    calls: u32,
+    device: Device,
+    inputs: Vec<Tensor>,
+    /// The weight halves of the segment's rules, between the two halves of a divided backward.
+    pending: Option<PendingWeights>,
+}
+
+/// A segment that has run again.
+struct Again {
+    tape: Tape,
+    /// Where gradients of the inputs will be found.
+    leaves: Vec<Source>,
+    /// The outputs that gradients have flowed to, with these.
+    seeds: Vec<(Source, Tensor)>,
+}
+
+impl<S: Segment> RecomputeRule<S> {
+    /// Runs the segment again, consuming its kept inputs, on a tape of its own.
+    fn again(&mut self, gradients: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Again> {
+        let tape = Tape::replaying(&self.device, self.calls);
+        let inputs = std::mem::take(&mut self.inputs).into_iter().zip(wanted);
+        let enter = |(tensor, wanted): (Tensor, &bool)| {
+            if *wanted { tape.leaf(tensor) } else { tape.constant(tensor) }
+        };
+        let inputs: Vec<Var> = inputs.map(enter).collect();
+        let leaves = inputs.iter().map(Var::source).collect();
+        let outputs = self.segment.run(&tape, inputs);
+        let outputs = outputs.map_err(|error| AutogradError::Recompute(Box::new(error)))?;
+        let sources = outputs.into_iter().map(|output| output.source());
+        let seeds = sources.zip(gradients).filter_map(|(output, gradient)| Some((output, gradient?)));
+        let seeds = seeds.filter(|(output, _)| output.0.is_some());
+        Ok(Again { seeds: seeds.collect(), leaves, tape })
+    }
+}
+
+impl<S: Segment> Rule for RecomputeRule<S> {
+    fn operator(&self) -> &'static str {
+        "recompute"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        self.inputs.iter().map(|input| Saved::new("input", input)).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        true
+    }
+
+    fn backward(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+        sink: &mut dyn GradientSink,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let Again { tape, leaves, seeds } = self.again(outputs, wanted)?;
+        let mut gradients = tape.backward_from(seeds, sink)?;
+        Ok(leaves.into_iter().map(|leaf| gradients.take(leaf)).collect())
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let Again { tape, leaves, seeds } = self.again(outputs, wanted)?;
+        let (mut gradients, pending) = tape.backward_input_from(seeds)?;
+        self.pending = Some(pending);
+        Ok(leaves.into_iter().map(|leaf| gradients.take(leaf)).collect())
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        self.pending.map_or(Ok(()), |pending| pending.backward_weight(sink))
+    }
+}

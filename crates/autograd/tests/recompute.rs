@@ -1,0 +1,282 @@
+//! Segments that run again in backward: the same bits, whatever the segments are, and less memory.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+use std::rc::Rc;
+
+use autograd::ops::{self, FeedForwardWeights};
+use autograd::{AutogradError, Gradients, Result, Segment, Tape, UseId, Var, Weight, recompute};
+use device::{Category, Device, DeviceOptions};
+use proptest::prelude::*;
+use tensor::Tensor;
+use tensor::ops::Activation;
+
+const WIDTH: usize = 6;
+const ROWS: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Linear(Activation),
+    FeedForward,
+    /// What flows is also kept aside.
+    Fork,
+    /// What was kept aside is added.
+    Join,
+    /// The same, and normalised; the sum is kept aside.
+    Normalise,
+}
+
+#[derive(Debug)]
+struct Layer {
+    name: String,
+    kind: Kind,
+    weights: Vec<Weight>,
+}
+
+impl Layer {
+    fn forward(&self, tape: &Tape, x: Var, aside: Option<Var>) -> Result<(Var, Option<Var>)> {
+        let _scope = tape.device().module(&self.name);
+        let w = &self.weights;
+        Ok(match self.kind {
+            Kind::Linear(activation) => (ops::linear(tape, x, &w[0], Some(&w[1]), activation)?, aside),
+            Kind::FeedForward => {
+                let (expand, expand_bias) = (w[0].clone(), w[1].clone());
+                let (project, project_bias) = (w[2].clone(), w[3].clone());
+                let weights = FeedForwardWeights { expand, expand_bias, project, project_bias };
+                (ops::feed_forward(tape, x, &weights)?, aside)
+            }
+            Kind::Fork => (x.clone(), Some(x)),
+            Kind::Join => match aside {
+                Some(aside) => (ops::add(tape, x, aside)?, None),
+                None => (x, None),
+            },
+            Kind::Normalise => {
+                let (sum, normalised) = ops::residual_layer_norm(tape, x, aside, &w[0], &w[1], 1e-5)?;
+                (normalised, Some(sum))
+            }
+        })
+    }
+}
+
+/// Layers that run again together, in halves that do so themselves if `nested`.
+struct Part {
+    layers: Rc<[Layer]>,
+    range: std::ops::Range<usize>,
+    nested: bool,
+}
+
+impl Segment for Part {
+    type Error = AutogradError;
+
+    fn run(&self, tape: &Tape, inputs: Vec<Var>) -> Result<Vec<Var>> {
+        let std::ops::Range { start, end } = self.range;
+        if self.nested && end - start > 1 {
+            let middle = (start + end) / 2;
+            return [start..middle, middle..end].into_iter().try_fold(inputs, |inputs, range| {
+                recompute(tape, Part { layers: Rc::clone(&self.layers), range, nested: true }, inputs)
+            });
+        }
+        let mut inputs = inputs.into_iter();
+        let (mut x, mut aside) = (inputs.next().unwrap(), inputs.next());
+        for layer in &self.layers[self.range.clone()] {
+            (x, aside) = layer.forward(tape, x, aside)?;
+        }
+        Ok(std::iter::once(x).chain(aside).collect())
+    }
+}
+
+fn device() -> Device {
+    Device::cpu(0, &DeviceOptions::default()).unwrap()
+}
+
+fn tensor<const N: usize>(device: &Device, shape: [usize; N], seed: usize) -> Tensor {
+    let wave = |i: usize| ((i + 31 * seed) as f32 * 0.7).sin();
+    let values: Vec<f32> = (0..shape.iter().product()).map(wave).collect();
+    Tensor::from_host(device, &values, shape, Category::Input).unwrap()
+}
+
+fn layers(device: &Device, kinds: &[Kind]) -> Rc<[Layer]> {
+    let mut uses = 0;
+    let mut weight = |tensor: Tensor| {
+        uses += 1;
+        Weight::new(tensor, UseId(uses - 1))
+    };
+    let layer = |(index, kind): (usize, &Kind)| {
+        let mut matrix = |rows, columns| weight(tensor(device, [rows, columns], index));
+        let mut weights = Vec::new();
+        match kind {
+            Kind::Linear(_) => weights.push(matrix(WIDTH, WIDTH)),
+            Kind::FeedForward => weights.extend([matrix(2 * WIDTH, WIDTH), matrix(WIDTH, 2 * WIDTH)]),
+            _ => {}
+        }
+        let mut vector = |length| weight(tensor(device, [length], index + 7));
+        match kind {
+            Kind::Linear(_) => weights.push(vector(WIDTH)),
+            Kind::FeedForward => {
+                weights.insert(1, vector(2 * WIDTH));
+                weights.push(vector(WIDTH));
+            }
+            Kind::Normalise => weights.extend([vector(WIDTH), vector(WIDTH)]),
+            Kind::Fork | Kind::Join => {}
+        }
+        Layer { name: format!("layer{index}"), kind: *kind, weights }
+    };
+    kinds.iter().enumerate().map(layer).collect()
+}
+
+/// How backward goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    Whole,
+    Divided,
+}
+
+/// Every gradient and the loss, as bits. Layers up to the first cut and from the last one on are recorded; between two
+/// cuts they run again.
+fn gradients(
+    device: &Device,
+    layers: &Rc<[Layer]>,
+    cuts: &[usize],
+    nested: bool,
+    mode: Mode,
+) -> Vec<Vec<u32>> {
+    let tape = Tape::recording(device);
+    let input = tape.leaf(tensor(device, [ROWS, WIDTH], 3));
+    let part = |range| Part { layers: Rc::clone(layers), range, nested };
+    let (first, last) = (cuts.first().copied().unwrap_or(0), cuts.last().copied().unwrap_or(0));
+    let mut flow = Part { nested: false, ..part(0..first) }.run(&tape, vec![input.clone()]).unwrap();
+    for pair in cuts.windows(2) {
+        flow = recompute(&tape, part(pair[0]..pair[1]), flow).unwrap();
+    }
+    let flow = Part { nested: false, ..part(last..layers.len()) }.run(&tape, flow).unwrap();
+    let output = flow.into_iter().reduce(|x, aside| ops::add(&tape, x, aside).unwrap()).unwrap();
+    let loss = ops::mse(&tape, output, &tensor(device, [ROWS, WIDTH], 9), 1.0).unwrap();
+    let mut all = vec![loss.tensor().to_vec().unwrap()];
+    let mut sink = Gradients::default();
+    let mut leaves = match mode {
+        Mode::Whole => tape.backward(loss, &mut sink).unwrap(),
+        Mode::Divided => {
+            let (leaves, pending) = tape.backward_input(loss).unwrap();
+            assert_eq!(sink.iter().count(), 0);
+            pending.backward_weight(&mut sink).unwrap();
+            leaves
+        }
+    };
+    all.extend(leaves.take(input.source()).map(|gradient| gradient.to_vec::<f32>().unwrap()));
+    all.extend(sink.iter().map(|(_, gradient)| gradient.to_vec::<f32>().unwrap()));
+    all.iter().map(|values| values.iter().map(|value| value.to_bits()).collect()).collect()
+}
+
+fn kinds() -> impl Strategy<Value = Vec<Kind>> {
+    let kind = prop_oneof![
+        Just(Kind::Linear(Activation::None)),
+        Just(Kind::Linear(Activation::Relu)),
+        Just(Kind::Linear(Activation::Gelu)),
+        Just(Kind::FeedForward),
+        Just(Kind::Fork),
+        Just(Kind::Join),
+        Just(Kind::Normalise),
+    ];
+    prop::collection::vec(kind, 1..9)
+}
+
+proptest! {
+    #[test]
+    fn any_segments_give_the_same_bits(
+        kinds in kinds(),
+        places in prop::collection::vec(0.0..=1.0_f64, 0..5),
+        nested: bool,
+        divided: bool,
+    ) {
+        let device = device();
+        let layers = layers(&device, &kinds);
+        let before = device.statistics().allocated();
+        let mut cuts: Vec<usize> =
+            places.iter().map(|place| (place * layers.len() as f64).round() as usize).collect();
+        cuts.sort_unstable();
+        let mode = if divided { Mode::Divided } else { Mode::Whole };
+        let plain = gradients(&device, &layers, &[], false, mode);
+        let again = gradients(&device, &layers, &cuts, nested, mode);
+        prop_assert_eq!(plain, again);
+        prop_assert_eq!(device.statistics().allocated(), before);
+    }
+}
+
+#[test]
+fn a_segment_keeps_its_inputs_alone() {
+    let device = device();
+    let layers = layers(&device, &[Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)]);
+    let part = |range| Part { layers: Rc::clone(&layers), range, nested: false };
+    let tape = Tape::recording(&device);
+    let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
+    let flow = recompute(&tape, part(0..2), vec![x]).unwrap();
+    let flow = recompute(&tape, part(2..3), flow).unwrap();
+    assert_eq!(flow.len(), 2);
+    let bytes = ROWS * WIDTH * 4;
+    let saved: Vec<_> = tape.saved().iter().map(|s| (s.operator, s.name, s.bytes)).collect();
+    assert_eq!(saved, vec![("recompute", "input", bytes); 3]);
+    // Under no_grad nothing is kept, nor run again.
+    let silent = Tape::no_grad(&device);
+    let before = device.statistics().allocated();
+    let x = silent.constant(tensor(&device, [ROWS, WIDTH], 3));
+    drop(recompute(&silent, part(0..3), vec![x]).unwrap());
+    assert_eq!((silent.saved().len(), device.statistics().allocated()), (0, before));
+}
+
+/// What was asked for while gradients were computed: category, module and operator, in order.
+fn requests(cuts: &[usize], kinds: &[Kind]) -> Vec<(Category, String, &'static str)> {
+    let device = device();
+    let layers = layers(&device, kinds);
+    device.with_allocator(|allocator| allocator.record_history(10_000));
+    let scope = device.module("model");
+    gradients(&device, &layers, cuts, false, Mode::Whole);
+    drop(scope);
+    let snapshot = device.with_allocator(|allocator| allocator.snapshot());
+    let events = snapshot.events.iter().filter(|event| event.action == memory::Action::Alloc);
+    let names = |tag: memory::Tag| (tag.category, snapshot.labels.name(tag.module).to_owned(), tag.operator);
+    events.map(|event| names(event.tag)).collect()
+}
+
+#[test]
+fn a_segment_asks_as_it_would_have_asked() {
+    let kinds = [Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)];
+    let (plain, again) = (requests(&[], &kinds), requests(&[0, 2, 3], &kinds));
+    // Gradients in the same order by the same modules, and activations a second time by the same.
+    let of = |all: &[(Category, String, &'static str)], activations: bool| -> Vec<_> {
+        all.iter()
+            .filter(|(category, ..)| (*category == Category::Activation) == activations)
+            .cloned()
+            .collect()
+    };
+    assert_eq!(of(&plain, false), of(&again, false));
+    let (plain, again) = (of(&plain, true), of(&again, true));
+    assert!(plain.iter().any(|(_, module, _)| module == "model.layer1"), "{plain:?}");
+    let (forward, backward) = again.split_at(plain.len());
+    assert_eq!(forward, plain);
+    let inside = |layers: &[usize]| -> Vec<_> {
+        let names: Vec<String> = layers.iter().map(|layer| format!("model.layer{layer}")).collect();
+        plain.iter().filter(|(_, module, _)| names.contains(module)).cloned().collect()
+    };
+    assert_eq!(backward, [inside(&[2]), inside(&[0, 1])].concat());
+}
+
+/// Fails when it runs for the second time.
+struct Once(std::cell::Cell<bool>);
+
+impl Segment for Once {
+    type Error = AutogradError;
+
+    fn run(&self, _: &Tape, inputs: Vec<Var>) -> Result<Vec<Var>> {
+        if self.0.replace(true) { Err(AutogradError::NotRecorded) } else { Ok(inputs) }
+    }
+}
+
+#[test]
+fn a_failure_on_the_second_time_is_said() {
+    let device = device();
+    let tape = Tape::recording(&device);
+    let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
+    let x = recompute(&tape, Once(false.into()), vec![x]).unwrap().remove(0);
+    let loss = ops::mse(&tape, x, &tensor(&device, [ROWS, WIDTH], 9), 1.0).unwrap();
+    let error = tape.backward(loss, &mut Gradients::default()).unwrap_err();
+    assert!(matches!(error, AutogradError::Recompute(_)) && error.to_string().starts_with("recomputation: "));
+}
