@@ -6,6 +6,7 @@ mod embedding;
 mod feed_forward;
 mod layer_norm;
 mod linear;
+mod stack;
 
 pub use attention::CausalSelfAttention;
 pub use block::{Block, Residual};
@@ -13,6 +14,7 @@ pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use stack::{Layer, Stack, Stream};
 pub use tensor::ops::Activation;
 
 use autograd::Tape;

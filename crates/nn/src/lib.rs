@@ -4,6 +4,8 @@
 //! fixed order that everything downstream follows (gradient buckets, the norm, the optimizer, checkpoints). Running a
 //! layer is a plain function from variables to a variable on a tape.
 //!
+//! Layers in a [`layers::Stack`] may keep no activations and compute them again in backward ([`Recompute`]).
+//!
 //! A model of one's own is a struct of layers:
 //!
 //! ```
@@ -47,8 +49,10 @@ pub mod layers;
 mod model;
 pub mod models;
 mod parameters;
+mod recompute;
 
 pub use error::{NnError, Result};
 pub use init::Init;
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};
+pub use recompute::{Part, Recompute};

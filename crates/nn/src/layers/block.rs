@@ -2,7 +2,7 @@
 
 use autograd::{Tape, Var, ops};
 
-use super::{CausalSelfAttention, FeedForward, LayerNorm, within};
+use super::{CausalSelfAttention, FeedForward, Layer, LayerNorm, Stream, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -25,14 +25,30 @@ impl Residual {
     pub fn normalise(self, tape: &Tape, norm: &LayerNorm) -> Result<(Var, Var)> {
         norm.forward_residual(tape, self.sum, self.branch)
     }
+}
 
+impl Stream for Residual {
     /// The stream as one tensor, to cross a cut. The next normalisation of it gives the same bits as without a cut, also
     /// in backward: the fused operator rounds its sum in the same way, and adds gradients in the same kernel.
-    pub fn close(self, tape: &Tape) -> Result<Var> {
+    fn close(self, tape: &Tape) -> Result<Var> {
         match self.branch {
             Some(branch) => Ok(ops::add(tape, self.sum, branch)?),
             None => Ok(self.sum),
         }
+    }
+
+    fn open(closed: Var) -> Self {
+        Residual::new(closed)
+    }
+
+    fn into_variables(self) -> Vec<Var> {
+        std::iter::once(self.sum).chain(self.branch).collect()
+    }
+
+    fn from_variables(variables: Vec<Var>) -> Option<Self> {
+        let mut variables = variables.into_iter();
+        let (sum, branch) = (variables.next()?, variables.next());
+        variables.next().is_none().then_some(Residual { sum, branch })
     }
 }
 
@@ -63,9 +79,12 @@ impl Block {
         let feed_forward = FeedForward::new(parameters, &name, width, init, projection)?;
         Ok(Block { name, norm_1, attention, norm_2, feed_forward })
     }
+}
 
-    /// One block further down the stream.
-    pub fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
+impl Layer for Block {
+    type Stream = Residual;
+
+    fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
         within(tape, &self.name, || {
             let (sum, normalised) = stream.normalise(tape, &self.norm_1)?;
             let branch = self.attention.forward(tape, normalised)?;

@@ -3,7 +3,7 @@
 use autograd::{Tape, Var, Weight, ops};
 use tensor::ops::Activation;
 
-use super::within;
+use super::{Layer, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -48,6 +48,14 @@ impl Linear {
         within(tape, short(&self.name), || {
             Ok(ops::linear(tape, x, &self.weight, self.bias.as_ref(), self.activation)?)
         })
+    }
+}
+
+impl Layer for Linear {
+    type Stream = Var;
+
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        Linear::forward(self, tape, x)
     }
 }
 

@@ -6,9 +6,10 @@ use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::{Block, Embedding, LayerNorm, Linear, Residual, within};
+use crate::layers::{Block, Embedding, LayerNorm, Linear, Residual, Stack, Stream, within};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
+use crate::recompute::Recompute;
 
 /// The sizes of a [`Gpt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub struct GptSizes {
 pub struct Gpt {
     parameters: Parameters,
     embedding: Option<Embedding>,
-    blocks: Vec<Block>,
+    blocks: Stack<Block>,
     head: Option<Head>,
 }
 
@@ -67,7 +68,13 @@ impl Gpt {
             true => Some(Head::new(&mut parameters, stage, sizes)?),
             false => None,
         };
-        Ok(Gpt { parameters, embedding, blocks, head })
+        Ok(Gpt { parameters, embedding, blocks: Stack::new(blocks), head })
+    }
+
+    /// The same model, of whose blocks those that `recompute` says compute their activations again in backward.
+    #[must_use]
+    pub fn recomputing(self, recompute: Recompute) -> Self {
+        Gpt { blocks: self.blocks.recomputing(recompute), ..self }
     }
 }
 
@@ -98,10 +105,7 @@ impl Model for Gpt {
                 return Err(NnError::StageInput { expected: "the stage before's output" });
             }
         };
-        let mut stream = Residual::new(start);
-        for block in &self.blocks {
-            stream = block.forward(tape, stream)?;
-        }
+        let stream = self.blocks.forward(tape, Residual::new(start))?;
         match &self.head {
             None => stream.close(tape),
             Some(head) => {

@@ -7,9 +7,10 @@ use tensor::ops::Activation;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::{Linear, within};
+use crate::layers::{Linear, Stack, within};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
+use crate::recompute::Recompute;
 
 /// The sizes of an [`Mlp`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct MlpSizes {
 #[derive(Debug)]
 pub struct Mlp {
     parameters: Parameters,
-    layers: Vec<Linear>,
+    layers: Stack<Linear>,
 }
 
 impl Mlp {
@@ -42,7 +43,13 @@ impl Mlp {
             Linear::new(&mut parameters, &index.to_string(), inputs, outputs, init, activation)
         };
         let layers = stage.layers.clone().map(layer).collect::<Result<Vec<_>>>()?;
-        Ok(Mlp { parameters, layers })
+        Ok(Mlp { parameters, layers: Stack::new(layers) })
+    }
+
+    /// The same model, of whose layers those that `recompute` says compute their activations again in backward.
+    #[must_use]
+    pub fn recomputing(self, recompute: Recompute) -> Self {
+        Mlp { layers: self.layers.recomputing(recompute), ..self }
     }
 }
 
@@ -52,14 +59,11 @@ impl Model for Mlp {
     }
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let mut x = match input {
+        let x = match input {
             Input::Batch(batch) => tape.constant(batch),
             Input::Hidden(hidden) => hidden,
         };
-        for layer in &self.layers {
-            x = layer.forward(tape, x)?;
-        }
-        Ok(x)
+        self.layers.forward(tape, x)
     }
 
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {

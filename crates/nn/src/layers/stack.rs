@@ -1,0 +1,119 @@
+//! Layers one after another, some of which may keep no activations.
+
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+
+use autograd::{AutogradError, Segment, Tape, Var, recompute};
+
+use crate::error::{NnError, Result};
+use crate::recompute::Recompute;
+
+/// What flows from layer to layer.
+pub trait Stream: Sized {
+    /// As one variable, to be kept where a segment begins.
+    fn close(self, tape: &Tape) -> Result<Var>;
+
+    /// What [`Stream::close`] closed.
+    fn open(closed: Var) -> Self;
+
+    /// Its variables.
+    fn into_variables(self) -> Vec<Var>;
+
+    /// The stream of [`Stream::into_variables`]; `None` for another number of them.
+    fn from_variables(variables: Vec<Var>) -> Option<Self>;
+}
+
+impl Stream for Var {
+    fn close(self, _: &Tape) -> Result<Var> {
+        Ok(self)
+    }
+
+    fn open(closed: Var) -> Self {
+        closed
+    }
+
+    fn into_variables(self) -> Vec<Var> {
+        vec![self]
+    }
+
+    fn from_variables(mut variables: Vec<Var>) -> Option<Self> {
+        variables.pop().filter(|_| variables.is_empty())
+    }
+}
+
+/// A layer of a [`Stack`].
+pub trait Layer {
+    /// What flows into and out of it.
+    type Stream: Stream;
+
+    /// One layer further.
+    fn forward(&self, tape: &Tape, stream: Self::Stream) -> Result<Self::Stream>;
+}
+
+/// Layers one after another.
+pub struct Stack<L> {
+    layers: Rc<[L]>,
+    recompute: Recompute,
+}
+
+impl<L> Stack<L> {
+    /// `layers` in their order, all of which keep their activations.
+    pub fn new(layers: Vec<L>) -> Self {
+        Stack { layers: layers.into(), recompute: Recompute::NONE }
+    }
+
+    /// The same layers, of which those that `recompute` says compute their activations again in backward.
+    #[must_use]
+    pub fn recomputing(self, recompute: Recompute) -> Self {
+        Stack { recompute, ..self }
+    }
+}
+
+impl<L: Layer + 'static> Stack<L> {
+    /// Through all layers.
+    pub fn forward(&self, tape: &Tape, mut stream: L::Stream) -> Result<L::Stream> {
+        for part in self.recompute.parts(self.layers.len()) {
+            let run = Run { layers: Rc::clone(&self.layers), range: part.layers };
+            stream = match part.again && tape.is_recording() {
+                true => {
+                    let input = stream.close(tape)?;
+                    made(recompute(tape, run, vec![input])?)?
+                }
+                false => run.forward(tape, stream)?,
+            };
+        }
+        Ok(stream)
+    }
+}
+
+/// Some consecutive layers of a stack.
+struct Run<L> {
+    layers: Rc<[L]>,
+    range: Range<usize>,
+}
+
+impl<L: Layer> Run<L> {
+    fn forward(&self, tape: &Tape, stream: L::Stream) -> Result<L::Stream> {
+        self.layers[self.range.clone()].iter().try_fold(stream, |stream, layer| layer.forward(tape, stream))
+    }
+}
+
+impl<L: Layer> Segment for Run<L> {
+    type Error = NnError;
+
+    fn run(&self, tape: &Tape, mut inputs: Vec<Var>) -> Result<Vec<Var>> {
+        let input = inputs.pop().ok_or(AutogradError::NotRecorded)?;
+        Ok(self.forward(tape, L::Stream::open(input))?.into_variables())
+    }
+}
+
+fn made<S: Stream>(outputs: Vec<Var>) -> Result<S> {
+    Ok(S::from_variables(outputs).ok_or(AutogradError::NotRecorded)?)
+}
+
+impl<L: fmt::Debug> fmt::Debug for Stack<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stack").field("layers", &self.layers).field("recompute", &self.recompute).finish()
+    }
+}
