@@ -9,6 +9,7 @@ const SHARDED: &str = "parallel.shard_optimizer=true";
 const GPIPE: &str = "parallel.schedule=gpipe";
 const INTERLEAVED: &str = "parallel.schedule=interleaved";
 const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
+const BLOCK: &str = "memory.recompute=block";
 const LIBRARY: &str = "parallel.reduction=nccl";
 
 struct Course {
@@ -81,6 +82,26 @@ fn grids_of_ranks() {
                 &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE],
             ],
         ),
+        // Activations that are kept, and that are computed again, in segments of any length.
+        (
+            GPT,
+            &["model.layers=5"],
+            &[
+                &["parallel.data=1"],
+                &[BLOCK],
+                &["memory.recompute=2"],
+                &["memory.recompute=1", "parallel.data=2"],
+                &["memory.recompute=2", "memory.recompute_layers=3", "parallel.data=4", SHARDED],
+                &[BLOCK, "memory.recompute_layers=4", "parallel.data=2"],
+                &["memory.recompute=auto"],
+            ],
+        ),
+        // Several micro-batches a lane.
+        (
+            GPT,
+            &["parallel.lanes=2", "train.micro_batches=8", "train.steps=3"],
+            &[&["parallel.data=1"], &[BLOCK], &[BLOCK, "parallel.data=2"]],
+        ),
         (
             MLP,
             &[],
@@ -103,6 +124,29 @@ fn grids_of_ranks() {
                 &["parallel.pipeline=2", "parallel.data=2", GPIPE],
             ],
         ),
+        // Stages that compute activations again, each in segments of its own.
+        (
+            GPT,
+            &["model.layers=5", "train.steps=3"],
+            &[
+                &["parallel.data=1"],
+                &["parallel.pipeline=2", BLOCK],
+                &["parallel.pipeline=2", "parallel.data=2", "memory.recompute=2", SHARDED],
+                &["parallel.pipeline=2", "memory.recompute=2", ZERO_BUBBLE],
+                &["parallel.pipeline=2", "memory.recompute=2", "memory.recompute_layers=2", INTERLEAVED],
+            ],
+        ),
+        (
+            MLP,
+            &[],
+            &[
+                &["parallel.data=1"],
+                &[BLOCK],
+                &["memory.recompute=2", "parallel.data=2"],
+                &["memory.recompute=3"],
+            ],
+        ),
+        (MLP, &["model.activation=gelu"], &[&["parallel.data=1"], &[BLOCK], &["memory.recompute=2"]]),
         // Summed by the transport, which between threads adds in the same tree.
         (
             GPT,

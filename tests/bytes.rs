@@ -84,6 +84,16 @@ fn the_plan_is_the_run() {
         (MLP, &["parallel.data=4", SHARDED, "optim.kind=adamw", "checkpoint.every=2"]),
         (GPT, &["parallel.data=4", "parallel.reduction=nccl"]),
         (GPT, &["parallel.data=2", SHARDED, "parallel.reduction=nccl"]),
+        // Activations that are computed again.
+        (GPT, &["memory.recompute=block"]),
+        (GPT, &["model.layers=5", "memory.recompute=2", "parallel.data=2", SHARDED]),
+        (
+            GPT,
+            &["model.layers=5", "memory.recompute=2", "memory.recompute_layers=3", "train.micro_batches=8"],
+        ),
+        (GPT, &["memory.recompute=auto", "parallel.data=2"]),
+        (MLP, &["memory.recompute=2", "parallel.data=4"]),
+        (MLP, &["memory.recompute=block", "model.activation=gelu"]),
         // Checkpoints copy to the host and take nothing on the device.
         (GPT, &["parallel.data=2", "checkpoint.every=1"]),
         (MLP, &["checkpoint.every=2", "optim.kind=adamw"]),
@@ -125,6 +135,17 @@ fn the_plan_of_a_gpu_is_its_run() {
         ),
         (GPT, &["model.width=256", "memory.allocator=roundup_power2_divisions:4", "checkpoint.every=2"]),
         (GPT, &["optim.kind=sgd", "train.steps=1", "memory.allocator=max_split_size_mb:20"]),
+        (GPT, &["model.width=256", "memory.recompute=block"]),
+        (
+            GPT,
+            &[
+                "model.width=256",
+                "model.heads=4",
+                "model.layers=5",
+                "precision.compute=bf16",
+                "memory.recompute=2",
+            ],
+        ),
     ];
     for (text, overrides) in table {
         let setup = Setup::new(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
@@ -228,6 +249,69 @@ fn a_limit_that_is_too_small_is_refused_with_what_would_do() {
     assert!(text.contains("memory.limit_bytes") && text.contains(&needs.to_string()), "{text}");
     assert!(!run_dir.exists());
     train_in(&run_dir, limited(needs), DeviceChoice::Cpu).unwrap();
+}
+
+/// Activations that are far more than the parameters.
+const DEEP: [&str; 8] = [
+    "model.layers=6",
+    "model.width=64",
+    "model.context=256",
+    "train.micro_batch=16",
+    "train.micro_batches=1",
+    "parallel.lanes=1",
+    "train.steps=1",
+    "train.validation_micro_batches=1",
+];
+
+/// What a configuration reserves at its peak, if it fits.
+fn reserved(overrides: &[&str]) -> Option<u64> {
+    let setup = Setup::new(config(GPT, &[&DEEP, overrides].concat()), Placement::Cpu).unwrap();
+    plan(&setup, 0).ok().map(|plan| plan.statistics.peak_reserved())
+}
+
+#[test]
+fn recomputation_is_chosen_to_be_the_least_that_fits() {
+    let all = |segments: usize| reserved(&[&format!("memory.recompute={segments}")]).unwrap();
+    let (none, least) = (reserved(&[]).unwrap(), (1..=6).map(all).min().unwrap());
+    assert!(least < none / 2, "{least} of {none}");
+    let choose = |limit: u64| {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        let limit = format!("memory.limit_bytes={limit}");
+        let overrides = [&DEEP[..], &["memory.recompute=auto", &limit]].concat();
+        let report = train_in(&run_dir, config(GPT, &overrides), DeviceChoice::Cpu)?;
+        let chosen = std::fs::read_to_string(run_dir.join("config.toml")).unwrap();
+        let chosen: toml::Table = chosen.parse().unwrap();
+        let memory = chosen["memory"].clone();
+        let layers = memory["recompute_layers"].as_integer().unwrap();
+        Ok::<_, trainer::TrainError>((report, memory["recompute"].to_string(), layers))
+    };
+    let (plain, chosen, _) = choose(none).unwrap();
+    assert_eq!(chosen, "\"none\"");
+    for limit in [none - 1, (none + least) / 2, least] {
+        let (report, chosen, layers) = choose(limit).unwrap();
+        let layers = if layers == 0 { 6 } else { layers };
+        assert_ne!(chosen, "\"none\"");
+        assert!(report.ranks[0].get(Statistic::PeakReservedBytes) <= limit);
+        assert_eq!(report.summary.weights_sha256, plain.summary.weights_sha256);
+        // With fewer layers nothing fits, in whatever segments.
+        let limit = format!("memory.limit_bytes={limit}");
+        for fewer in 1..layers {
+            for segments in 1..=fewer {
+                let (recompute, layers) =
+                    (format!("memory.recompute={segments}"), format!("memory.recompute_layers={fewer}"));
+                assert_eq!(reserved(&[&recompute, &layers, &limit]), None, "{chosen} of {layers} at {limit}");
+            }
+        }
+    }
+    let refused = choose(least / 2).unwrap_err();
+    assert_eq!(refused.exit_status(), 2);
+    let text = refused.to_string();
+    assert!(text.contains(&format!("memory.limit_bytes = {} is too small", least / 2)), "{text}");
+    assert!(
+        text.contains("memory.recompute = ") && text.ends_with(&format!("needs {least} bytes")),
+        "{text}"
+    );
 }
 
 #[test]

@@ -5,9 +5,9 @@ mod common;
 
 use autograd::{Gradients, Tape};
 use common::devices::all;
-use device::{Category, DType, Device, Request};
+use device::{Category, DType, Description, Device, DeviceOptions, Request};
 use nn::models::{Mlp, MlpSizes};
-use nn::{Input, Model, Stage};
+use nn::{Input, Model, Recompute, Stage};
 use optim::{Kind, Optimizer, Slot};
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -130,5 +130,117 @@ fn a_long_loop_is_constant() {
             after.push((fresh.usage(), fresh.peak()));
         }
         assert!(after[1..].iter().all(|figures| *figures == after[1]), "{after:?}");
+    }
+}
+
+/// A perceptron of equally wide layers, some of which may keep no activations.
+struct Deep {
+    layers: usize,
+    width: usize,
+    batch: usize,
+    segments: usize,
+}
+
+/// Bytes beyond what there is before a step, as PyTorch's were measured.
+#[derive(Debug, PartialEq)]
+struct Rise {
+    /// After forward.
+    forward: u64,
+    /// At the highest point of forward and backward.
+    peak: u64,
+    /// After backward: gradients of the weights and of the input, and the output.
+    left: u64,
+}
+
+impl Deep {
+    /// Forward and backward on `device`; 1 segment: all layers keep their activations.
+    fn rise(&self, device: &Device) -> Rise {
+        let Deep { layers, width, batch, segments } = *self;
+        let sizes = MlpSizes { sizes: vec![width; layers + 1], activation: Activation::Relu };
+        let recompute = match segments {
+            1 => Recompute::NONE,
+            segments => Recompute::first(layers, segments),
+        };
+        let mlp = Mlp::new(device, &sizes, &Stage::whole(layers), 1, DType::F32).unwrap();
+        let mlp = mlp.recomputing(recompute);
+        let request = Request::new(Category::Input, "test");
+        let x = Tensor::zeros(device, [batch, width], DType::F32, request).unwrap();
+        let base = device.statistics().allocated();
+        let above = |bytes: u64| bytes - base;
+        let tape = Tape::recording(device);
+        let x = tape.leaf(x);
+        let output = mlp.forward(&tape, Input::Hidden(x.clone())).unwrap();
+        let forward = above(device.statistics().allocated());
+        let seed = Tensor::zeros(device, [batch, width], DType::F32, Request::new(Category::Other, "test"));
+        let kept = output.clone();
+        let mut gradients = Gradients::default();
+        let mut leaves = tape.backward_from(vec![(output, seed.unwrap())], &mut gradients).unwrap();
+        let gradient = leaves.take(&x).unwrap();
+        let statistics = device.statistics();
+        let left = above(statistics.allocated());
+        drop((kept, gradient));
+        Rise { forward, peak: above(statistics.peak_allocated()), left }
+    }
+}
+
+/// Deep perceptrons, 1024 wide with 4096 rows, beside the same in PyTorch, where `checkpoint_sequential` recomputes as many
+/// segments but the last one.
+#[test]
+fn deep_perceptrons_beside_pytorch() {
+    let recorded = std::fs::read_to_string(common::golden("pytorch_deep_mlp.json")).unwrap();
+    let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    // Layers, segments, and ours: after forward, at the peak.
+    let table: [(usize, usize, u64, u64); 6] = [
+        (16, 1, 268_435_456, 306_188_288),
+        (16, 4, 67_108_864, 155_242_496),
+        (36, 1, 603_979_776, 641_732_608),
+        (36, 6, 100_663_296, 264_368_128),
+        (64, 1, 1_073_741_824, 1_111_494_656),
+        (64, 8, 134_217_728, 407_080_960),
+    ];
+    let mut falls = Vec::new();
+    for ((layers, segments, forward, peak), theirs) in
+        table.into_iter().zip(recorded["deep"].as_array().unwrap())
+    {
+        assert_eq!(
+            (number(&theirs["layers"]), number(&theirs["segments"])),
+            (layers as u64, segments as u64)
+        );
+        let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
+        let ours = Deep { layers, width: 1024, batch: 4096, segments }.rise(&device);
+        assert_eq!((ours.forward, ours.peak), (forward, peak), "{layers} layers, {segments} segments");
+        // What is left is the same: gradients of the weights and of the input, and the output.
+        let base = number(&theirs["base"]["allocated"]);
+        assert_eq!(ours.left, number(&theirs["backward"]["allocated"]) - base);
+        let above = |phase: &str, what: &str| number(&theirs[phase][what]) - base;
+        assert!(ours.forward <= above("forward", "allocated") && ours.peak <= above("backward", "peak"));
+        falls.push((ours.peak, above("backward", "peak")));
+    }
+    for pair in falls.chunks(2) {
+        let [(ours, theirs), (ours_again, theirs_again)] = [pair[0], pair[1]];
+        assert!(
+            ours_again * theirs <= theirs_again * ours,
+            "{ours_again} of {ours}, {theirs_again} of {theirs}"
+        );
+    }
+}
+
+#[test]
+fn deep_perceptrons_use_the_same_bytes_everywhere() {
+    for segments in [1, 3, 9] {
+        let rises: Vec<_> = devices()
+            .iter()
+            .map(|fresh| Deep { layers: 9, width: 96, batch: 200, segments }.rise(&fresh.device))
+            .collect();
+        let host = &rises[0];
+        assert!(host.forward > 0 && host.peak > host.forward);
+        // GPUs, where there are some, take scratch besides.
+        for rise in &rises[1..] {
+            assert_eq!((rise.forward, rise.left), (host.forward, host.left));
+        }
+        assert_eq!(rises.len() % 2, 0);
+        let (real, imitated) = rises.split_at(rises.len() / 2);
+        assert_eq!(real, imitated);
     }
 }

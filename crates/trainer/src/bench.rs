@@ -13,6 +13,7 @@ use crate::config::RunConfig;
 use crate::error::Result;
 use crate::expected::UNPLANNED_EVENTS;
 use crate::placement::{DeviceChoice, Placed};
+use crate::recompute;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
 
@@ -115,7 +116,8 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
     config.train.steps = u64::MAX;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
     // A run keeps its events too.
-    let setup = Setup { history: UNPLANNED_EVENTS, ..Setup::new(config, placement)? };
+    let setup =
+        Setup { history: UNPLANNED_EVENTS, ..recompute::settle_soon(Setup::new(config, placement)?)? };
     crate::run::prepare_kernels(&setup)?;
     let mut worker = Worker::new(&setup, Communicator::solo())?;
     let (seconds, loss) = timed_steps(&mut worker, options)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, TextOptions, TextSource};
 use device::{DType, Device};
 use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
-use nn::{Model, Stage};
+use nn::{Model, Recompute, Stage};
 use optim::{Kind, Schedule};
 use tensor::ops::Activation;
 
@@ -103,12 +103,12 @@ pub(crate) fn model(
     dtype: DType,
     stage: &Stage,
 ) -> Result<Box<dyn Model>> {
-    let seed = config.train.seed;
+    let (seed, recompute) = (config.train.seed, recompute(config));
     Ok(match &config.model {
         config::Model::Gpt(gpt) => {
             let config::Gpt { layers, heads, width, context, vocabulary } = *gpt;
             let sizes = GptSizes { layers, heads, width, context, vocabulary };
-            Box::new(Gpt::new(device, sizes, stage, seed, dtype)?)
+            Box::new(Gpt::new(device, sizes, stage, seed, dtype)?.recomputing(recompute))
         }
         config::Model::Mlp(mlp) => {
             let activation = match mlp.activation {
@@ -117,7 +117,7 @@ pub(crate) fn model(
                 config::Activation::None => Activation::None,
             };
             let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation };
-            Box::new(Mlp::new(device, &sizes, stage, seed, dtype)?)
+            Box::new(Mlp::new(device, &sizes, stage, seed, dtype)?.recomputing(recompute))
         }
     })
 }
@@ -125,6 +125,19 @@ pub(crate) fn model(
 /// Bytes at which a bucket of gradients is closed.
 pub(crate) fn bucket_bytes(config: &RunConfig) -> usize {
     usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
+}
+
+/// Which layers of a stage keep no activations; as long as that is not chosen, all keep them.
+fn recompute(config: &RunConfig) -> Recompute {
+    let layers = match config.memory.recompute_layers {
+        0 => usize::MAX,
+        layers => layers,
+    };
+    match config.memory.recompute {
+        config::Recompute::None | config::Recompute::Auto => Recompute::NONE,
+        config::Recompute::Block => Recompute::first(layers, usize::MAX),
+        config::Recompute::Segments(count) => Recompute::first(layers, count),
+    }
 }
 
 /// The optimizer's kind and its weight decay.

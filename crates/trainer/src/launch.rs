@@ -14,13 +14,14 @@ use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{bytes, grouped};
 
-use crate::config::RunConfig;
+use crate::config::{Recompute, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::failure::{self, Lost};
 use crate::hook::ModelHook;
 use crate::interrupt::Interrupt;
 use crate::placement::{DeviceChoice, Placed};
 use crate::plan::{Plan, plan, plan_all};
+use crate::recompute;
 use crate::resume::{self, Found};
 use crate::run::{Outcome, run_rank};
 use crate::run_directory::RunDirectory;
@@ -89,9 +90,12 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
         log.set_rank(startup.rank());
     }
     let prepared = prepare(&startup, config, &options);
-    let (mut setup, found) = startup.agree(prepared)?;
+    let (setup, found) = startup.agree(prepared)?;
     let same = startup.check_same(&setup);
     startup.agree(same)?;
+    let settled = if first { recompute::settle(setup) } else { Ok(setup) };
+    let setup = startup.agree(settled)?;
+    let mut setup = recompute::share(&mut startup, setup)?;
     // The first rank says what all will use. The others, at the same time, what they will be held against.
     let rank = startup.rank();
     let plans = if first { plan_all(&setup) } else { plan(&setup, rank).map(|plan| vec![plan]) };
@@ -187,6 +191,9 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
         tracing::warn!("memory.allocator: {warning}");
     }
     tracing::info!("run directory {}", directory.path().display());
+    if config.memory.recompute != Recompute::None {
+        tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
+    }
     let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved());
     if let Some(plan) = most {
         let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));

@@ -34,6 +34,7 @@ mod phases;
 mod placement;
 mod plan;
 mod plan_report;
+mod recompute;
 mod resume;
 mod run;
 mod run_directory;

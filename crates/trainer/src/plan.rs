@@ -112,13 +112,19 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
 ///
 /// Errors: those of the run; where the allocator's limit is too small, a refusal that says what would do.
 pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
+    try_plan_all(setup).map_err(|(rank, error)| explain(setup, rank, error))
+}
+
+/// The same, where running out of memory is an answer. Errors: the rank and what it met.
+pub(crate) fn try_plan_all(setup: &Setup) -> std::result::Result<Vec<Plan>, (usize, TrainError)> {
     let mut plans: Vec<Plan> = Vec::new();
     let mut roles: Vec<Role> = Vec::new();
     for rank in 0..setup.config.world_size() {
-        let role = Role::of(setup, rank)?;
+        let at = |error: TrainError| (rank, error);
+        let role = Role::of(setup, rank).map_err(at)?;
         let mut found = match roles.iter().position(|other| *other == role) {
             Some(index) => plans[index].clone(),
-            None => plan(setup, rank).map_err(|error| explain(setup, rank, error))?,
+            None => plan(setup, rank).map_err(at)?,
         };
         (found.rank, found.counters.rank) = (rank, rank);
         plans.push(found);

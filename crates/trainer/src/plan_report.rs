@@ -9,10 +9,11 @@ use telemetry::table::memory_table;
 use telemetry::units::{bytes, grouped};
 use telemetry::{RankStatistics, Statistic};
 
-use crate::config::RunConfig;
+use crate::config::{Memory, Recompute, RunConfig};
 use crate::error::Result;
 use crate::placement::{DeviceChoice, Imitated};
 use crate::plan::plan_all;
+use crate::recompute;
 use crate::worker::Setup;
 
 /// What every rank will use, to the byte.
@@ -24,6 +25,8 @@ pub struct PlanReport {
     pub device: &'static str,
     /// How the ranks are laid out.
     pub grid: Grid,
+    /// Settings of memory, with what was chosen for `recompute = "auto"`.
+    pub memory: Memory,
     /// The counters of every rank after the last step; of those that grow with every step, such as what was sent, as many as
     /// planning took.
     pub ranks: Vec<RankStatistics>,
@@ -38,11 +41,12 @@ pub struct PlanReport {
 pub fn plan_run(config: RunConfig, choice: DeviceChoice) -> Result<PlanReport> {
     let began = Instant::now();
     let Imitated { placement, device, on } = Imitated::find(choice)?;
-    let setup = Setup::new(config, placement)?;
+    let setup = recompute::settle(Setup::new(config, placement)?)?;
     let parallel = &setup.config.parallel;
     let grid = Grid { data: parallel.data, pipeline: parallel.pipeline };
     let ranks = plan_all(&setup)?.into_iter().map(|plan| plan.counters).collect();
-    Ok(PlanReport { on, device, grid, ranks, took: began.elapsed() })
+    let memory = setup.config.memory.clone();
+    Ok(PlanReport { on, device, grid, memory, ranks, took: began.elapsed() })
 }
 
 impl PlanReport {
@@ -60,6 +64,8 @@ impl PlanReport {
             "device": self.device,
             "world_size": self.ranks.len(),
             "grid": self.grid,
+            "recompute": self.memory.recompute,
+            "recompute_layers": self.memory.recompute_layers,
             "ranks": ranks,
         })
     }
@@ -69,6 +75,9 @@ impl fmt::Display for PlanReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "planned for {}, in {:.1} s\n", self.on, self.took.as_secs_f64())?;
         write!(f, "{}", memory_table(&self.ranks))?;
+        if self.memory.recompute != Recompute::None {
+            writeln!(f, "\nwith {}", recompute::in_words(&self.memory))?;
+        }
         let Some(most) = self.ranks.iter().max_by_key(|rank| rank.get(Statistic::PeakAllocatedBytes)) else {
             return Ok(());
         };

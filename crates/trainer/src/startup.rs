@@ -79,13 +79,14 @@ impl Startup {
     pub(crate) fn share_directory(&mut self, opened: Option<RunDirectory>) -> Result<RunDirectory> {
         let absolute = |opened: &RunDirectory| std::path::absolute(opened.path()).ok();
         let path = opened.as_ref().and_then(absolute).map(|path| path.to_string_lossy().into_owned());
-        let all = match &mut self.job {
-            Some(job) => job.all(path.as_deref().unwrap_or_default())?,
-            None => Vec::new(),
-        };
-        let of_rank_zero =
-            || RunDirectory::of_rank_zero(all.first().map_or_else(PathBuf::new, PathBuf::from));
-        Ok(opened.unwrap_or_else(of_rank_zero))
+        let shared = PathBuf::from(self.of_rank_zero(path.unwrap_or_default())?);
+        Ok(opened.unwrap_or_else(|| RunDirectory::of_rank_zero(shared)))
+    }
+
+    /// What rank 0 says, on all ranks. Errors: those of the job.
+    pub(crate) fn of_rank_zero(&mut self, mine: String) -> Result<String> {
+        let Some(job) = &mut self.job else { return Ok(mine) };
+        Ok(job.all(&mine)?.into_iter().next().unwrap_or_default())
     }
 
     /// A wish to stop that signals express.

@@ -12,6 +12,7 @@ use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure::{self, Lost};
 use crate::placement::{DeviceChoice, Placed};
+use crate::recompute;
 use crate::run;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
@@ -117,7 +118,7 @@ fn prepare(startup: &Startup, mut case: ScalingCase, options: &BenchOptions) -> 
     // These many ranks and no others: without that, one GPU would do the work of all.
     let ranks = Some(case.config.world_size());
     let Placed { placement, .. } = Placed::find(options.device, &mut case.config, startup, ranks)?;
-    let setup = Setup::new(case.config.clone(), placement)?;
+    let setup = recompute::settle_soon(Setup::new(case.config.clone(), placement)?)?;
     Ok((case, setup))
 }
 

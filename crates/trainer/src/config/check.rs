@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use super::key::Key;
 use super::keys::*;
 use super::raw::Raw;
-use super::sections::{Compute, DataKind, Division, Gpt, Gradients, Model};
+use super::sections::{Compute, DataKind, Division, Gpt, Gradients, Model, Recompute};
 
 /// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
 /// of a few of them, and the allocator's rounding, cannot overflow.
@@ -61,6 +61,7 @@ pub(super) fn check(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
     }
     check_lanes(raw, config)?;
     check_pipeline(raw, config)?;
+    check_recompute(raw, config)?;
     memory::Settings::parse(&config.memory.allocator)
         .map_err(|error| conflict(raw, &[&ALLOCATOR], format!("{}: {error}", ALLOCATOR.path)))?;
     Ok(())
@@ -178,6 +179,31 @@ fn check_pipeline(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
         );
         conflict(raw, &[&SCHEDULE, &MICRO_BATCHES, &DATA_PARALLEL, &PIPELINE], reason)
     })
+}
+
+fn check_recompute(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
+    let (of, layers) = (config.memory.recompute_layers, config.layers());
+    let reason = match config.memory.recompute {
+        Recompute::None if of > 0 => {
+            format!("memory.recompute_layers = {of} needs a memory.recompute other than \"none\"")
+        }
+        Recompute::Auto if of > 0 => {
+            format!(
+                "memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = {of} is given"
+            )
+        }
+        _ if of > layers => {
+            format!("memory.recompute_layers = {of} is more than the model's {layers} layers")
+        }
+        Recompute::Segments(count) if count > layers => {
+            format!("memory.recompute = {count} is more segments than the model's {layers} layers make")
+        }
+        Recompute::Segments(count) if of > 0 && count > of => {
+            format!("memory.recompute = {count} is more segments than memory.recompute_layers = {of} make")
+        }
+        _ => return Ok(()),
+    };
+    Err(conflict(raw, &[&RECOMPUTE, &RECOMPUTE_LAYERS], reason))
 }
 
 /// `1, 2 or 4`: the powers of two that divide `number`.

@@ -30,6 +30,8 @@ pub(super) enum Takes {
     Flag,
     /// One of some names.
     Choice(&'static [&'static str]),
+    /// One of some names, or an integer, both bounds included.
+    ChoiceOrInteger(&'static [&'static str], u64, u64),
     /// Any string.
     Text,
     /// A list of strings.
@@ -87,6 +89,9 @@ impl fmt::Display for Takes {
             Self::Choice(names) => f.write_str(&quoted(names)),
             Self::ChoiceOrIntegers(names, least, most) => {
                 write!(f, "{}, or a list of integers from {least} to {most}", quoted(names))
+            }
+            Self::ChoiceOrInteger(names, least, most) => {
+                write!(f, "{} or an integer from {least} to {most}", quoted(names))
             }
             Self::Text => f.write_str("a string"),
             Self::Texts => f.write_str("a list of strings"),

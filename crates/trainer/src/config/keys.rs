@@ -4,11 +4,11 @@ use super::RunConfig;
 use super::key::{Default, Interval, Key, Takes};
 use super::sections::{
     Activation, Compute, DataKind, Division, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Peers,
-    Reduction, Schedule,
+    Recompute, Reduction, Schedule,
 };
 use super::value::Value;
 use Default::{Derived, Literal};
-use Takes::{Choice, ChoiceOrIntegers, Flag, Integer, Integers, Number, Text, Texts};
+use Takes::{Choice, ChoiceOrInteger, ChoiceOrIntegers, Flag, Integer, Integers, Number, Text, Texts};
 
 /// The largest integer that TOML guarantees.
 const MOST: u64 = i64::MAX as u64;
@@ -207,6 +207,18 @@ keys! {
     LIMIT_BYTES = ["memory"] "limit_bytes": Integer(0, MOST), Literal("0"), None,
         "Bytes that a rank may reserve; 0: all of the device.",
         |c| Some(c.memory.limit_bytes.into());
+    RECOMPUTE = ["memory"] "recompute": ChoiceOrInteger(Recompute::NAMES, 1, 10_000), Literal("\"none\""), None,
+        "What is computed again in backward instead of kept: nothing, each layer, the layers in so many segments of which one \
+         at a time is there, or the cheapest of these that fits; the bits are the same.",
+        |c| Some(match c.memory.recompute {
+            Recompute::None => "none".into(),
+            Recompute::Block => "block".into(),
+            Recompute::Segments(count) => count.into(),
+            Recompute::Auto => "auto".into(),
+        });
+    RECOMPUTE_LAYERS = ["memory"] "recompute_layers": Integer(0, 10_000), Literal("0"), None,
+        "How many layers of a pipeline stage `recompute` is for, the first ones; 0: all.",
+        |c| Some(c.memory.recompute_layers.into());
     HISTORY = ["memory"] "history": Integer(0, 100_000_000), Literal("0"), None,
         "Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are written.",
         |c| Some(c.memory.history.into());

@@ -5,7 +5,9 @@ use super::error::{ConfigError, Place};
 use super::key::Takes;
 use super::raw::Raw;
 use super::sections::*;
-use super::typed::{choice, choice_or_sizes, flag, integer, number, size, sizes, text, texts};
+use super::typed::{
+    choice, choice_or_integer, choice_or_sizes, flag, integer, number, size, sizes, text, texts,
+};
 use super::value::Value;
 use super::{check, keys, unbuilt};
 use data::Tokenizer;
@@ -29,6 +31,8 @@ pub(super) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, Confi
         memory: Memory {
             allocator: text(&raw, &keys::ALLOCATOR)?,
             limit_bytes: integer(&raw, &keys::LIMIT_BYTES)?,
+            recompute: recompute(&raw)?,
+            recompute_layers: size(&raw, &keys::RECOMPUTE_LAYERS)?,
             history: integer(&raw, &keys::HISTORY)?,
         },
         telemetry: Telemetry { every: integer(&raw, &keys::TELEMETRY_EVERY)? },
@@ -174,4 +178,10 @@ fn parallel(raw: &Raw) -> Result<Parallel, ConfigError> {
         peer_blocks: u32::try_from(integer(raw, &keys::PEER_BLOCKS)?).unwrap_or(u32::MAX),
         timeout_seconds: integer(raw, &keys::TIMEOUT_SECONDS)?,
     })
+}
+
+fn recompute(raw: &Raw) -> Result<Recompute, ConfigError> {
+    // The largest of these numbers is far within usize.
+    let segments = |count| Recompute::Segments(usize::try_from(count).unwrap_or(usize::MAX));
+    choice_or_integer(raw, &keys::RECOMPUTE, Recompute::from_name, segments)
 }

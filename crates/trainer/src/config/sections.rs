@@ -305,13 +305,57 @@ impl Precision {
     }
 }
 
-/// `[memory]`: the caching allocator.
+/// Which layers keep no activations and compute them again in backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// None of them.
+    None,
+    /// Each on its own.
+    Block,
+    /// In so many segments.
+    Segments(usize),
+    /// What planning finds to be the cheapest that fits. A run begins with that in its place.
+    Auto,
+}
+
+impl Recompute {
+    /// The names that are not numbers.
+    pub const NAMES: &'static [&'static str] = &["none", "block", "auto"];
+
+    /// The variant with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "block" => Some(Self::Block),
+            "auto" => Some(Self::Auto),
+            _ => None,
+        }
+    }
+}
+
+impl Serialize for Recompute {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_str("none"),
+            Self::Block => serializer.serialize_str("block"),
+            Self::Segments(count) => serializer.serialize_u64(*count as u64),
+            Self::Auto => serializer.serialize_str("auto"),
+        }
+    }
+}
+
+/// `[memory]`: the caching allocator, and what is kept for backward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Settings in the syntax of `PYTORCH_CUDA_ALLOC_CONF`; valid.
     pub allocator: String,
     /// Bytes that a rank may reserve; 0: all of the device.
     pub limit_bytes: u64,
+    /// Which layers compute their activations again in backward.
+    pub recompute: Recompute,
+    /// How many of a stage's layers that is for, the first ones; 0: all.
+    pub recompute_layers: usize,
     /// Allocator events that each rank keeps; 0: none.
     pub history: u64,
 }

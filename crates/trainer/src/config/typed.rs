@@ -17,11 +17,13 @@ fn get<T>(
         Some(Some(value)) => Ok(value),
         Some(None) => {
             let mut allowed = key.takes.to_string();
-            if let (
-                Takes::Choice(names @ [_, _, ..]) | Takes::ChoiceOrIntegers(names, ..),
-                Value::Text(name),
-            ) = (&key.takes, &value)
-            {
+            let names = match &key.takes {
+                Takes::Choice(names)
+                | Takes::ChoiceOrInteger(names, ..)
+                | Takes::ChoiceOrIntegers(names, ..) => *names,
+                _ => &[],
+            };
+            if let ([_, _, ..], Value::Text(name)) = (names, &value) {
                 allowed += &format!(": did you mean \"{}\"?", nearest(name, names.iter().copied()));
             }
             Err(ConfigError::OutOfRange { place, key: key.path, value: shown, allowed })
@@ -133,6 +135,21 @@ pub(super) fn choice<T>(
 ) -> Result<T, ConfigError> {
     get(raw, key, |value| match value {
         Value::Text(name) => Some(from_name(name)),
+        _ => None,
+    })
+}
+
+/// A name, or a number within the key's bounds.
+pub(super) fn choice_or_integer<T>(
+    raw: &Raw,
+    key: &'static Key,
+    from_name: impl Fn(&str) -> Option<T>,
+    from_number: impl Fn(u64) -> T,
+) -> Result<T, ConfigError> {
+    let Takes::ChoiceOrInteger(_, least, most) = key.takes else { return get(raw, key, |_| None) };
+    get(raw, key, |value| match value {
+        Value::Text(name) => Some(from_name(name)),
+        Value::Integer(number) => Some(within(*number, least, most).map(&from_number)),
         _ => None,
     })
 }

@@ -16,7 +16,7 @@ prop_compose! {
         sizes in proptest::collection::vec(1_usize..5000, 2..6), activation in 0_usize..3,
         paths in proptest::collection::vec("\\PC{1,12}|[\\x00-\\x7f]{1,6}", 1..4), base in "[a-z./ ]{1,10}",
         numbers in (1e-20..1e20, float(), float(), 0.0..0.99, 0.0..0.99, 1e-30..1.0, 0.001..0.999),
-        lanes in 0_u32..4, data in 0_u32..4, odd in 0_usize..5,
+        lanes in 0_u32..4, data in 0_u32..4, odd in 0_usize..5, recompute in 0_usize..5,
         counts in (1_u64..1 << 40, 0..i64::MAX, 0..i64::MAX, 0..i64::MAX, 512_u64..1 << 40),
     ) -> Vec<String> {
         let text = gpt && text;
@@ -34,6 +34,12 @@ prop_compose! {
             format!("train.seed={}", counts.1), format!("train.validate_every={}", counts.2),
             format!("memory.limit_bytes={}", counts.3), format!("parallel.bucket_bytes={}", counts.4),
         ];
+        if let Some(recompute) = ["none", "auto", "block", "1"].get(recompute) {
+            set.push(format!("memory.recompute={recompute}"));
+        }
+        if recompute == 2 || recompute == 3 {
+            set.push("memory.recompute_layers=1".to_owned());
+        }
         if gpt {
             set.extend([format!("model.layers={layers}"), format!("model.heads={heads}"),
                 format!("model.width={}", heads * head), format!("model.context={context}")]);

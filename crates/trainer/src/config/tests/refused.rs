@@ -258,6 +258,46 @@ fn pipelines_that_cannot_be_are_refused_by_name() {
 }
 
 #[test]
+fn recomputation_that_does_not_go_with_the_model_is_refused() {
+    let table = [
+        (
+            "recompute = \"blocks\"\n",
+            "2: memory.recompute = \"blocks\" is not \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000: did \
+             you mean \"block\"?",
+        ),
+        (
+            "recompute = 0\n",
+            "2: memory.recompute = 0 is not \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000",
+        ),
+        (
+            "recompute = true\n",
+            "2: memory.recompute takes \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000, not the boolean true",
+        ),
+        ("recompute = 5\n", "2: memory.recompute = 5 is more segments than the model's 4 layers make"),
+        (
+            "recompute_layers = 1\n",
+            "2: memory.recompute_layers = 1 needs a memory.recompute other than \"none\"",
+        ),
+        (
+            "recompute = 2\nrecompute_layers = 5\n",
+            "2: memory.recompute_layers = 5 is more than the model's 4 layers",
+        ),
+        (
+            "recompute = 3\nrecompute_layers = 2\n",
+            "2: memory.recompute = 3 is more segments than memory.recompute_layers = 2 make",
+        ),
+        (
+            "recompute = \"auto\"\nrecompute_layers = 2\n",
+            "2: memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = 2 is given",
+        ),
+    ];
+    for (text, expected) in table {
+        let refused = refusal(&format!("[memory]\n{text}{LEAST}"), &[]);
+        assert_eq!(refused, format!("quick.toml:{expected}"));
+    }
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
     let table = [
         ("precision.compute=f16", "precision.compute = \"f16\": computing in f16 is not built yet"),
