@@ -244,4 +244,27 @@ fn what_is_received_must_not_lie_over_what_is_sent() {
     solo.data.exchange(&[(1, left), (1, overlapping)], &[], STREAM).unwrap();
     assert!(solo.data.exchange(&[(1, left)], &[(1, overlapping)], STREAM).is_err());
     assert!(solo.data.exchange(&[], &[(1, right), (1, overlapping)], STREAM).is_err());
+    // Every three regions of 2 to 6 bytes, each sent or received, against what the sentence says of two.
+    let spans: Vec<(usize, usize)> = (0..4).flat_map(|at| (1..4).map(move |n| (2 * at, 2 * n))).collect();
+    let whole = filled(&cpu(0), &[0.0f32; 4]);
+    for code in 0..spans.len().pow(3) * 8 {
+        let (received, mut code) = (code % 8, code / 8);
+        let three = [(); 3].map(|()| {
+            let span = spans[code % spans.len()];
+            code /= spans.len();
+            span
+        });
+        let is_received = |index: usize| received >> index & 1 == 1;
+        let of = |wanted: bool| -> Vec<_> {
+            let picked = (0..3).filter(|index| is_received(*index) == wanted);
+            picked.map(|index| (1, whole.region(three[index].0, three[index].1))).collect()
+        };
+        let over = |a: usize, b: usize| {
+            let ((a_at, a_bytes), (b_at, b_bytes)) = (three[a], three[b]);
+            (is_received(a) || is_received(b)) && a_at < b_at + b_bytes && b_at < a_at + a_bytes
+        };
+        let expected = !(over(0, 1) || over(0, 2) || over(1, 2));
+        let allowed = solo.data.exchange(&of(false), &of(true), STREAM).is_ok();
+        assert_eq!(allowed, expected, "{three:?}, received {received:03b}");
+    }
 }

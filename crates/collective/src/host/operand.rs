@@ -99,22 +99,38 @@ fn check_peer(at: Operand, own: usize, world_size: usize, peer: usize) -> Result
     Ok(())
 }
 
-/// No receive overlaps another region of the same exchange.
+/// No receive overlaps another region of the same exchange. Regions are looked at in their order in memory: an exchange may
+/// have several for each of thousands of ranks.
 fn check_overlap(at: Operand, sends: &[(usize, Region<'_>)], receives: &[(usize, Region<'_>)]) -> Result<()> {
-    for (index, (_, target)) in receives.iter().enumerate() {
-        let others = sends.iter().chain(&receives[index + 1..]);
-        if let Some((peer, other)) = others.into_iter().find(|(_, other)| overlap(target, other)) {
+    let all = sends.iter().map(|send| (false, send)).chain(receives.iter().map(|receive| (true, receive)));
+    let mut all: Vec<_> = all.filter(|(_, (_, region))| region.bytes > 0).collect();
+    let start = |region: &Region<'_>| (std::ptr::from_ref(region.buffer).addr(), region.offset);
+    let end = |region: &Region<'_>| (std::ptr::from_ref(region.buffer).addr(), region.offset + region.bytes);
+    all.sort_unstable_by_key(|(_, (_, region))| start(region));
+    // Of those that begin no later: the one that ends last, and the received one that does.
+    let mut last: Option<&(usize, Region<'_>)> = None;
+    let mut last_received: Option<&(usize, Region<'_>)> = None;
+    for (received, entry) in all {
+        let reaches = |before: &&(usize, Region<'_>)| end(&before.1) > start(&entry.1);
+        let other = match received {
+            true => last.filter(reaches),
+            false => last_received.filter(reaches).map(|_| entry),
+        };
+        if let Some((peer, other)) = other {
             let (start, end) = (other.offset, other.offset + other.bytes);
             return at.refuse(format!(
                 "bytes {start}..{end} of a buffer, for rank {peer}, overlap what is received there"
             ));
         }
+        let later = |before: Option<&(usize, Region<'_>)>| before.is_none_or(|b| end(&b.1) < end(&entry.1));
+        if later(last) {
+            last = Some(entry);
+        }
+        if received && later(last_received) {
+            last_received = Some(entry);
+        }
     }
     Ok(())
-}
-
-fn overlap(a: &Region<'_>, b: &Region<'_>) -> bool {
-    std::ptr::eq(a.buffer, b.buffer) && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
 }
 
 /// The groups hold ranks of `world_size`, none of them twice.
