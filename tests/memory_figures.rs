@@ -174,8 +174,8 @@ impl Deep {
         let seed = Tensor::zeros(device, [batch, width], DType::F32, Request::new(Category::Other, "test"));
         let kept = output.clone();
         let mut gradients = Gradients::default();
-        let mut leaves = tape.backward_from(vec![(output, seed.unwrap())], &mut gradients).unwrap();
-        let gradient = leaves.take(&x).unwrap();
+        let mut leaves = tape.backward_from(vec![(output.source(), seed.unwrap())], &mut gradients).unwrap();
+        let gradient = leaves.take(x.source()).unwrap();
         let statistics = device.statistics();
         let left = above(statistics.allocated());
         drop((kept, gradient));

@@ -1,7 +1,7 @@
 //! Rank r of N alone: nothing moves, everything is counted as the host transports count it, and a rank gets its
 //! own values back. No decision may depend on those.
 
-use device::{DType, Region, StreamKind};
+use device::{Backend, DType, Region, StreamKind};
 
 use crate::call::{Call, Operation, Plane};
 use crate::control::{ControlPlane, Observer, Watch};
@@ -105,6 +105,14 @@ impl CountedData {
     }
 }
 
+/// What a rank gets back. On a GPU it gets nothing: it is there to count what is taken, not to compute.
+fn own_values(at: Operand, from: Region<'_>, to: Region<'_>) -> Result<()> {
+    match from.buffer.backend() {
+        Backend::Cuda => Ok(()),
+        _ => copy(at, from, to),
+    }
+}
+
 impl DataPlane for CountedData {
     fn rank(&self) -> usize {
         self.rank
@@ -132,7 +140,7 @@ impl DataPlane for CountedData {
         check_gather(at, self.members.len(), output, input)?;
         let shards = Shards::equal(output.bytes, self.members.len());
         self.tally.reduce_scatter(output.bytes);
-        copy(at, input.part(shards.range(self.rank).start, output.bytes), output)
+        own_values(at, input.part(shards.range(self.rank).start, output.bytes), output)
     }
 
     fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, _stream: StreamKind) -> Result<()> {
@@ -142,7 +150,7 @@ impl DataPlane for CountedData {
         let shards = Shards::equal(input.bytes, self.members.len());
         self.tally.all_gather(input.bytes);
         (0..self.members.len())
-            .try_for_each(|rank| copy(at, input, output.part(shards.range(rank).start, input.bytes)))
+            .try_for_each(|rank| own_values(at, input, output.part(shards.range(rank).start, input.bytes)))
     }
 
     fn broadcast(&mut self, root: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {

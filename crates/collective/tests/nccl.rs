@@ -140,7 +140,7 @@ fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveErro
         data.barrier(STREAM).err(),
         data.synchronize(STREAM).err(),
         data.split(&all).err(),
-        data.warm_up(&[]).err(),
+        data.warm_up(&[Use::AllReduce(DType::F32)]).err(),
     ];
     answers.into_iter().map(Option::unwrap).collect()
 }

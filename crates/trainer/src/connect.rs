@@ -28,12 +28,17 @@ pub(crate) fn connect(
         let timeout = Duration::from_secs(parallel.timeout_seconds);
         communicator = device.connecting(|| Ok::<_, TrainError>(communicator.over_nccl(device, timeout)?))?;
     }
-    let data = match (grid.data(), grid.pipeline()) {
+    let data = device.connecting(|| divided(&mut communicator, grid))?;
+    Ok((communicator, data))
+}
+
+/// The plane of the ranks with the same stages, divided from that of all; none where all have them.
+pub(crate) fn divided(communicator: &mut Communicator, grid: &RankGrid) -> Result<DataPlaneOfStage> {
+    Ok(match (grid.data(), grid.pipeline()) {
         (_, 1) => None,
         (1, _) => Some(Communicator::solo().data),
-        _ => Some(device.connecting(|| Ok::<_, TrainError>(communicator.divide(&grid.data_groups())?))?),
-    };
-    Ok((communicator, data))
+        _ => Some(communicator.divide(&grid.data_groups())?),
+    })
 }
 
 /// Connects GPUs for everything that a step does between ranks, so that nothing is connected or loaded later, and notes
@@ -86,6 +91,7 @@ pub(crate) fn share(
         Sharing::Apart(why) if plane.rank() == 0 => {
             tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");
         }
+        Sharing::Direct => tracing::debug!("GPUs sum gradients in each other's memory"),
         Sharing::Apart(_) => {}
     }
     Ok(matches!(sharing, Sharing::Direct))

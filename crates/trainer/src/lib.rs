@@ -35,6 +35,7 @@ mod placement;
 mod plan;
 mod plan_report;
 mod recompute;
+mod rehearsal;
 mod resume;
 mod run;
 mod run_directory;

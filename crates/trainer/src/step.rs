@@ -41,7 +41,7 @@ impl Worker {
     }
 
     /// Forward and backward of this rank's micro-batches, through its stages.
-    fn passes(&mut self, step: u64) -> Result<()> {
+    pub(crate) fn passes(&mut self, step: u64) -> Result<()> {
         let count = self.setup.config.train.micro_batches;
         let first = self.grid.micro_batches(count).start as u64;
         let scale = 1.0 / count as f32;
@@ -58,17 +58,23 @@ impl Worker {
         })
     }
 
-    /// Completes the reduction and updates the parameters: each rank its own pieces, where they are divided.
-    fn update(&mut self, step: u64) -> Result<()> {
-        self.phases.enter(Phase::Reduce)?;
+    /// Completes the sums of gradients over ranks and over the stages of a tied weight.
+    pub(crate) fn complete(&mut self) -> Result<()> {
         for part in &mut self.parts {
             let planes = planes(&mut self.communicator, &mut self.data_plane);
             part.reduction.finish(planes.data)?;
         }
-        let world = &mut *self.communicator.data;
         for (gradient, peer) in &self.tied {
-            add_tied(world, *peer, &self.gradients[*gradient])?;
+            add_tied(&mut *self.communicator.data, *peer, &self.gradients[*gradient])?;
         }
+        Ok(())
+    }
+
+    /// Completes the reduction and updates the parameters: each rank its own pieces, where they are divided.
+    fn update(&mut self, step: u64) -> Result<()> {
+        self.phases.enter(Phase::Reduce)?;
+        self.complete()?;
+        let world = &mut *self.communicator.data;
         self.phases.enter(Phase::Update)?;
         let ModelNorm { norm, parts, counts } = &self.norm;
         match parts {
@@ -129,17 +135,9 @@ impl Worker {
     /// rank and on every grid: the losses are added in their order.
     pub fn validate(&mut self) -> Result<f64> {
         self.begin_part(Part::Validation, self.device.step().into());
-        let count = self.setup.config.train.validation_micro_batches;
-        let (grid, dtype) = (self.grid, build::compute_dtype(&self.setup.config));
-        let own = (grid.data_rank() as u64..count).step_by(grid.data()).count();
-        let numbers = Numbers::Validation { first: grid.data_rank() as u64, every: grid.data() as u64 };
-        let (batch, phases) = (&mut self.batch, &mut self.phases);
-        let mut feed = WorkerFeed::new(&self.device, &self.setup.dataset, dtype, numbers, batch, phases);
-        let planes = planes(&mut self.communicator, &mut self.data_plane);
-        let scope = self.device.module("validation");
-        self.executor.validate(&mut self.parts, planes, own, &mut feed)?;
-        drop(scope);
-        let losses: Vec<u8> = feed.losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
+        let own = self.validation_passes()?;
+        let (grid, count) = (self.grid, self.setup.config.train.validation_micro_batches);
+        let losses: Vec<u8> = own.iter().flat_map(|loss| loss.to_le_bytes()).collect();
         let all = self.communicator.control.all_gather(&losses)?;
         let of = |index: u64| -> Option<f64> {
             let (replica, place) = (index as usize % grid.data(), index as usize / grid.data());
@@ -149,6 +147,21 @@ impl Worker {
         };
         let sum: f64 = (0..count).filter_map(of).sum();
         Ok(sum / count as f64)
+    }
+
+    /// The losses of this rank's validation micro-batches, where the model ends.
+    pub(crate) fn validation_passes(&mut self) -> Result<Vec<f32>> {
+        let (grid, config) = (self.grid, &self.setup.config);
+        let (count, dtype) = (config.train.validation_micro_batches, build::compute_dtype(config));
+        let own = (grid.data_rank() as u64..count).step_by(grid.data()).count();
+        let numbers = Numbers::Validation { first: grid.data_rank() as u64, every: grid.data() as u64 };
+        let (batch, phases) = (&mut self.batch, &mut self.phases);
+        let mut feed = WorkerFeed::new(&self.device, &self.setup.dataset, dtype, numbers, batch, phases);
+        let planes = planes(&mut self.communicator, &mut self.data_plane);
+        let scope = self.device.module("validation");
+        self.executor.validate(&mut self.parts, planes, own, &mut feed)?;
+        drop(scope);
+        Ok(feed.losses)
     }
 }
 

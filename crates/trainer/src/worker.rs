@@ -216,7 +216,7 @@ impl Worker {
             Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
         ];
         let planned = setup.planned.get(&grid.rank()).cloned();
-        Ok(Worker {
+        let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), config.train.steps),
             setup: setup.clone(),
             grid,
@@ -242,7 +242,9 @@ impl Worker {
             account: Account::default(),
             status: Status::none(),
             device,
-        })
+        };
+        worker.rehearse()?;
+        Ok(worker)
     }
 
     /// The rank's device.
