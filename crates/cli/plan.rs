@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use trainer::config::RunConfig;
 use trainer::{DeviceChoice, TrainError, plan_run};
 
+use crate::plan_schedule::{self, ScheduleArgs};
+
 /// Say what each rank of a run will use, to the byte, without running it
 ///
 /// Runs the real worker of every kind of rank with nothing behind its memory, and prints what each rank will allocate,
@@ -26,6 +28,8 @@ pub(crate) struct Arguments {
     /// One JSON object, with the keys of summary.json.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    schedule: ScheduleArgs,
 }
 
 /// Plans and prints. 0: done; 2: a command line, configuration or data that is wrong, or a run that does not fit.
@@ -48,6 +52,9 @@ fn plan(arguments: &Arguments) -> Result<String, TrainError> {
         Some(path) => RunConfig::load(path, &arguments.set)?,
         None => RunConfig::quickstart(&arguments.set)?,
     };
+    if arguments.schedule.schedule {
+        return plan_schedule::text(&arguments.schedule, config, DeviceChoice::from_name(&arguments.device)?);
+    }
     let report = plan_run(config, DeviceChoice::from_name(&arguments.device)?)?;
     Ok(if arguments.json { report.to_json().to_string() } else { report.to_string().trim_end().to_owned() })
 }

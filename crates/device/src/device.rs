@@ -110,6 +110,8 @@ struct State {
     description: Description,
     allocator: Arc<Mutex<DeviceAllocator>>,
     context: Context,
+    /// Operations of the products that Meta did not compute.
+    flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
 }
 
@@ -158,6 +160,7 @@ impl Device {
             description,
             allocator,
             context: Context::default(),
+            flops: Cell::new(0),
             events: Default::default(),
         };
         let device = Device(Rc::new(state));
@@ -258,6 +261,16 @@ impl Device {
     /// The step that allocations are labelled with from now on.
     pub fn set_step(&self, step: u32) {
         self.0.context.step.set(step);
+    }
+
+    /// Counts the operations of a product that Meta does not compute.
+    pub fn count_flops(&self, flops: u64) {
+        self.0.flops.set(self.0.flops.get().saturating_add(flops));
+    }
+
+    /// Operations of all products that Meta did not compute so far: matrix products and attention, by their operands' sizes.
+    pub fn flops(&self) -> u64 {
+        self.0.flops.get()
     }
 
     /// Marks this point of `stream`'s work. Errors: the driver's.

@@ -17,10 +17,12 @@ use crate::recompute;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
 
+mod pipeline;
 mod products;
 mod scaling;
 mod timeline;
 
+pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
 pub use products::{ProductTime, ProductsMeasure, bench_products};
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 

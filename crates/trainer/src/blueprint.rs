@@ -98,6 +98,15 @@ impl Blueprint {
         }
     }
 
+    /// The stages of a rank of the world with their layers, from 0, such as `0: 0-5, 2: 12-17`.
+    pub(crate) fn layers_in_words(&self, rank: usize) -> String {
+        let stage = |number: usize| {
+            let layers = &self.stages[number].layers;
+            format!("{number}: {}-{}", layers.start, layers.end.saturating_sub(1))
+        };
+        self.stages_of(rank % self.pipeline).map(stage).collect::<Vec<_>>().join(", ")
+    }
+
     /// Elements of every parameter, in order.
     pub(crate) fn sizes(&self) -> Vec<usize> {
         self.parameters.iter().map(|entry| entry.shape.elements()).collect()

@@ -2,7 +2,7 @@
 
 use autograd::GradientSink;
 use data::{HostArray, HostData, MicroBatch};
-use device::{Category, DType, Device};
+use device::{Category, DType, Device, Mark};
 use half::bf16;
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, Feed, Part};
@@ -36,6 +36,9 @@ pub(crate) enum Numbers {
     Validation { first: u64, every: u64 },
 }
 
+/// The beginnings of the parts of a step's actions.
+pub(crate) type Marks = Vec<(Action, Part, Mark)>;
+
 /// The worker's side of one walk.
 pub(crate) struct WorkerFeed<'a> {
     pub(crate) device: &'a Device,
@@ -48,6 +51,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) losses: Vec<f32>,
     /// What was begun last.
     pub(crate) at: Option<Action>,
+    /// When the parts of actions began, where somebody wants to know.
+    pub(crate) marks: Option<&'a mut Marks>,
     /// Which micro-batch is in `batch`.
     loaded: Option<usize>,
 }
@@ -61,8 +66,8 @@ impl<'a> WorkerFeed<'a> {
         batch: &'a mut MicroBatch,
         phases: &'a mut Phases,
     ) -> Self {
-        let (losses, at, loaded) = (Vec::new(), None, None);
-        WorkerFeed { device, dataset, dtype, numbers, batch, phases, losses, at, loaded }
+        let (losses, at, marks, loaded) = (Vec::new(), None, None, None);
+        WorkerFeed { device, dataset, dtype, numbers, batch, phases, losses, at, marks, loaded }
     }
 
     fn load(&mut self, micro_batch: usize) -> Result<()> {
@@ -86,6 +91,13 @@ impl Feed for WorkerFeed<'_> {
     fn enter(&mut self, action: Action, part: Part) -> Result<()> {
         let before = self.at.replace(action);
         let Numbers::Training { .. } = self.numbers else { return Ok(()) };
+        // A transfer goes on beside compute, but not on a host.
+        if part == Part::Moving && self.device.is_cuda_like() {
+            return Ok(());
+        }
+        if let Some(marks) = self.marks.as_mut() {
+            marks.push((action, part, self.device.mark()?));
+        }
         if before.map_or(0, |at| at.stage) != action.stage {
             self.phases.stage(action.stage);
         }
@@ -98,11 +110,8 @@ impl Feed for WorkerFeed<'_> {
         };
         match part {
             Part::Inputs => self.phases.enter(Phase::Inputs),
-            Part::Waiting => self.phases.enter(Phase::Pipeline),
+            Part::Waiting | Part::Moving => self.phases.enter(Phase::Pipeline),
             Part::Computing => self.phases.enter(computing),
-            // A transfer goes on beside compute, but not on a host.
-            Part::Moving if !self.device.is_cuda_like() => self.phases.enter(Phase::Pipeline),
-            Part::Moving => Ok(()),
         }
     }
 

@@ -34,6 +34,7 @@ mod phases;
 mod placement;
 mod plan;
 mod plan_report;
+mod plan_schedule;
 mod recompute;
 mod rehearsal;
 mod resume;
@@ -50,8 +51,8 @@ mod watch;
 mod worker;
 
 pub use bench::{
-    BenchOptions, FamilyTime, ProductTime, ProductsMeasure, Rates, ScalingCase, StepMeasure, bench_products,
-    bench_scaling, bench_scaling_as, bench_step,
+    BenchOptions, FamilyTime, PipelineMeasure, PipelineRank, ProductTime, ProductsMeasure, Rates,
+    ScalingCase, StepMeasure, bench_pipeline, bench_products, bench_scaling, bench_scaling_as, bench_step,
 };
 pub use error::{Result, TrainError};
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};
@@ -62,6 +63,7 @@ pub use phases::{PhaseSink, Phases};
 pub use placement::{DeviceChoice, Gpus, Placement};
 pub use plan::{Plan, plan};
 pub use plan_report::{PlanReport, plan_run};
+pub use plan_schedule::{PlannedSchedule, plan_schedule};
 pub use sample::{SampleOptions, sample};
 pub use startup::Startup;
 pub use worker::{DEFAULT_ALLOCATOR, Setup, Worker};

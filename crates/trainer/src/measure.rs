@@ -3,7 +3,7 @@
 use autograd::{Source, Tape, Var};
 use collective::Communicator;
 use data::MicroBatch;
-use device::{Category, DType, Description, Device, DeviceOptions, Request};
+use device::{Category, DType, Description, Device, DeviceOptions, Kind, Request};
 use nn::{Input, Model, Stage};
 use parallel::pipeline::{Crossing, PartBytes, StagePart};
 use tensor::Tensor;
@@ -17,11 +17,20 @@ use crate::parts;
 /// More memory than any model needs: what fits is for the plan to say.
 const PLENTY: u64 = 1 << 60;
 
+/// Operations of matrix products in the time in which a device moves a byte, roughly: of an H200 in bf16, at the rates that
+/// `plimsoll bench step` measures there, which `benches/NOTES.md` has.
+const GPU_BALANCE: u64 = 187;
+/// The same of a core of a host.
+const CPU_BALANCE: u64 = 10;
+
 /// What a layer takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LayerMeasure {
-    /// Of the time of a micro-batch's forward and backward pass, in no unit: the bytes that its operators write.
+    /// Of the time of a micro-batch's forward and backward pass: operations of its products, and what else could be done in
+    /// the time in which its operators move their bytes.
     pub(crate) cost: u64,
+    /// The same for the forward pass, the input half of backward and the weights' half.
+    pub(crate) passes: [u64; 3],
     /// What it holds.
     pub(crate) bytes: PartBytes,
     /// Bytes of its output.
@@ -87,9 +96,9 @@ fn layer_alone(
     let mut plane = Communicator::counted(0, config.parallel.data).data;
     let (mut measure, mut crossing) = (LayerMeasure::default(), None);
     for StagePart { model, reduction } in &mut parts {
-        let (start, written_before) = (held(device), written(device));
+        let (start, before_passes) = (held(device), work(device));
         let (tape, loss, output) = passed_forward(dataset, device, &**model, stage, before)?;
-        let activations = held(device) - start;
+        let (activations, after_forward) = (held(device) - start, work(device));
         let (leaves, pending) = match (loss, output) {
             (Some(loss), _) => tape.backward_input(loss)?,
             (None, Some((source, cut))) => {
@@ -100,10 +109,12 @@ fn layer_alone(
             (None, None) => continue,
         };
         drop(leaves);
-        let weights = held(device) - start;
+        let (weights, after_input) = (held(device) - start, work(device));
         pending.backward_weight(&mut reduction.sink(&mut *plane))?;
         measure.bytes = PartBytes { parameters, activations, weights };
-        measure.cost = written(device) - written_before;
+        let end = work(device);
+        measure.passes = [after_forward - before_passes, after_input - after_forward, end - after_input];
+        measure.cost = end - before_passes;
     }
     drop(optimizer);
     Ok((measure, crossing))
@@ -142,8 +153,14 @@ fn held(device: &Device) -> u64 {
     device.statistics().allocated()
 }
 
-/// Bytes that were ever asked for: every operator writes what it asks for, and reads about as much.
-fn written(device: &Device) -> u64 {
-    let all = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);
-    u64::try_from(all).unwrap_or(0)
+/// Operations of products so far, and what could be done in the time in which bytes are moved. Every operator writes what it
+/// asks memory for, and reads about twice as much.
+fn work(device: &Device) -> u64 {
+    let written = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);
+    let moved = u64::try_from(written).unwrap_or(0).saturating_mul(3);
+    let balance = match device.description().kind {
+        Kind::Cuda => GPU_BALANCE,
+        Kind::Cpu => CPU_BALANCE,
+    };
+    device.flops().saturating_add(moved.saturating_mul(balance))
 }

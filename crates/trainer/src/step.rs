@@ -49,13 +49,18 @@ impl Worker {
         let numbers = Numbers::Training { step: step * count as u64, own: first };
         let (batch, phases) = (&mut self.batch, &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, batch, phases);
+        feed.marks = self.marks.as_mut();
         let planes = planes(&mut self.communicator, &mut self.data_plane);
         let ran = self.executor.train(&mut self.parts, planes, scale, &mut feed);
         ran.map_err(|source| TrainError::Step {
             step,
             micro_batch: first + feed.at.map_or(0, |action| action.micro_batch as u64),
             source: Box::new(source),
-        })
+        })?;
+        if self.marks.is_some() {
+            self.passes_ended = Some(self.device.mark()?);
+        }
+        Ok(())
     }
 
     /// Completes the sums of gradients over ranks and over the stages of a tied weight.

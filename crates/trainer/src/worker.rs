@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use collective::Communicator;
 use data::MicroBatch;
-use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Request};
+use device::{Category, DType, Device, DeviceOptions, HostCopy, Kind, Mark, Request};
 use optim::{Optimizer, Schedule};
 use parallel::RankGrid;
 use parallel::data::Piece;
@@ -20,6 +20,7 @@ use crate::config::{Compute, RunConfig};
 use crate::connect::{self, DataPlaneOfStage};
 use crate::error::{Result, TrainError};
 use crate::expected::{PlannedParts, UNPLANNED_EVENTS};
+use crate::feed::Marks;
 use crate::hook::ModelHook;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
@@ -170,6 +171,10 @@ pub struct Worker {
     pub(crate) account: Account,
     /// What the phases of a step take.
     pub(crate) phases: Phases,
+    /// When the parts of the last step's actions began, where a benchmark wants to know.
+    pub(crate) marks: Option<Marks>,
+    /// And when the last of them ended.
+    pub(crate) passes_ended: Option<Mark>,
     /// Says to others where this rank is.
     pub(crate) status: Status,
     /// Holds the run against its plan.
@@ -240,6 +245,8 @@ impl Worker {
             scalars,
             reading: [None, None],
             account: Account::default(),
+            marks: None,
+            passes_ended: None,
             status: Status::none(),
             device,
         };

@@ -70,6 +70,18 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// The same in another unit, of `unit` of its own; every time is rounded to the nearest.
+    pub fn in_units(&self, unit: u64) -> Timeline {
+        let unit = unit.max(1);
+        let round = |time: u64| (time + unit / 2) / unit;
+        let span = |span: &Span| Span { start: round(span.start), end: round(span.end) };
+        Timeline {
+            spans: self.spans.iter().map(|spans| spans.iter().map(span).collect()).collect(),
+            makespan: round(self.makespan),
+            busy: self.busy.iter().map(|busy| round(*busy)).collect(),
+        }
+    }
+
     /// The share of the time, from start to makespan, in which a rank does not compute.
     pub fn idle(&self, rank: usize) -> f64 {
         share(self.makespan - self.busy[rank], self.makespan)

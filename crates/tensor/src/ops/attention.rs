@@ -35,7 +35,7 @@ pub fn forward(qkv: &Tensor, heads: usize) -> Result<Output> {
     let output = Tensor::empty(device, [geometry.batch, geometry.time, geometry.width], dtype, request)?;
     let logsumexp = Tensor::empty(device, [geometry.batch, heads, geometry.time], DType::F32, request)?;
     match device.backend() {
-        Backend::Meta => {}
+        Backend::Meta => device.count_flops(geometry.flops(2)),
         Backend::Cpu => cpu::forward(geometry, &qkv.read()?, &mut output.write()?, &mut logsumexp.write()?),
         Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, &output, &logsumexp)?,
     }
@@ -65,7 +65,7 @@ pub fn backward(
     let bytes = workspace::attention_backward(geometry.batch, heads, geometry.time, dtype == DType::Bf16);
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
     match device.backend() {
-        Backend::Meta => {}
+        Backend::Meta => device.count_flops(geometry.flops(5)),
         Backend::Cpu => {
             let (dy, qkv, output, logsumexp) = (dy.read()?, qkv.read()?, output.read()?, logsumexp.read()?);
             let given = cpu::Given { dy: &dy, qkv: &qkv, output: &output, logsumexp: &logsumexp };
@@ -91,6 +91,11 @@ struct Geometry {
 impl Geometry {
     fn head_width(&self) -> usize {
         self.width / self.heads
+    }
+
+    /// Operations of `products` products over the causal half.
+    fn flops(&self, products: u64) -> u64 {
+        products * (self.batch * self.time * self.time * self.width) as u64
     }
 
     fn scale(&self) -> f32 {

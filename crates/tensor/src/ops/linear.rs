@@ -47,7 +47,7 @@ pub(super) fn without_gelu(
 ) -> Result<Tensor> {
     let output = allocate(operator, x, weight, bias)?;
     match x.device().backend() {
-        Backend::Meta => {}
+        Backend::Meta => count(x, weight),
         Backend::Cpu => cpu::affine(x, weight, bias, clip, &output)?,
         Backend::Cuda => cuda::affine(x, weight, bias, clip, &output)?,
     }
@@ -65,7 +65,7 @@ pub(super) fn with_gelu(
     let request = Request::new(Category::Activation, operator);
     let output = Tensor::empty(x.device(), pre_activation.shape(), pre_activation.dtype(), request)?;
     match x.device().backend() {
-        Backend::Meta => {}
+        Backend::Meta => count(x, weight),
         Backend::Cpu => {
             cpu::affine(x, weight, bias, false, &pre_activation)?;
             activation::apply(&pre_activation, &output, Activation::Gelu)?;
@@ -124,7 +124,10 @@ pub(super) fn product_backward_input(
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
     match dy.device().backend() {
-        Backend::Meta => Ok(()),
+        Backend::Meta => {
+            count(dy, weight);
+            Ok(())
+        }
         Backend::Cpu => cpu::backward_input(dy, weight, dx),
         Backend::Cuda => cuda::backward_input(dy, weight, dx, epilogue),
     }
@@ -154,7 +157,7 @@ pub fn backward_weight(
         scratch = Some(Tensor::workspace(dy.device(), OPERATOR, bytes)?);
     }
     match dy.device().backend() {
-        Backend::Meta => return Ok(()),
+        Backend::Meta => count(dy, &weight.tensor),
         Backend::Cpu => cpu::backward_weight(dy, x, weight, bias)?,
         Backend::Cuda => {
             // The epilogue overwrites its target, and so serves the first gradient only.
@@ -166,6 +169,11 @@ pub fn backward_weight(
         }
     }
     Ok(())
+}
+
+/// Counts a product of `rows` by a weight, which Meta does not compute: two operations for each row and element.
+fn count(rows: &Tensor, weight: &Tensor) {
+    rows.device().count_flops(2 * (rows.shape().rows() * weight.elements()) as u64);
 }
 
 /// The two sizes of a weight.

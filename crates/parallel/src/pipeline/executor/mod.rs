@@ -149,7 +149,7 @@ impl Executor {
     ) -> std::result::Result<(), F::Error> {
         let mut run = Run::new(self, parts, planes, feed, scale, true)?;
         self.schedule.actions[self.grid.stage()].iter().try_for_each(|action| run.perform(*action))?;
-        run.end()
+        run.transit.let_go().map_err(F::Error::from)
     }
 
     /// The losses of `micro_batches` micro-batches, with nothing recorded.
@@ -163,7 +163,7 @@ impl Executor {
         let actions = forward::actions(&self.schedule, self.grid.stage(), micro_batches);
         let mut run = Run::new(self, parts, planes, feed, 1.0, false)?;
         actions.into_iter().try_for_each(|action| run.perform(action))?;
-        run.end()
+        run.transit.let_go().map_err(F::Error::from)
     }
 }
 
@@ -206,7 +206,17 @@ impl<'a, F: Feed> Run<'a, F> {
                 return Ok(self.parts[place].reduction.check_complete()?);
             }
         }
-        Ok(self.transit.after_pass()?)
+        self.transit.note_release()?;
+        self.let_go(action)
+    }
+
+    /// Gives up what was sent before the pass that has just been enqueued: compute waits until it has been.
+    fn let_go(&mut self, action: Action) -> std::result::Result<(), F::Error> {
+        if self.transit.is_sending() {
+            self.feed.enter(action, Part::Waiting)?;
+            self.transit.let_go()?;
+        }
+        Ok(())
     }
 
     /// Where a stage is among this rank's.
@@ -214,9 +224,5 @@ impl<'a, F: Feed> Run<'a, F> {
         let place = action.stage / self.executor.schedule.ranks;
         let here = self.executor.schedule.rank_of(action.stage) == self.executor.grid.stage();
         if here && place < self.parts.len() { Ok(place) } else { Err(ParallelError::Unsound { action }) }
-    }
-
-    fn end(mut self) -> std::result::Result<(), F::Error> {
-        Ok(self.transit.let_go()?)
     }
 }

@@ -103,7 +103,8 @@ impl InTransit {
         Ok(transit)
     }
 
-    fn note_release(&mut self) -> Result<()> {
+    /// A pass has been enqueued, which may have used memory of the transfer stream.
+    pub(super) fn note_release(&mut self) -> Result<()> {
         if self.transfers {
             self.released = Some(self.device.record(StreamKind::Compute)?);
         }
@@ -124,10 +125,8 @@ impl InTransit {
         Ok(())
     }
 
-    /// A pass has been enqueued, which the sends before it had for themselves.
-    pub(super) fn after_pass(&mut self) -> Result<()> {
-        self.note_release()?;
-        self.let_go()
+    pub(super) fn is_sending(&self) -> bool {
+        !self.sending.is_empty()
     }
 
     /// Gives up what is being sent, on the host; compute waits until it has been.

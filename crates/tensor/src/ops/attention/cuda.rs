@@ -98,12 +98,6 @@ impl<'a> Call<'a> {
         let blocks = (self.device.description().multiprocessors as usize).min(items);
         [blocks as u32, 1, 1]
     }
-
-    /// FLOP of `products` products over the causal half.
-    fn flops(&self, products: u64) -> u64 {
-        let Geometry { batch, time, width, .. } = self.geometry;
-        products * (batch * time * time * width) as u64
-    }
 }
 
 /// Threads of a block of a Hopper kernel: one group brings tiles, each consumer is one more.
@@ -128,7 +122,7 @@ pub(super) fn forward(
     let (width, scale) = (geometry.head_width(), geometry.scale());
     let kernel = |family, variant, name| {
         let launch = call.kernel(family, variant, name).write(output.region()).write(logsumexp.region());
-        launch.read(qkv.region()).cost(gpu::bytes(&[qkv, output, logsumexp]), call.flops(2))
+        launch.read(qkv.region()).cost(gpu::bytes(&[qkv, output, logsumexp]), call.geometry.flops(2))
     };
     match call.form(qkv.dtype()) {
         Form::Bf16(variant) => kernel(&ATTENTION, variant, "attention_forward")
@@ -233,7 +227,7 @@ fn backward_bf16(call: &Call<'_>, given: &Given<'_>, dqkv: &Tensor, variant: usi
             .f32(call.geometry.scale())
             .u32(u32::from(call.aligned))
             .shared(shared)
-            .cost(moved(given, products), call.flops(products))
+            .cost(moved(given, products), call.geometry.flops(products))
             .launch(call.grid(64), 128)?;
     }
     Ok(())
@@ -257,7 +251,7 @@ fn backward_hopper(call: &Call<'_>, given: &Given<'_>, dqkv: &Tensor, variant: u
             .u32(call.heads)
             .f32(call.geometry.scale())
             .shared(shared as u32)
-            .cost(moved(given, products), call.flops(products))
+            .cost(moved(given, products), call.geometry.flops(products))
             .launch(call.hopper_grid(consumers), hopper_threads(consumers))?;
     }
     Ok(())
@@ -293,7 +287,7 @@ fn backward_f32(
             .u32(call.head_width)
             .f32(call.geometry.scale())
             .shared(f32_shared(4, widest, tile))
-            .cost(moved(given, products), call.flops(products))
+            .cost(moved(given, products), call.geometry.flops(products))
             .launch(call.grid(tile), 256)?;
     }
     Ok(())

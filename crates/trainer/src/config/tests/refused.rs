@@ -249,7 +249,8 @@ fn pipelines_that_cannot_be_are_refused_by_name() {
         ),
         (
             &["parallel.chunks=3"],
-            "--set parallel.chunks=3: parallel.chunks is for parallel.schedule = \"interleaved\", and it is \"1f1b\"",
+            "--set parallel.chunks=3: parallel.chunks belongs to parallel.schedule = \"interleaved\", and \
+             parallel.schedule is \"1f1b\"",
         ),
     ];
     for (overrides, expected) in table {

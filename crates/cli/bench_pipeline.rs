@@ -1,0 +1,195 @@
+//! `plimsoll bench pipeline`: one model's step under every schedule on the same ranks, each action timed, beside what the
+//! simulator makes of these times.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use telemetry::units::{bytes, grouped};
+use trainer::config::{RunConfig, Schedule};
+use trainer::{BenchOptions, DeviceChoice, PipelineMeasure, TrainError, bench_pipeline};
+
+use crate::bench_model::{BenchModel, StepArgs};
+
+/// The arguments of `plimsoll bench pipeline`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchPipelineArgs {
+    /// Which model, as in bench step [default: gpt2-1558m on a GPU, else small]
+    #[arg(long)]
+    model: Option<String>,
+    #[command(flatten)]
+    step: StepArgs,
+    /// Ranks of the pipeline [default: the GPUs, on the CPU 2]
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// Micro-batches of a step
+    #[arg(long, value_name = "M", default_value_t = 16)]
+    micro_batches: usize,
+    /// The schedules [default: all]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = Schedule::NAMES.to_vec())]
+    schedules: Vec<String>,
+    /// Also a run that is not a pipeline: that many micro-batches on one rank
+    #[arg(long)]
+    alone: bool,
+    /// A line of JSON for every schedule instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints. 0: done; 1: a run failed; 2: arguments that are wrong.
+pub(crate) fn run(args: &BenchPipelineArgs) -> ExitCode {
+    match measure(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
+    let (cases, options) = prepare(args)?;
+    let mut measures = Vec::new();
+    for config in cases {
+        let found = bench_pipeline(config, &options)?;
+        let mut out = std::io::stdout().lock();
+        let printed = match args.json {
+            true => writeln!(out, "{}", line(&found)),
+            // The tables are at the end.
+            false => {
+                writeln!(std::io::stderr(), "{}: {:.1} tokens/s", name(&found), found.tokens_per_second())
+            }
+        };
+        printed.map_err(unprinted)?;
+        measures.push(found);
+    }
+    if args.json { Ok(()) } else { print(args, &measures).map_err(unprinted) }
+}
+
+/// Every run, checked before the first one starts.
+fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), TrainError> {
+    let gpus = device::cuda::availability().map_or(0, |found| found.len());
+    let device = match DeviceChoice::from_name(&args.step.device)? {
+        DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
+        DeviceChoice::Auto => DeviceChoice::Cpu,
+        named => named,
+    };
+    let on_gpus = device == DeviceChoice::Cuda;
+    let (model, precision) = if on_gpus { ("gpt2-1558m", "bf16") } else { ("small", "f32") };
+    let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
+    let precision = args.step.precision.as_deref().unwrap_or(precision);
+    let ranks = args.ranks.unwrap_or(if on_gpus { gpus.max(1) } else { 2 });
+    let all: Vec<String> = Schedule::NAMES.iter().map(|name| (*name).to_owned()).collect();
+    let schedules = if args.schedules.is_empty() { &all } else { &args.schedules };
+    let configuration = |pipeline: usize, schedule: &str| {
+        let mut text = model.configuration(args.step.micro_batch, args.micro_batches, precision);
+        text += &format!("[parallel]\npipeline = {pipeline}\nschedule = \"{schedule}\"\n");
+        RunConfig::parse(&text, "bench pipeline", Path::new("/"), &args.step.overrides)
+    };
+    let mut cases = Vec::new();
+    if args.alone {
+        cases.push(configuration(1, "1f1b")?);
+    }
+    for schedule in schedules {
+        cases.push(configuration(ranks, schedule)?);
+    }
+    Ok((cases, args.step.options(device)))
+}
+
+fn unprinted(source: std::io::Error) -> TrainError {
+    TrainError::File { path: "standard output".into(), source }
+}
+
+fn name(found: &PipelineMeasure) -> String {
+    match (found.ranks.len(), found.chunks) {
+        (1, _) => "one rank".to_owned(),
+        (_, 1) => found.schedule.clone(),
+        (_, chunks) => format!("{} × {chunks}", found.schedule),
+    }
+}
+
+fn line(found: &PipelineMeasure) -> String {
+    let rank = |rank: &trainer::PipelineRank| {
+        format!(
+            "{{\"stages\": \"{}\", \"busy_ms\": {:.3}, \"idle\": {:.5}, \"simulated_idle\": {:.5}, \
+             \"peak_allocated_bytes\": {}, \"peak_reserved_bytes\": {}}}",
+            rank.stages,
+            rank.busy_milliseconds,
+            rank.idle,
+            rank.simulated_idle,
+            rank.peak_allocated,
+            rank.peak_reserved
+        )
+    };
+    let ranks: Vec<_> = found.ranks.iter().map(rank).collect();
+    format!(
+        "{{\"schedule\": \"{}\", \"chunks\": {}, \"device\": \"{}\", \"seconds\": {}, \"tokens_per_second\": {:.1}, \
+         \"bubble\": {:.5}, \"simulated_bubble\": {:.5}, \"passes_ms\": {:.3}, \"simulated_ms\": {:.3}, \
+         \"transfer_ms\": {:.4}, \"transfer_bytes\": {}, \"loss\": {}, \"ranks\": [{}]}}",
+        found.schedule,
+        found.chunks,
+        found.device,
+        found.step_seconds,
+        found.tokens_per_second(),
+        found.bubble(),
+        found.simulated_bubble(),
+        found.passes_milliseconds,
+        found.simulated_milliseconds,
+        found.transfer_milliseconds,
+        found.transfer_bytes,
+        found.loss,
+        ranks.join(", ")
+    )
+}
+
+fn print(args: &BenchPipelineArgs, measures: &[PipelineMeasure]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let Some(first) = measures.last() else { return Ok(()) };
+    writeln!(out, "{} × {} {}", first.ranks.len(), first.device, first.libraries)?;
+    writeln!(
+        out,
+        "{} parameters, {} micro-batches and {} tokens a step; between stages {} a micro-batch, alone {:.3} ms\n",
+        grouped(first.parameters as u64),
+        args.micro_batches,
+        grouped(first.tokens),
+        bytes(first.transfer_bytes),
+        first.transfer_milliseconds
+    )?;
+    writeln!(
+        out,
+        "{:<16} {:>12} {:>10} {:>10} {:>10} {:>8} {:>10} {:>12}",
+        "schedule", "tokens/s", "step ms", "passes ms", "simulated", "idle", "simulated", "most memory"
+    )?;
+    for found in measures {
+        let most = found.ranks.iter().map(|rank| rank.peak_allocated).max().unwrap_or(0);
+        writeln!(
+            out,
+            "{:<16} {:>12} {:>10.2} {:>10.2} {:>10.2} {:>6.1} % {:>8.1} % {:>12}",
+            name(found),
+            grouped(found.tokens_per_second().round() as u64),
+            1e3 * found.step_seconds,
+            found.passes_milliseconds,
+            found.simulated_milliseconds,
+            100.0 * found.bubble(),
+            100.0 * found.simulated_bubble(),
+            bytes(most)
+        )?;
+    }
+    for found in measures {
+        writeln!(out, "\n{}: loss {}", name(found), found.loss)?;
+        for (rank, of) in found.ranks.iter().enumerate() {
+            writeln!(
+                out,
+                "  rank {rank}: busy {:>9.2} ms, idle {:>5.1} %, simulated {:>5.1} %, peak allocated {:>11}, reserved \
+                 {:>11}, stages {}",
+                of.busy_milliseconds,
+                100.0 * of.idle,
+                100.0 * of.simulated_idle,
+                bytes(of.peak_allocated),
+                bytes(of.peak_reserved),
+                of.stages
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! `plimsoll plan --schedule`: what every rank of a pipeline does in a step, and when.
+
+use std::fmt;
+
+use parallel::pipeline::{ActionTimes, Schedule, StageTimes, Timeline, loads, simulate, svg, text};
+use telemetry::units::grouped;
+
+use crate::blueprint;
+use crate::config::RunConfig;
+use crate::error::{Result, TrainError};
+use crate::measure;
+use crate::placement::{DeviceChoice, Imitated};
+use crate::worker::Setup;
+
+/// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to have on Meta;
+/// transfers are taken to be hidden.
+#[derive(Clone, Debug)]
+pub struct PlannedSchedule {
+    schedule: Schedule,
+    timeline: Timeline,
+    /// The shortest pass, in the timeline's own unit.
+    shortest: u64,
+    stages: Vec<PlannedStage>,
+}
+
+/// What is known of a stage.
+#[derive(Clone, Debug)]
+struct PlannedStage {
+    rank: usize,
+    layers: String,
+    /// Of all stages' work.
+    share: f64,
+    activations: usize,
+    weights: usize,
+    received: usize,
+}
+
+/// Finds it, on a device of the chosen kind. Errors: as for [`plan_run`](crate::plan_run).
+pub fn plan_schedule(config: RunConfig, choice: DeviceChoice) -> Result<PlannedSchedule> {
+    let Imitated { placement, .. } = Imitated::find(choice)?;
+    let setup = Setup::new(config, placement)?;
+    let (config, blueprint) = (&setup.config, &setup.blueprint);
+    let layers = measure::layers(config, &setup.dataset, &setup.placement.description())?;
+    let schedule = blueprint::schedule(config)?;
+    let times = |stage: &nn::Stage| {
+        let sum = |pass: usize| layers[stage.layers.clone()].iter().map(|layer| layer.passes[pass]).sum();
+        StageTimes { forward: sum(0), backward_input: sum(1), backward_weight: sum(2) }
+    };
+    let stages: Vec<StageTimes> = blueprint.stages.iter().map(times).collect();
+    let refused = |error: parallel::pipeline::ScheduleError| TrainError::Refused(error.to_string());
+    let timeline =
+        simulate(&schedule, &ActionTimes { stages: stages.clone(), transfer: 0 }).map_err(refused)?;
+    let work = |times: &StageTimes| times.forward + times.backward_input + times.backward_weight;
+    let all = stages.iter().map(work).sum::<u64>().max(1);
+    let loads = loads(&schedule).stages;
+    let planned = stages.iter().zip(&loads).enumerate().map(|(number, (times, load))| {
+        let layers = &blueprint.stages[number].layers;
+        PlannedStage {
+            rank: schedule.rank_of(number),
+            layers: format!("{}-{}", layers.start, layers.end.saturating_sub(1)),
+            share: work(times) as f64 / all as f64,
+            activations: load.peak.activations,
+            weights: load.peak.weights,
+            received: load.peak.received_forward + load.peak.received_backward,
+        }
+    });
+    let passes = |times: &StageTimes| [times.forward, times.backward_input, times.backward_weight];
+    let shortest = stages.iter().flat_map(passes).filter(|time| *time > 0).min().unwrap_or(1);
+    Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule })
+}
+
+impl PlannedSchedule {
+    /// As a picture for a browser.
+    pub fn svg(&self) -> String {
+        svg(&self.schedule, &self.timeline, "")
+    }
+}
+
+impl fmt::Display for PlannedSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timeline = self.timeline.in_units(self.shortest);
+        writeln!(f, "{}", text(&self.schedule, &timeline, 1))?;
+        writeln!(f, "one column: the shortest pass; transfers are taken to be hidden\n")?;
+        writeln!(
+            f,
+            "{:>5} {:>5} {:>12} {:>8} {:>12} {:>8} {:>9}",
+            "stage", "rank", "layers", "work", "activations", "weights", "received"
+        )?;
+        for (number, stage) in self.stages.iter().enumerate() {
+            let (share, held) = (100.0 * stage.share, grouped(stage.activations as u64));
+            let PlannedStage { rank, layers, weights, received, .. } = stage;
+            writeln!(
+                f,
+                "{number:>5} {rank:>5} {layers:>12} {share:>6.1} % {held:>12} {weights:>8} {received:>9}"
+            )?;
+        }
+        write!(f, "activations, weights, received: micro-batches at most, not necessarily at once")
+    }
+}
