@@ -153,6 +153,8 @@ fn the_trace_of_a_run_is_the_plans() {
         (GPT, &["parallel.data=2", "parallel.pipeline=2", SHARDED], DeviceChoice::Cpu),
         (GPT, &["parallel.pipeline=2", "parallel.schedule=interleaved", "model.layers=4"], DeviceChoice::Cpu),
         (GPT, &["parallel.pipeline=2", "parallel.schedule=zero-bubble"], DeviceChoice::Cpu),
+        (GPT, &["parallel.data=2", "memory.recompute=block"], DeviceChoice::Cpu),
+        (MLP, &["memory.recompute=2"], DeviceChoice::Cpu),
         (MLP, &["parallel.data=2", "optim.kind=adamw"], DeviceChoice::Cpu),
         (
             MLP,
@@ -281,6 +283,28 @@ fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
         assert_eq!(pair.measured.as_ref().unwrap().difference(pair.planned().unwrap()).as_ref(), Some(first));
         assert!(traces(directory.path(), 1 - rank).diverged.is_none());
     }
+}
+
+/// Where a leak ends when nobody looks: the error says when it began, and with what.
+#[test]
+fn running_out_of_memory_says_what_left_the_plan_before() {
+    let needs = {
+        let setup = Setup::new(config(GPT, &[]), Placement::Cpu).unwrap();
+        plan(&setup, 0).unwrap().statistics.peak_reserved()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let when = When { rank: 0, from_step: 5, planned: false };
+    let (model_hook, run_dir) =
+        (Some(Probe::hook(Fault::KeepsLosses, when)), Some(directory.path().to_owned()));
+    let options = RunOptions { model_hook, run_dir, quiet: true, ..RunOptions::default() };
+    let limit = format!("memory.limit_bytes={needs}");
+    let error = trainer::train(config(GPT, &[&limit, "train.steps=500"]), options).unwrap_err().to_string();
+    let words = ["out of memory", "before that, rank 0 leaves its plan in step 5", "embedding.forward"];
+    assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    // What was seen is in the run directory all the same.
+    let traces = traces(directory.path(), 0);
+    assert_eq!(traces.steady.planned(), traces.steady.measured.as_ref());
+    assert_eq!(traces.diverged.unwrap().measured.unwrap().step, 5);
 }
 
 #[test]

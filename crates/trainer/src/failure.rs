@@ -10,6 +10,7 @@ use device::Device;
 use telemetry::host_name;
 use telemetry::memory_views::{memory_summary, snapshot_pickle};
 use telemetry::run_files::atomic_write;
+use telemetry::step_trace::Divergence;
 use telemetry::units::bytes;
 
 use crate::error::TrainError;
@@ -112,8 +113,8 @@ fn line(record: &Record) -> String {
 }
 
 /// What a rank that ran out of memory leaves: PyTorch's table and snapshot of its allocator. Where they are, or why they
-/// are not.
-pub(crate) fn memory_of(device: &Device, rank: usize, logs: &Path) -> String {
+/// are not; and how it had left its plan before, which is why it ran out.
+pub(crate) fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&Divergence>) -> String {
     let (table, snapshot) = device.with_allocator(|allocator| {
         let number = u32::try_from(rank).unwrap_or(u32::MAX);
         (memory_summary(allocator.statistics(), number, false), allocator.snapshot())
@@ -121,10 +122,11 @@ pub(crate) fn memory_of(device: &Device, rank: usize, logs: &Path) -> String {
     let file = |ending: &str| logs.join(format!("rank-{rank}.{ending}"));
     let written = atomic_write(&file("oom.txt"), table.as_bytes())
         .and_then(|()| atomic_write(&file("oom.pickle"), &snapshot_pickle(&snapshot)));
-    match written {
+    let left = match written {
         Ok(()) => format!("its memory is in {} and .pickle", file("oom.txt").display()),
         Err(error) => error.to_string(),
-    }
+    };
+    left_plan.map_or(left.clone(), |divergence| format!("{left}; before that, {divergence}"))
 }
 
 /// What a panic said.

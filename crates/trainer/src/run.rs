@@ -57,6 +57,7 @@ pub(crate) fn run_rank(
     status.observe(&mut communicator);
     prepare_kernels(setup)?;
     let device = setup.device(rank)?;
+    let mut left_plan = None;
     let outcome = Worker::on(device.clone(), setup, communicator).and_then(|mut worker| {
         worker.status = status.clone();
         // The data plane may be another one now.
@@ -66,6 +67,7 @@ pub(crate) fn run_rank(
         }
         let outcome = train_rank(&mut worker, options, directory);
         if let Err(error) = &outcome {
+            left_plan = worker.watch.divergence().cloned();
             // Before the connections go, so that no other rank waits for this one.
             worker.communicator.control.fail(&failure::sentence(error));
         }
@@ -75,7 +77,7 @@ pub(crate) fn run_rank(
     outcome.map_err(|error| match error.is_out_of_memory() {
         false => error,
         true => TrainError::OutOfMemory {
-            left: failure::memory_of(&device, rank, &directory.logs()),
+            left: failure::memory_of(&device, rank, &directory.logs(), left_plan.as_ref()),
             source: Box::new(error),
         },
     })
@@ -98,6 +100,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
     resume::begin(worker, options.resume)?;
+    worker.watch.write_to(rank, directory.path());
     let mut saver = None;
     let course = match rank {
         0 => {
@@ -111,7 +114,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     if setup.config.memory.history > 0 && !worker.device().is_meta() {
         views::write(worker, directory.path())?;
     }
-    worker.watch.write(rank, directory.path())?;
+    worker.watch.write()?;
     let findings = worker.watch.gather(&mut *worker.communicator.control)?;
     let own = statistics(worker)?;
     let ranks = telemetry::gather(&mut *worker.communicator.control, &own)?.unwrap_or_default();

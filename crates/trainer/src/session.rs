@@ -97,7 +97,7 @@ impl Course {
 pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn Observer) -> Result<Course> {
     let calendar = Calendar::new(&worker.setup.config);
     let mut course = Course::begin(&worker.setup);
-    worker.watch.check(&worker.device, Part::Start, 0);
+    worker.watch.check(&worker.device, Part::Start, 0)?;
     let mut began = Instant::now();
     // A step's scalars are read when the next one has been enqueued, so that the device never waits for the host.
     let mut unread: Option<Unread> = None;
@@ -105,7 +105,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         let span = step_span(step + 1).entered();
         worker.step(step)?;
         drop(span);
-        worker.watch.check(&worker.device, Part::Step, step + 1);
+        worker.watch.check(&worker.device, Part::Step, step + 1)?;
         if let Some(unread) = unread.take() {
             unread.read(worker, &mut course, observer)?;
         }
@@ -119,7 +119,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         let mut validation_loss = None;
         if calendar.validates_after(step) {
             validation_loss = Some(worker.validate()?);
-            worker.watch.check(&worker.device, Part::Validation, step + 1);
+            worker.watch.check(&worker.device, Part::Validation, step + 1)?;
             began = Instant::now();
         }
         let done = Unread { step, duration, validation_loss };

@@ -32,6 +32,9 @@ pub(crate) struct Watch {
     sample: u64,
     steady: Option<StepTrace>,
     diverged: Option<(Divergence, TracePair)>,
+    /// Of which rank, and where what was seen is written.
+    file: Option<(usize, PathBuf)>,
+    is_written: bool,
 }
 
 impl Watch {
@@ -43,8 +46,13 @@ impl Watch {
         Watch { planned, sample, ..Watch::default() }
     }
 
-    /// Looks at the part that `device` has just gone through; `step` counts from 1.
-    pub(crate) fn check(&mut self, device: &Device, part: Part, step: u64) {
+    /// From now on what is seen is written to a rank's file in the run directory at once, so that a run that is killed leaves it.
+    pub(crate) fn write_to(&mut self, rank: usize, run_dir: &Path) {
+        self.file = Some((rank, run_dir.join("traces").join(format!("rank-{rank}.json.gz"))));
+    }
+
+    /// Looks at the part that `device` has just gone through; `step` counts from 1. Errors: a file that cannot be written.
+    pub(crate) fn check(&mut self, device: &Device, part: Part, step: u64) -> Result<()> {
         let before = self.handed_out;
         let (figures, handed_out) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
@@ -53,6 +61,8 @@ impl Watch {
         self.handed_out = handed_out;
         if part == Part::Step && step == self.sample {
             self.steady = Some(trace(device, part, step).0);
+            self.is_written = false;
+            self.write()?;
         }
         if self.graph.check(device, part, step, || trace(device, part, step).0)
             && let Some(outlived) = self.graph.found()
@@ -60,7 +70,9 @@ impl Watch {
             tracing::warn!("{outlived}");
         }
         let expected = self.planned.as_ref().and_then(|planned| planned.at(part, step));
-        let Some((planned, expected)) = expected.filter(|(planned, _)| *planned != figures) else { return };
+        let Some((planned, expected)) = expected.filter(|(planned, _)| *planned != figures) else {
+            return Ok(());
+        };
         match &mut self.diverged {
             Some((divergence, _)) => divergence.parts += 1,
             None => {
@@ -74,13 +86,21 @@ impl Watch {
                 tracing::warn!("{divergence}");
                 let planned = StepTrace::clone(expected);
                 self.diverged = Some((divergence, TracePair::new(Some(trace), Some(planned))));
+                self.is_written = false;
+                self.write()?;
             }
         }
+        Ok(())
     }
 
-    /// Writes what was seen to the run directory. Errors: a file that cannot be written.
-    pub(crate) fn write(&self, rank: usize, run_dir: &Path) -> Result<()> {
-        let path = path(run_dir, rank);
+    /// How the run left its plan, if it did.
+    pub(crate) fn divergence(&self) -> Option<&Divergence> {
+        self.diverged.as_ref().map(|(divergence, _)| divergence)
+    }
+
+    /// Writes what was seen, if that is not in the file already. Errors: a file that cannot be written.
+    pub(crate) fn write(&mut self) -> Result<()> {
+        let Some((rank, path)) = self.file.as_ref().filter(|_| !self.is_written) else { return Ok(()) };
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)
                 .map_err(|source| TrainError::File { path: directory.to_owned(), source })?;
@@ -88,7 +108,9 @@ impl Watch {
         let planned = self.planned.as_ref().and_then(|planned| planned.steady());
         let steady = TracePair::new(self.steady.clone(), planned.map(|part| StepTrace::clone(&part.trace)));
         let diverged = self.diverged.as_ref().map(|(_, traces)| traces.clone());
-        Ok(RankTraces { rank, steady, diverged }.write(&path)?)
+        RankTraces { rank: *rank, steady, diverged }.write(path)?;
+        self.is_written = true;
+        Ok(())
     }
 
     /// Brings what all ranks found to rank 0; nothing on the others. Errors: those of the transport.
@@ -98,18 +120,13 @@ impl Watch {
             outlived.kept =
                 LiveSet { holdings: outlived.kept.holdings.iter().take(REPORTED).cloned().collect() };
         }
-        let divergence = self.diverged.as_ref().map(|(divergence, _)| divergence.clone());
+        let divergence = self.divergence().cloned();
         let unreadable =
             |error: serde_json::Error| TrainError::Refused(format!("what a rank found: {error}"));
         let own = serde_json::to_vec(&Findings { divergence, outlived }).map_err(unreadable)?;
         let all = control.gather(0, &own)?.unwrap_or_default();
         all.iter().map(|findings| serde_json::from_slice(findings).map_err(unreadable)).collect()
     }
-}
-
-/// Where the traces of a rank are in a run directory.
-fn path(run_dir: &Path, rank: usize) -> PathBuf {
-    run_dir.join("traces").join(format!("rank-{rank}.json.gz"))
 }
 
 /// What has happened in the part, and whether the history goes back to its beginning.
