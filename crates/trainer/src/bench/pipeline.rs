@@ -107,7 +107,7 @@ pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<P
     let setup = Setup::new(config, placement)?;
     let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
     let waits = threads::Options { timeout, ..threads::Options::default() };
-    let (shared, options) = (setup.clone(), *options);
+    let (shared, options) = (setup.clone(), options.clone());
     let measured = threads::run(setup.config.world_size(), waits, move |communicator| {
         measure(&shared, communicator, &options)
     });
