@@ -42,7 +42,7 @@ pub struct PlannedParts {
 /// Where the peak of a planned run stands.
 #[derive(Clone, Debug)]
 pub struct PlannedPeak {
-    /// In which part, the first that comes to it.
+    /// In which part, the first that comes to it; of a step and its rehearsal before the first the step.
     pub part: Part,
     /// Of which step, from 1; 0 for the start.
     pub step: u64,
@@ -115,8 +115,14 @@ impl PlannedParts {
     /// Where the peak of allocated bytes stands, and what is alive there.
     pub fn peak(&self) -> Option<PlannedPeak> {
         let most = self.parts.last()?.figures.peak_allocated_bytes;
-        let reached = self.parts.iter().find(|known| known.figures.peak_allocated_bytes == most)?;
-        let peak = reached.trace.peak();
+        let mut found =
+            self.parts.iter().map(|known| (known, known.trace.peak())).filter(|(_, peak)| peak.bytes == most);
+        // A step that is rehearsed in the start comes to the same.
+        let first = found.next()?;
+        let (reached, peak) = match first.0.part {
+            Part::Start => found.find(|(known, _)| known.part == Part::Step).unwrap_or(first),
+            _ => first,
+        };
         let live = reached.trace.live_after(peak.events);
         Some(PlannedPeak { part: reached.part, step: reached.step, peak, live })
     }
