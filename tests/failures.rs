@@ -29,7 +29,8 @@ fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
     assert!(sentence.contains(&format!(" on {} failed ", host.trim())), "{sentence}");
     assert_eq!(said.matches("Last seen of every rank").count(), 1, "{said}");
     for rank in 0..ranks {
-        assert!(report.contains(&format!("\n  rank {rank}: ")), "rank {rank}: {said}");
+        let line = |after: &str| report.contains(&format!("\n  rank {rank}{after}"));
+        assert!(line(": ") || line(" (stage "), "rank {rank}: {said}");
         if let Ok(record) = std::fs::read_to_string(run_dir.join(format!("logs/rank-{rank}.status"))) {
             let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
             let pid = pid.trim().parse().unwrap();
@@ -67,6 +68,22 @@ fn a_killed_process_ends_the_job() {
         ];
         failed(&output, &run_dir, 4, &words);
     }
+}
+
+/// A stage that dies is named as one.
+#[test]
+fn a_killed_stage_ends_the_job() {
+    if !has_mpi() {
+        return;
+    }
+    let workplace = workplace();
+    let sets = ["parallel.data=2", "parallel.pipeline=2"];
+    let running = Running::start(Transport::Mpi, workplace.path(), 4, &sets);
+    let (pid, run_dir) = (running.pid(3), running.run_dir.clone());
+    signal("KILL", pid);
+    let output = running.end(LIMIT);
+    let words = ["rank 3 (stage 1 of 2) on ", "failed in step ", "last call ", "has ended without a word"];
+    failed(&output, &run_dir, 4, &words);
 }
 
 #[test]

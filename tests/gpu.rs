@@ -169,6 +169,54 @@ fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_not
     }
 }
 
+/// Stages on several GPUs, with every schedule: the bits of one GPU, every byte as planned.
+#[test]
+fn stages_on_several_gpus_have_the_bits_of_one() {
+    let sizes = world_sizes();
+    if sizes.is_empty() {
+        return;
+    }
+    let directory = workplace();
+    for more in [&[][..], &HALF, &HALF_GRADIENTS] {
+        let set = |key: &str| ["--set".to_owned(), key.to_owned()];
+        let common = ["model.layers=4", "train.micro_batches=8", "optim.clip_norm=0.1"].map(set).concat();
+        let train_as = |command: Command, run: &str, grid: &[&str]| {
+            let grid: Vec<String> = grid.iter().flat_map(|key| set(key)).collect();
+            let sets: Vec<&str> = common.iter().chain(&grid).map(String::as_str).collect();
+            train_with(command, directory.path(), run, &[more, &sets].concat())
+        };
+        let mut alone = Command::new(common::program());
+        alone.env("CUDA_VISIBLE_DEVICES", "0");
+        let (_, one) = train_as(alone, "one", &["parallel.data=1"]);
+        for ranks in &sizes {
+            let pipeline = format!("parallel.pipeline={ranks}");
+            let stages = |schedule: &'static str| vec!["parallel.data=1", &pipeline, schedule];
+            let schedules =
+                ["parallel.schedule=gpipe", "parallel.schedule=1f1b", "parallel.schedule=zero-bubble"];
+            let mut grids: Vec<Vec<&str>> = schedules.map(stages).into();
+            match ranks {
+                2 => grids.push(stages("parallel.schedule=interleaved")),
+                _ => {
+                    grids.push(vec!["parallel.data=2", "parallel.pipeline=2"]);
+                    let sharded = ["parallel.shard_optimizer=true", "parallel.schedule=interleaved"];
+                    grids.push([&["parallel.data=2", "parallel.pipeline=2"][..], &sharded].concat());
+                }
+            }
+            for grid in grids {
+                let (said, several) = train_as(Command::new(common::program()), "several", &grid);
+                assert!(
+                    said.contains("Every rank used what was planned, to the byte."),
+                    "{more:?} {grid:?}: {said}"
+                );
+                assert_eq!(one["weights_sha256"], several["weights_sha256"], "{more:?} {grid:?}");
+                assert_eq!(one["losses"], several["losses"], "{more:?} {grid:?}");
+                std::fs::remove_dir_all(directory.path().join("several")).unwrap();
+            }
+        }
+        std::fs::remove_dir_all(directory.path().join("one")).unwrap();
+    }
+}
+
 /// How many GPUs there are, as far as powers of two go to four; says so where there is one at most.
 fn world_sizes() -> Vec<usize> {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());

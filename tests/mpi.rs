@@ -62,6 +62,27 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
 }
 
 #[test]
+fn stages_have_the_bits_of_one_rank() {
+    if !has_mpi() {
+        return;
+    }
+    let common = ["model.layers=4", "optim.clip_norm=0.1"];
+    let alone = course(Transport::Threads, 1, &common);
+    let table: [(usize, &[&str]); 6] = [
+        (2, &["parallel.data=1", "parallel.pipeline=2"]),
+        (4, &["parallel.data=1", "parallel.pipeline=4", "parallel.schedule=gpipe"]),
+        (2, &["parallel.data=1", "parallel.pipeline=2", "parallel.schedule=interleaved"]),
+        (4, &["parallel.data=1", "parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
+        (4, &["parallel.data=2", "parallel.pipeline=2"]),
+        (4, &["parallel.data=2", "parallel.pipeline=2", "parallel.shard_optimizer=true"]),
+    ];
+    for (ranks, grid) in table {
+        let sets = [&common[..], grid].concat();
+        assert_eq!(course(Transport::Mpi, ranks, &sets), alone, "{grid:?}");
+    }
+}
+
+#[test]
 fn every_rank_has_a_log_that_begins_with_its_place() {
     if !has_mpi() {
         return;

@@ -150,3 +150,50 @@ pub(crate) fn schedule(config: &RunConfig) -> Result<Schedule> {
     };
     Schedule::new(config.schedule_kind(), shape).map_err(|error| TrainError::Refused(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::placement::Placement;
+    use crate::worker::Setup;
+
+    fn blueprint(sets: &[&str]) -> Blueprint {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let text = "[model]\nlayers = 4\n[data]\nkind = \"synthetic\"\n";
+        let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
+        Setup::new(config, Placement::Cpu).unwrap().blueprint.as_ref().clone()
+    }
+
+    #[test]
+    fn stages_have_the_parameters_of_the_whole_model_in_its_order() {
+        let mlp = ["model.kind=mlp", "model.sizes=[3, 30, 30, 20, 7]"];
+        for model in [&["model.width=32"][..], &mlp] {
+            let whole = blueprint(model);
+            assert!(whole.parameters.iter().all(|entry| entry.holders.len() == 1));
+            for grid in [
+                &["parallel.pipeline=2"][..],
+                &["parallel.pipeline=4"],
+                &["parallel.pipeline=2", "parallel.schedule=interleaved"],
+            ] {
+                let divided = blueprint(&[model, grid].concat());
+                let names = |of: &Blueprint| {
+                    of.parameters.iter().map(|p| (p.name.clone(), p.shape)).collect::<Vec<_>>()
+                };
+                assert_eq!(names(&divided), names(&whole), "{grid:?}");
+                assert_eq!(divided.crossings.len() + 1, divided.stages.len());
+                for (place, entry) in divided.parameters.iter().enumerate() {
+                    for (index, (stage, number)) in entry.holders.iter().enumerate() {
+                        assert_eq!(divided.find(*stage, *number), Some((place, index == 0)));
+                    }
+                    // The table of tokens is also where the model ends.
+                    let last = divided.stages.len() - 1;
+                    let tied = entry.name == "wte.weight";
+                    assert_eq!(entry.holders.len(), if tied { 2 } else { 1 }, "{}", entry.name);
+                    assert!(!tied || entry.holders[1].0 == last);
+                }
+            }
+        }
+    }
+}

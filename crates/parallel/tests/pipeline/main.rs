@@ -1,7 +1,9 @@
-//! Pipeline schedules: sound, as fast as the papers say, holding what they say, and drawn as their figures are.
+//! Pipeline schedules: sound, as fast as the papers say, holding what they say, drawn as their figures
+//! are; and executed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod division;
+mod execution;
 mod figures;
 mod refused;
 mod shapes;

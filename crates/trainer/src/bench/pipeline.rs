@@ -17,6 +17,7 @@ use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure;
 use crate::placement::{DeviceChoice, Placed};
+use crate::recompute;
 use crate::run;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
@@ -104,7 +105,7 @@ pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<P
     }
     let ranks = Some(config.world_size());
     let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
-    let setup = Setup::new(config, placement)?;
+    let setup = recompute::settle_soon(Setup::new(config, placement)?)?;
     let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
     let waits = threads::Options { timeout, ..threads::Options::default() };
     let (shared, options) = (setup.clone(), options.clone());

@@ -1,0 +1,238 @@
+//! What runs a schedule: every schedule gives the gradients of one rank, bit for bit, and holds at every place of its list
+//! exactly the received tensors that the loads say.
+
+use autograd::{GradientSink, Tape, Var, ops};
+use collective::{Communicator, threads};
+use device::{Category, DType, Device, DeviceOptions};
+use nn::layers::{Activation, Linear};
+use nn::{Init, Input, Model, Parameters};
+use parallel::data::{GradientReduction, Lanes, MicroBatchSink, Reduction, ReductionOptions};
+use parallel::pipeline::{
+    Action, ActionKind, Crossing, Executor, Feed, Held, Loads, Part, Planes, Schedule, ScheduleKind,
+    StagePart, loads,
+};
+use parallel::{ParallelError, RankGrid};
+use tensor::Tensor;
+
+use crate::shapes::schedule;
+
+const ROWS: usize = 8;
+const WIDTH: usize = 64;
+/// Of what crosses a cut: a multiple of the allocator's granularity.
+const BYTES: usize = ROWS * WIDTH * 4;
+
+/// A stage of one linear layer.
+struct Layer {
+    parameters: Parameters,
+    linear: Linear,
+}
+
+impl Layer {
+    fn new(device: &Device, stage: usize) -> Self {
+        let mut parameters = Parameters::new(device, 1, DType::F32);
+        let init = Init::uniform_fan_in(WIDTH);
+        let name = stage.to_string();
+        let linear = Linear::new(&mut parameters, &name, WIDTH, WIDTH, init, Activation::None).unwrap();
+        Layer { parameters, linear }
+    }
+}
+
+impl Model for Layer {
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> nn::Result<Var> {
+        let x = match input {
+            Input::Batch(batch) => tape.constant(batch),
+            Input::Hidden(hidden) => hidden,
+        };
+        self.linear.forward(tape, x)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> nn::Result<Var> {
+        Ok(ops::mse(tape, prediction, targets, scale)?)
+    }
+}
+
+/// Gives made-up micro-batches, and looks at what is held when a pass begins.
+struct Watching<'a> {
+    device: Device,
+    schedule: &'a Schedule,
+    loads: &'a Loads,
+    rank: usize,
+    place: usize,
+    passes: usize,
+    losses: Vec<f32>,
+}
+
+impl Watching<'_> {
+    fn tensor(&self, name: &str, micro_batch: usize) -> Tensor {
+        let key = philox::key_of_name(micro_batch as u64, name);
+        let value = |i: usize| philox::normals(philox::philox4x32(key, [i as u32, 0, 0, 0]))[0];
+        let values: Vec<f32> = (0..ROWS * WIDTH).map(value).collect();
+        Tensor::from_host(&self.device, &values, [ROWS, WIDTH], Category::Input).unwrap()
+    }
+
+    /// Tensors that came from other ranks and are kept: inputs while an activation or the weights' half needs them,
+    /// gradients from their receive to the end of their pass, in this model to that of the weights' half.
+    fn expected(&self, action: Action, place: usize) -> usize {
+        let last = self.schedule.stages - 1;
+        let of = |stage: usize| {
+            let Held { activations, weights, received_forward, received_backward } =
+                self.loads.stages[stage].during[place];
+            let consumes = matches!(action.kind, ActionKind::Backward | ActionKind::BackwardInput);
+            let inputs = if stage > 0 { activations + weights + received_forward } else { 0 };
+            let here = usize::from(consumes && stage == action.stage);
+            inputs + if stage < last { weights + received_backward + here } else { 0 }
+        };
+        self.schedule.stages_of(self.rank).map(of).sum()
+    }
+}
+
+impl Feed for Watching<'_> {
+    type Error = ParallelError;
+
+    fn enter(&mut self, action: Action, part: Part) -> Result<(), ParallelError> {
+        if part != Part::Computing || self.place == usize::MAX {
+            return Ok(());
+        }
+        let list = &self.schedule.actions[self.rank];
+        let place = self.place + list[self.place..].iter().position(|other| *other == action).unwrap();
+        self.place = place;
+        self.passes += 1;
+        let held =
+            self.device.with_allocator(|allocator| allocator.category_bytes()).get(Category::Communication);
+        if self.schedule.ranks > 1 {
+            assert_eq!(held as usize, BYTES * self.expected(action, place), "place {place}: {action}");
+        }
+        Ok(())
+    }
+
+    fn inputs(&mut self, micro_batch: usize) -> Result<Tensor, ParallelError> {
+        Ok(self.tensor("inputs", micro_batch))
+    }
+
+    fn targets(&mut self, micro_batch: usize) -> Result<Tensor, ParallelError> {
+        Ok(self.tensor("targets", micro_batch))
+    }
+
+    fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, _: bool) -> Box<dyn GradientSink + 's> {
+        Box::new(sink)
+    }
+
+    fn loss(&mut self, _: usize, loss: &Tensor) -> Result<(), ParallelError> {
+        self.losses.push(loss.to_vec::<f32>()?[0]);
+        Ok(())
+    }
+}
+
+/// The gradients of a rank's parameters by stage, the sum of the losses where the model ends, and the losses of a walk that
+/// records nothing.
+type Found = (Vec<(usize, Vec<Vec<f32>>)>, Option<f32>, Vec<f32>);
+
+fn run_rank(schedule: &Schedule, mut communicator: Communicator) -> Result<Found, ParallelError> {
+    let rank = communicator.rank();
+    let device = Device::cpu(rank, &DeviceOptions::default())?;
+    let grid = RankGrid::new(1, schedule.ranks, rank)?;
+    let stages: Vec<_> = schedule.stages_of(rank).collect();
+    let options = |stage: usize| ReductionOptions {
+        lanes: Lanes::new(1, schedule.micro_batches, 1).unwrap(),
+        data: 1,
+        rank: 0,
+        bucket_bytes: 512,
+        dtype: DType::F32,
+        reduction: Reduction::Tree,
+        sharded: false,
+        loss: stage + 1 == schedule.stages,
+    };
+    let part = |stage: &usize| {
+        let model = Box::new(Layer::new(&device, *stage));
+        let reduction = GradientReduction::new(&device, model.parameters(), options(*stage)).unwrap();
+        StagePart { model, reduction }
+    };
+    let mut parts: Vec<_> = stages.iter().map(part).collect();
+    let crossing = Crossing { shape: [ROWS, WIDTH].into(), dtype: DType::F32 };
+    let crossings = vec![crossing; schedule.stages - 1];
+    let executor = Executor::new(&device, grid, schedule.clone(), crossings)?;
+    let loads = loads(schedule);
+    let mut feed = Watching {
+        device: device.clone(),
+        schedule,
+        loads: &loads,
+        rank,
+        place: 0,
+        passes: 0,
+        losses: Vec::new(),
+    };
+    let mut solo = Communicator::solo().data;
+    let scale = 1.0 / schedule.micro_batches as f32;
+    // Twice: a step leaves nothing behind.
+    for _ in 0..2 {
+        (feed.place, feed.passes) = (0, 0);
+        let planes = Planes { world: Some(&mut *communicator.data), data: &mut *solo };
+        executor.train(&mut parts, planes, scale, &mut feed)?;
+        let passes = schedule.actions[rank].iter().filter(|action| action.kind.is_compute()).count();
+        assert_eq!(feed.passes, passes);
+        parts.iter_mut().try_for_each(|part| part.reduction.finish(&mut *solo))?;
+        let live = device.with_allocator(|allocator| allocator.category_bytes());
+        for category in [Category::Communication, Category::Activation, Category::ActivationGradient] {
+            assert_eq!(live.get(category), 0, "{category:?}");
+        }
+    }
+    feed.place = usize::MAX;
+    let planes = Planes { world: Some(&mut *communicator.data), data: &mut *solo };
+    executor.validate(&mut parts, planes, schedule.micro_batches, &mut feed)?;
+    let gradients =
+        |part: &StagePart| part.reduction.gradients().iter().map(|g| g.to_vec().unwrap()).collect();
+    let loss = parts.iter().find_map(|part| part.reduction.loss().unwrap());
+    let loss = loss.map(|loss| loss.to_vec::<f32>().unwrap()[0]);
+    Ok((stages.into_iter().zip(parts.iter().map(gradients)).collect(), loss, feed.losses))
+}
+
+/// The same of all ranks together.
+fn run(schedule: &Schedule) -> Found {
+    let shared = schedule.clone();
+    let body = move |communicator: Communicator| run_rank(&shared, communicator);
+    let ranks = threads::run(schedule.ranks, threads::Options::default(), body).unwrap();
+    let mut whole: Found = (Vec::new(), None, Vec::new());
+    for (gradients, loss, losses) in ranks {
+        whole.0.extend(gradients);
+        whole.1 = whole.1.or(loss);
+        whole.2.extend(losses);
+    }
+    whole.0.sort_by_key(|(stage, _)| *stage);
+    whole
+}
+
+#[test]
+fn every_schedule_has_the_gradients_of_one_rank_and_holds_what_its_loads_say() {
+    for (stages, micro_batches) in [(2, 1), (2, 5), (4, 4), (4, 8)] {
+        // All stages on one rank, which hand over to each other.
+        let alone = run(&schedule(ScheduleKind::Interleaved, 1, stages, micro_batches));
+        assert_eq!((alone.0.len(), alone.2.len()), (stages, micro_batches));
+        assert!(alone.1.unwrap() > 0.0);
+        for kind in ScheduleKind::ALL {
+            let (ranks, chunks) = match kind {
+                ScheduleKind::Interleaved if micro_batches % 2 == 0 && stages > 2 => (2, stages / 2),
+                ScheduleKind::Interleaved => continue,
+                _ => (stages, 1),
+            };
+            let found = run(&schedule(kind, ranks, chunks, micro_batches));
+            assert!(found == alone, "{kind}: {stages} stages, {micro_batches} micro-batches");
+        }
+    }
+}
+
+#[test]
+fn a_schedule_for_other_ranks_is_refused() {
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let grid = RankGrid::new(1, 2, 0).unwrap();
+    let crossing = Crossing { shape: [ROWS, WIDTH].into(), dtype: DType::F32 };
+    for (schedule, cuts) in
+        [(schedule(ScheduleKind::GPipe, 3, 1, 3), 2), (schedule(ScheduleKind::GPipe, 2, 1, 3), 2)]
+    {
+        let refused = Executor::new(&device, grid, schedule, vec![crossing; cuts]);
+        assert!(matches!(refused, Err(ParallelError::Grid(_))));
+    }
+}
