@@ -51,7 +51,15 @@ fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
     let (cases, options) = prepare(args)?;
     let mut measures = Vec::new();
     for config in cases {
-        let found = bench_pipeline(config, &options)?;
+        let schedule = config.parallel.schedule.name();
+        let found = match bench_pipeline(config, &options) {
+            // The others may fit.
+            Err(TrainError::Refused(why)) => {
+                writeln!(std::io::stderr(), "{schedule}: {why}").map_err(unprinted)?;
+                continue;
+            }
+            found => found?,
+        };
         let mut out = std::io::stdout().lock();
         let printed = match args.json {
             true => writeln!(out, "{}", line(&found)),

@@ -17,6 +17,7 @@ use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure;
 use crate::placement::{DeviceChoice, Placed};
+use crate::plan::plan_all;
 use crate::recompute;
 use crate::run;
 use crate::startup::Startup;
@@ -97,7 +98,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// Measures the step of a configuration with a pipeline, its ranks as threads of this process. Errors: those of a run.
+/// Measures the step of a configuration with a pipeline, its ranks as threads of this process. Errors: those of a run;
+/// a refusal where it does not fit.
 pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
     if options.device == DeviceChoice::Meta {
         let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
@@ -106,6 +108,8 @@ pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<P
     let ranks = Some(config.world_size());
     let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
     let setup = recompute::settle_soon(Setup::new(config, placement)?)?;
+    // What does not fit is known without running it.
+    plan_all(&setup)?;
     let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
     let waits = threads::Options { timeout, ..threads::Options::default() };
     let (shared, options) = (setup.clone(), options.clone());
