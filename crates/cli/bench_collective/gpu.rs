@@ -3,13 +3,13 @@
 //! Calls are enqueued one behind the other and waited for at the end, as a training step does it: the time of one is that
 //! of all over their number, on the slowest rank. Beside the library's all-reduce stands the sum in Plimsoll's fixed order,
 //! with its time over that of the all-reduce: `tree`, which `parallel` makes of an exchange, additions and a gather over NCCL,
-//! and where GPUs reach each other's memory `tree N` and `tree N copied`, which a kernel of N blocks makes there and writes to
-//! all, or copy engines move.
+//! and where GPUs reach each other's memory `tree N`, which a kernel of N blocks makes there and writes to all, `tree N
+//! copied`, which copy engines move afterwards, and `tree engines`, for which copy engines also bring what is added.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, Gather, PeerOptions, Sharing, Use, nccl};
+use collective::{Communicator, PeerOptions, Sharing, Use, Way, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::tree_all_reduce;
 use tensor::Tensor;
@@ -143,10 +143,14 @@ impl GpuBench {
             libraries.push((bytes, library));
         }
         let trees = self.choice.wants("tree");
-        for blocks in self.choice.peer_blocks.clone() {
-            for gather in [Gather::Kernel, Gather::Copies].into_iter().filter(|_| trees) {
-                self.peers(buffers, PeerOptions { blocks, gather }, &libraries)?;
+        let blocks = if trees { self.choice.peer_blocks.clone() } else { Vec::new() };
+        for blocks in &blocks {
+            for way in [Way::Kernel, Way::Copies] {
+                self.peers(buffers, PeerOptions { blocks: *blocks, way }, &libraries)?;
             }
+        }
+        if let Some(blocks) = blocks.first() {
+            self.peers(buffers, PeerOptions { blocks: *blocks, way: Way::Engines }, &libraries)?;
         }
         for bytes in self.sizes("reduce-scatter") {
             let seconds = self.seconds(|bench| bench.reduce_scatter(buffers, bytes))?;
@@ -162,8 +166,11 @@ impl GpuBench {
         options: PeerOptions,
         libraries: &[(usize, Option<f64>)],
     ) -> Result<()> {
-        let how = if options.gather == Gather::Copies { " copied" } else { "" };
-        let name = format!("tree {}{how}", options.blocks);
+        let name = match options.way {
+            Way::Kernel => format!("tree {}", options.blocks),
+            Way::Copies => format!("tree {} copied", options.blocks),
+            Way::Engines => "tree engines".to_owned(),
+        };
         if let Sharing::Apart(why) = self.communicator.data.share(&[buffers.first.region()], options)? {
             return if self.choice.json { Ok(()) } else { self.say(&format!("{name}: {why}")) };
         }
@@ -204,7 +211,7 @@ impl GpuBench {
     fn tree(&mut self, bucket: &Tensor, scratch: &Tensor, bytes: usize) -> Result<()> {
         let elements = self.part(bytes) * self.ranks() / bucket.dtype().bytes();
         let (bucket, scratch) = (bucket.view(0, [elements])?, scratch.view(0, [elements])?);
-        Ok(tree_all_reduce(&mut *self.communicator.data, &bucket, &scratch, STREAM)?)
+        Ok(tree_all_reduce(&mut *self.communicator.data, &bucket, &scratch, false, STREAM)?)
     }
 
     fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {

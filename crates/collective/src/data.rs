@@ -9,25 +9,42 @@ use crate::traffic::Traffic;
 /// How ranks that reach each other's memory sum and copy: what measurements say, in no figure of theirs a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOptions {
-    /// Blocks of the kernel that adds: how many multiprocessors it takes at most.
+    /// Blocks of the kernel that reads the others' memory: how many multiprocessors it takes at most.
     pub blocks: u32,
-    /// How a sum gets to all ranks.
-    pub gather: Gather,
+    /// How values get from rank to rank beside other work.
+    pub way: Way,
 }
 
 impl Default for PeerOptions {
     fn default() -> Self {
-        PeerOptions { blocks: 16, gather: Gather::Kernel }
+        PeerOptions { blocks: 16, way: Way::Engines }
     }
 }
 
-/// How a sum gets from the rank that adds to the others.
+/// How values get from rank to rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gather {
-    /// The kernel that adds writes it to all.
+pub enum Way {
+    /// One kernel reads what all have, adds, and writes the sum to all.
     Kernel,
-    /// Copy engines move it afterwards.
+    /// The kernel reads and adds, and copy engines move the sum.
     Copies,
+    /// Copy engines move everything, and a kernel adds what they brought: it holds up other work the least.
+    Engines,
+}
+
+/// A sum over ranks of what lies at one part of a shared region, the same on every rank.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedSum<'a> {
+    /// The part.
+    pub region: Region<'a>,
+    /// As long, on the same device, and not shared: it may be overwritten.
+    pub scratch: Region<'a>,
+    /// The elements' type.
+    pub dtype: DType,
+    /// Whether every rank gets all of the sum, or each its own of the equal shards while the rest stays.
+    pub everywhere: bool,
+    /// Whether the device has nothing else to do meanwhile.
+    pub alone: bool,
 }
 
 /// Whether ranks reach each other's memory.
@@ -119,16 +136,9 @@ pub trait DataPlane {
         Ok(Sharing::Apart("this transport has no way to".to_owned()))
     }
 
-    /// The sum over ranks, in the documented order whatever the transport, of what lies at `region`, a part of a shared
-    /// region and the same part on every rank: all of it on all ranks if `everywhere`, else on each rank its own of the
-    /// equal shards, and the rest stays. False, on all ranks, where that cannot be done and nothing was.
-    fn sum_shared(
-        &mut self,
-        _region: Region<'_>,
-        _dtype: DType,
-        _everywhere: bool,
-        _stream: StreamKind,
-    ) -> Result<bool> {
+    /// Takes a sum in the documented order, whatever the transport's own is. False, on all ranks, where that cannot be done
+    /// and nothing was.
+    fn sum_shared(&mut self, _sum: &SharedSum<'_>, _stream: StreamKind) -> Result<bool> {
         Ok(false)
     }
 

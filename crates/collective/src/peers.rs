@@ -4,9 +4,9 @@
 //! read what is to be overwritten. Then each place of a region is one rank's alone, the one that adds it or copies it,
 //! on all ranks. After the second, all that is over, and each rank has its own memory to itself again.
 
-use device::{DType, Result, StreamKind};
+use device::{DType, Region, Result, StreamKind};
 
-use crate::data::Gather;
+use crate::data::{SharedSum, Way};
 
 /// Bytes of a vector that kernels move: where shards begin.
 const VECTOR: usize = 16;
@@ -30,6 +30,15 @@ pub(crate) trait Engine {
     /// Adds what all ranks have at `place`, in the order of the tree, to this rank's memory or to all ranks'.
     fn add(&mut self, place: Place, dtype: DType, everywhere: bool, stream: StreamKind) -> Result<()>;
 
+    /// Copies what the others have at `place` to `scratch`, and adds all to this rank's memory in the order of the tree.
+    fn fetch_and_add(
+        &mut self,
+        place: Place,
+        scratch: Region<'_>,
+        dtype: DType,
+        stream: StreamKind,
+    ) -> Result<()>;
+
     /// Copies what this rank has at `place` to `peer`'s memory.
     fn put(&mut self, place: Place, peer: usize, stream: StreamKind) -> Result<()>;
 }
@@ -40,14 +49,14 @@ pub(crate) struct Window<E> {
     engine: E,
     rank: usize,
     ranks: usize,
-    gather: Gather,
+    way: Way,
     /// Meetings so far, counted around the end of the type.
     meetings: u32,
 }
 
 impl<E: Engine> Window<E> {
-    pub(crate) fn new(engine: E, rank: usize, ranks: usize, gather: Gather) -> Self {
-        Window { engine, rank, ranks, gather, meetings: 0 }
+    pub(crate) fn new(engine: E, rank: usize, ranks: usize, way: Way) -> Self {
+        Window { engine, rank, ranks, way, meetings: 0 }
     }
 
     pub(crate) fn engine(&self) -> &E {
@@ -59,21 +68,20 @@ impl<E: Engine> Window<E> {
         place.offset.is_multiple_of(VECTOR) && place.bytes.is_multiple_of(VECTOR * self.ranks)
     }
 
-    /// The sum over ranks of a place that divides: this rank's shard of it, or all of it on all ranks.
-    pub(crate) fn sum(
-        &mut self,
-        place: Place,
-        dtype: DType,
-        everywhere: bool,
-        stream: StreamKind,
-    ) -> Result<()> {
+    /// The sum over ranks at `place`, that of its region, which divides.
+    pub(crate) fn sum(&mut self, place: Place, sum: &SharedSum<'_>, stream: StreamKind) -> Result<()> {
         let bytes = place.bytes / self.ranks;
         let own = Place { offset: place.offset + self.rank * bytes, bytes, ..place };
-        let copies = everywhere && self.gather == Gather::Copies;
+        let SharedSum { scratch, dtype, everywhere, .. } = *sum;
+        let way = if sum.alone { Way::Kernel } else { self.way };
         self.meet(stream)?;
-        self.engine.add(own, dtype, everywhere && !copies, stream)?;
-        if copies {
-            // Nobody but this rank reads that shard before the second meeting, and it has.
+        match way {
+            Way::Kernel => self.engine.add(own, dtype, everywhere, stream)?,
+            Way::Copies => self.engine.add(own, dtype, false, stream)?,
+            Way::Engines => self.engine.fetch_and_add(own, scratch, dtype, stream)?,
+        }
+        if everywhere && way != Way::Kernel {
+            // Nobody but this rank reads that shard of others before the second meeting, and it has.
             self.others().try_for_each(|peer| self.engine.put(own, peer, stream))?;
         }
         self.meet(stream)

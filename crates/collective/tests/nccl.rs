@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use collective::threads::{Options, run};
-use collective::{CollectiveError, Communicator, Operation, PeerOptions, Sharing, Use, nccl};
+use collective::{CollectiveError, Communicator, Operation, PeerOptions, SharedSum, Sharing, Use, nccl};
 use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
@@ -228,11 +228,13 @@ fn waits_in_shared_memory_end_without_a_rank() {
         let over = Arc::new(AtomicUsize::new(0));
         let outcome = run_on_gpus(world_size, TIMEOUT, settings, move |communicator, device| {
             let (kept, sums) = (buffer(device, 4), filled(device, &vec![1.0f32; 1 << 20]));
-            let whole = sums.region(0, sums.bytes());
+            let scratch = buffer(device, sums.bytes());
+            let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
+            let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true, alone: false };
             if let Sharing::Apart(_) = communicator.data.share(&[whole], PeerOptions::default())? {
                 return Ok(());
             }
-            assert!(communicator.data.sum_shared(whole, DType::F32, true, STREAM)?);
+            assert!(communicator.data.sum_shared(&sum, STREAM)?);
             communicator.data.synchronize(STREAM)?;
             let began = Instant::now();
             if communicator.rank() == 1 {
@@ -247,7 +249,7 @@ fn waits_in_shared_memory_end_without_a_rank() {
             // Several that wait, one behind the other.
             let summed = |communicator: &mut Communicator| -> Outcome<()> {
                 for _ in 0..3 {
-                    communicator.data.sum_shared(whole, DType::F32, true, STREAM)?;
+                    communicator.data.sum_shared(&sum, STREAM)?;
                 }
                 Ok(communicator.data.synchronize(STREAM)?)
             };
@@ -255,7 +257,7 @@ fn waits_in_shared_memory_end_without_a_rank() {
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
             assert!(said.contains(expected), "{said}");
             assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
-            assert!(communicator.data.sum_shared(whole, DType::F32, true, STREAM).is_err());
+            assert!(communicator.data.sum_shared(&sum, STREAM).is_err());
             // The device itself goes on.
             device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
             assert_eq!(values::<f32>(device, &kept, 0, 1)?, [5.0]);

@@ -91,7 +91,21 @@ impl Device {
     ) -> Result<()> {
         same_length("copy_to_peer", source.bytes(), target.bytes())?;
         let cuda = self.gpu_or_refuse("copy_to_peer")?;
-        cuda.copy_to_peer(source, target, stream).map_err(|error| self.cuda_error(error))
+        let copied = cuda.copy_between("to peer", source, target, stream);
+        copied.map_err(|error| self.cuda_error(error))
+    }
+
+    /// Copies from memory of another rank, which this GPU reaches, to a region of the same length.
+    pub fn copy_from_peer(
+        &self,
+        source: PeerAddress<'_>,
+        target: Region<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
+        same_length("copy_from_peer", source.bytes(), target.bytes)?;
+        let cuda = self.gpu_or_refuse("copy_from_peer")?;
+        let copied = cuda.copy_between("from peer", source, PeerAddress::of(target)?, stream);
+        copied.map_err(|error| self.cuda_error(error))
     }
 
     /// Sets every byte of `target`, of even length, to zero.

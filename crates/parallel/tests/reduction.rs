@@ -278,7 +278,7 @@ fn the_tree_adds_in_rank_order() {
         let device = Device::cpu(rank, &DeviceOptions::default())?;
         let bucket = Tensor::from_host(&device, &gradient(7, rank, 512), [512], Category::Gradient)?;
         let scratch = Tensor::from_host(&device, &[f32::NAN; 512], [512], Category::Communication)?;
-        tree_all_reduce(&mut *communicator.data, &bucket, &scratch, StreamKind::Reduce)?;
+        tree_all_reduce(&mut *communicator.data, &bucket, &scratch, false, StreamKind::Reduce)?;
         Ok(bucket.to_vec()?)
     };
     for ranks in [1, 2, 4] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, DataPlane, Gather, PeerOptions, Sharing};
+use collective::{Communicator, DataPlane, PeerOptions, Sharing, Way};
 use device::{Backend, Device};
 use parallel::RankGrid;
 use parallel::data::Uses;
@@ -73,9 +73,10 @@ pub(crate) fn share(
     parts: &[StagePart],
     config: &RunConfig,
 ) -> Result<bool> {
-    let gather = match config.parallel.peers {
-        Peers::Kernel => Gather::Kernel,
-        Peers::Copies => Gather::Copies,
+    let way = match config.parallel.peers {
+        Peers::Engines => Way::Engines,
+        Peers::Copies => Way::Copies,
+        Peers::Kernel => Way::Kernel,
         Peers::Off => return Ok(false),
     };
     let regions = parts.iter().flat_map(|part| part.reduction.shared(part.model.parameters()));
@@ -85,7 +86,7 @@ pub(crate) fn share(
     }
     // Mapping must not meet work under way.
     device.synchronize()?;
-    let options = PeerOptions { blocks: config.parallel.peer_blocks, gather };
+    let options = PeerOptions { blocks: config.parallel.peer_blocks, way };
     let sharing = device.connecting(|| Ok::<_, TrainError>(plane.share(&regions, options)?))?;
     match &sharing {
         Sharing::Apart(why) if plane.rank() == 0 => {

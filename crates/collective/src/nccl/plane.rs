@@ -8,7 +8,7 @@ use device::{Backend, Buffer, DType, Device, Region, StreamKind};
 
 use crate::call::{Call, Operation, Plane};
 use crate::control::Observer;
-use crate::data::{DataPlane, PeerOptions, Sharing, Use};
+use crate::data::{DataPlane, PeerOptions, SharedSum, Sharing, Use};
 use crate::error::{CollectiveError, Result};
 use crate::host::{
     Group, Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum,
@@ -376,14 +376,8 @@ impl DataPlane for NcclPlane {
         self.open_window(regions, options)
     }
 
-    fn sum_shared(
-        &mut self,
-        region: Region<'_>,
-        dtype: DType,
-        everywhere: bool,
-        stream: StreamKind,
-    ) -> Result<bool> {
-        self.sum_in_window(region, dtype, everywhere, stream)
+    fn sum_shared(&mut self, sum: &SharedSum<'_>, stream: StreamKind) -> Result<bool> {
+        self.sum_in_window(sum, stream)
     }
 
     fn exchange_shared(

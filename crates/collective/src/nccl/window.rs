@@ -58,7 +58,7 @@ pub(super) fn connect(
     // What this rank mapped goes before others unmap or free: nothing uses it.
     Ok(agreed.and(mapped).map(|gpus| {
         let (rank, ranks) = (gpus.rank, gpus.memory.len());
-        Window::new(gpus, rank, ranks, options.gather)
+        Window::new(gpus, rank, ranks, options.way)
     }))
 }
 

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use device::{Category, Device, DeviceOptions, Request};
 use proptest::prelude::*;
 
 use super::*;
@@ -95,6 +96,23 @@ impl Engine for Host<'_> {
         Ok(())
     }
 
+    fn fetch_and_add(
+        &mut self,
+        place: Place,
+        _scratch: Region<'_>,
+        _dtype: DType,
+        stream: StreamKind,
+    ) -> Result<()> {
+        // One rank at a time, as copies come; the sum is of what is the same all along.
+        for regions in &self.memory.values {
+            for vector in Self::vectors(place) {
+                drop(regions[place.region][vector].try_lock().expect("one rank reads a place"));
+            }
+            std::thread::yield_now();
+        }
+        self.add(place, DType::F32, false, stream)
+    }
+
     fn put(&mut self, place: Place, peer: usize, _stream: StreamKind) -> Result<()> {
         for vector in Self::vectors(place) {
             let own = *self.memory.values[self.rank][place.region][vector].try_lock().expect("it is our own");
@@ -120,14 +138,20 @@ fn tree(first: usize, count: usize, of: &impl Fn(usize) -> f32) -> f32 {
 const STREAM: StreamKind = StreamKind::Reduce;
 
 /// Rounds of all calls, each of which a rank fills and reads its memory around without asking the others.
-fn rounds(memory: &Memory, rank: usize, ranks: usize, gather: Gather, shard: usize, seed: u64, first: u32) {
+fn rounds(memory: &Memory, rank: usize, ranks: usize, way: Way, shard: usize, seed: u64, first: u32) {
     let engine = Host { memory, rank, pace: seed.wrapping_add(rank as u64) };
-    let mut window = Window { meetings: first, ..Window::new(engine, rank, ranks, gather) };
+    let mut window = Window { meetings: first, ..Window::new(engine, rank, ranks, way) };
     let whole = |region: usize| Place { region, offset: 0, bytes: VECTOR * shard * ranks };
+    // The model has a memory of its own.
+    let device = Device::cpu(rank, &DeviceOptions::default()).unwrap();
+    let buffer = device.allocate(0, Request::new(Category::Communication, "test")).unwrap();
+    let nothing = buffer.region(0, 0);
     for round in 0..4 {
         for everywhere in [true, false] {
             memory.fill(rank, 0, |index| value(rank, round, index));
-            window.sum(whole(0), DType::F32, everywhere, STREAM).unwrap();
+            let alone = round == 3;
+            let sum = SharedSum { region: nothing, scratch: nothing, dtype: DType::F32, everywhere, alone };
+            window.sum(whole(0), &sum, STREAM).unwrap();
             for (index, found) in memory.read(rank, 0).into_iter().enumerate() {
                 if everywhere || index / shard == rank {
                     assert_eq!(found, tree(0, ranks, &|rank| value(rank, round, index)), "{index}");
@@ -150,7 +174,7 @@ proptest! {
     #[test]
     fn nobody_touches_what_another_has_and_sums_are_the_trees(
         ranks in prop::sample::select(vec![2_usize, 4, 8]),
-        gather in prop::sample::select(vec![Gather::Kernel, Gather::Copies]),
+        way in prop::sample::select(vec![Way::Kernel, Way::Copies, Way::Engines]),
         shard in 1_usize..5,
         seed in any::<u64>(),
         // The count of meetings goes around its end.
@@ -160,7 +184,7 @@ proptest! {
         std::thread::scope(|scope| {
             for rank in 0..ranks {
                 let memory = &memory;
-                scope.spawn(move || rounds(memory, rank, ranks, gather, shard, seed, first));
+                scope.spawn(move || rounds(memory, rank, ranks, way, shard, seed, first));
             }
         });
     }
@@ -169,7 +193,7 @@ proptest! {
 #[test]
 fn only_whole_vectors_for_every_rank_divide() {
     let memory = Memory::new(4, &[], 0);
-    let window = Window::new(Host { memory: &memory, rank: 0, pace: 0 }, 0, 4, Gather::Kernel);
+    let window = Window::new(Host { memory: &memory, rank: 0, pace: 0 }, 0, 4, Way::Kernel);
     for (offset, bytes, divides) in
         [(0, 64, true), (16, 128, true), (8, 64, false), (0, 72, false), (0, 48, false), (0, 0, true)]
     {

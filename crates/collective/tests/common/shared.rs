@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use collective::{DataPlane, Gather, PeerOptions, Sharing};
+use collective::{DataPlane, PeerOptions, SharedSum, Sharing, Way};
 use device::{Backend, Buffer, Device};
 use half::bf16;
 
@@ -58,6 +58,11 @@ fn sums<T: Number>(
     let count = whole.bytes() / size_of::<T>();
     let direct = share(plane, device, &[&whole], options)?;
     let part = whole.region(16, vectors * 16 * ranks);
+    let scratch = buffer(device, whole.bytes());
+    let sum = |region, everywhere, alone| {
+        let scratch = scratch.region(0, scratch.bytes());
+        SharedSum { region, scratch, dtype: T::DTYPE, everywhere, alone }
+    };
     for round in 0..6 {
         let of = |rank: usize, place: usize| value(rank, place + 1000 * round);
         let everywhere = round % 2 == 0;
@@ -65,7 +70,7 @@ fn sums<T: Number>(
         if round % ranks == rank {
             std::thread::sleep(Duration::from_millis(3));
         }
-        assert_eq!(plane.sum_shared(part, T::DTYPE, everywhere, STREAM)?, direct);
+        assert_eq!(plane.sum_shared(&sum(part, everywhere, round > 3), STREAM)?, direct);
         let found = values::<T>(device, &whole, 0, count)?;
         for (place, found) in found.into_iter().enumerate() {
             let owner = place.checked_sub(around).map(|place| place / shard);
@@ -81,20 +86,20 @@ fn sums<T: Number>(
     let other = filled::<T>(device, &vec![T::of(1.0); 16 * ranks]);
     let odd = [other.region(0, other.bytes()), whole.region(16, 16 * ranks + size_of::<T>() * ranks)];
     for region in odd {
-        assert!(!plane.sum_shared(region, T::DTYPE, true, STREAM)?);
+        assert!(!plane.sum_shared(&sum(region, true, false), STREAM)?);
     }
     // Nothing is shared any more, and the buffer may go.
     share(plane, device, &[], options).map(drop)
 }
 
-fn options() -> [PeerOptions; 3] {
-    [(16, Gather::Kernel), (3, Gather::Copies), (1, Gather::Kernel)]
-        .map(|(blocks, gather)| PeerOptions { blocks, gather })
+fn options() -> [PeerOptions; 4] {
+    [(16, Way::Engines), (16, Way::Kernel), (3, Way::Copies), (1, Way::Kernel)]
+        .map(|(blocks, way)| PeerOptions { blocks, way })
 }
 
 pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
     // Elsewhere than on GPUs there is nothing to choose.
-    let chosen = if device.backend() == Backend::Cuda { 3 } else { 1 };
+    let chosen = if device.backend() == Backend::Cuda { 4 } else { 1 };
     for options in options().into_iter().take(chosen) {
         for vectors in VECTORS {
             sums::<f32>(plane, device, options, vectors)?;
@@ -105,7 +110,7 @@ pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) 
         return Ok(());
     }
     let ranks = plane.world_size();
-    sums::<f32>(plane, device, PeerOptions::default(), LARGE / 16 / ranks)
+    options()[..2].iter().try_for_each(|options| sums::<f32>(plane, device, *options, LARGE / 16 / ranks))
 }
 
 /// Every rank gives every other its own part, of two buffers, in place.

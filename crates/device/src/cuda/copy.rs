@@ -27,15 +27,16 @@ impl Cuda {
     }
 
     /// Enqueues a copy between GPUs of as much as `target` has, which a copy engine makes. Errors: the driver's.
-    pub(crate) fn copy_to_peer(
+    pub(crate) fn copy_between(
         &self,
+        name: &'static str,
         source: PeerAddress<'_>,
         target: PeerAddress<'_>,
         stream: StreamKind,
     ) -> Result<()> {
         let stream = self.streams.handle(stream);
         let work = Work { bytes: target.bytes as u64, flops: 0 };
-        let timed = self.timed(stream, "copy", "to peer", work);
+        let timed = self.timed(stream, "copy", name, work);
         // SAFETY: both are mapped, and one is as long as the other; who shares memory keeps it while work uses it.
         let copied =
             unsafe { sys::cuMemcpyAsync(target.address, source.address, target.bytes, stream) }.result();

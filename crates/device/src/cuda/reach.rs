@@ -8,6 +8,7 @@ use cudarc::driver::{result, sys};
 
 use super::error::Named;
 use super::share::{Extent, FILE, NAME_BYTES};
+use crate::buffer::Region;
 use crate::device::Device;
 
 /// Where a page to be mapped comes from.
@@ -229,7 +230,12 @@ pub struct PeerAddress<'a> {
     memory: PhantomData<&'a PeerMemory>,
 }
 
-impl PeerAddress<'_> {
+impl<'a> PeerAddress<'a> {
+    /// A region of this GPU's own. Errors: one outside its buffer.
+    pub(crate) fn of(region: Region<'a>) -> crate::Result<Self> {
+        Ok(PeerAddress { address: region.checked_address()?, bytes: region.bytes, memory: PhantomData })
+    }
+
     /// How many bytes are there.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -267,13 +267,15 @@ impl GradientReduction {
         // Every rank gets all of the loss, which is in the last bucket.
         let is_loss = bucket == self.layout.elements.len();
         let scatter = self.shards.is_divided() && !is_loss;
+        // Backward ends with the gradients of the last bucket of all.
+        let alone = bucket + 1 >= self.layout.elements.len();
         let bucket = &self.sets[0][bucket];
         match (&self.scratch, scatter) {
             (Some(Scratch { gradients, loss }), scatter) => {
                 let scratch = loss.as_ref().filter(|_| is_loss).unwrap_or(gradients);
                 let scratch = scratch.view(0, [bucket.elements()])?;
                 let sum = if scatter { tree_reduce_scatter } else { tree_all_reduce };
-                sum(plane, bucket, &scratch, STREAM)
+                sum(plane, bucket, &scratch, alone, STREAM)
             }
             (None, true) => {
                 let own = shard(plane, bucket, plane.rank())?;

@@ -3,7 +3,7 @@
 //!
 //! Everything is enqueued on the stream that is given.
 
-use collective::DataPlane;
+use collective::{DataPlane, SharedSum};
 use device::StreamKind;
 use tensor::{Tensor, ops};
 
@@ -13,13 +13,15 @@ use crate::error::Result;
 /// rounded to its dtype at every node.
 ///
 /// `bucket` divides into as many equal shards as there are ranks; `scratch`, as long, may be overwritten.
+/// `alone` says that the device has nothing else to do meanwhile: no bit depends on it.
 pub fn tree_all_reduce(
     plane: &mut dyn DataPlane,
     bucket: &Tensor,
     scratch: &Tensor,
+    alone: bool,
     stream: StreamKind,
 ) -> Result<()> {
-    if plane.world_size() == 1 || plane.sum_shared(bucket.region(), bucket.dtype(), true, stream)? {
+    if plane.world_size() == 1 || plane.sum_shared(&shared(bucket, scratch, true, alone), stream)? {
         return Ok(());
     }
     exchange_and_add(plane, bucket, scratch, stream)?;
@@ -31,12 +33,18 @@ pub fn tree_reduce_scatter(
     plane: &mut dyn DataPlane,
     bucket: &Tensor,
     scratch: &Tensor,
+    alone: bool,
     stream: StreamKind,
 ) -> Result<()> {
-    if plane.world_size() == 1 || plane.sum_shared(bucket.region(), bucket.dtype(), false, stream)? {
+    if plane.world_size() == 1 || plane.sum_shared(&shared(bucket, scratch, false, alone), stream)? {
         return Ok(());
     }
     exchange_and_add(plane, bucket, scratch, stream)
+}
+
+fn shared<'a>(bucket: &'a Tensor, scratch: &'a Tensor, everywhere: bool, alone: bool) -> SharedSum<'a> {
+    let (region, scratch) = (bucket.region(), scratch.region());
+    SharedSum { region, scratch, dtype: bucket.dtype(), everywhere, alone }
 }
 
 /// This rank's shard of the sum, into its place.

@@ -1,7 +1,7 @@
 //! A plane whose ranks reach each other's memory, over the threads' transport: what it is asked there it answers by calls
 //! that add in the same order, and it refuses to move what is shared in any other way.
 
-use collective::{Communicator, DataPlane, Observer, PeerOptions, Result, Sharing, Traffic};
+use collective::{Communicator, DataPlane, Observer, PeerOptions, Result, SharedSum, Sharing, Traffic};
 use device::{DType, Region, StreamKind};
 
 /// What a test puts around a rank's communicator.
@@ -116,14 +116,13 @@ impl DataPlane for Direct {
         Ok(Sharing::Direct)
     }
 
-    fn sum_shared(
-        &mut self,
-        region: Region<'_>,
-        dtype: DType,
-        everywhere: bool,
-        stream: StreamKind,
-    ) -> Result<bool> {
-        assert!(self.is_shared(&region), "what is summed was shared");
+    fn sum_shared(&mut self, sum: &SharedSum<'_>, stream: StreamKind) -> Result<bool> {
+        let SharedSum { region, scratch, dtype, everywhere, .. } = *sum;
+        assert!(
+            self.is_shared(&region) && !self.is_shared(&scratch),
+            "what is summed was shared, and no scratch"
+        );
+        assert!(scratch.bytes >= region.bytes);
         if everywhere {
             self.inner.all_reduce(region, dtype, stream)?;
         } else {

@@ -184,8 +184,8 @@ keys! {
     BUCKET_BYTES = ["parallel"] "bucket_bytes": Integer(512, 1 << 40), Literal("67108864"), None,
         "Bytes of gradients that are reduced together.",
         |c| Some(c.parallel.bucket_bytes.into());
-    PEERS = ["parallel"] "peers": Choice(Peers::NAMES), Literal("\"kernel\""), None,
-        "How the tree gets sums from GPU to GPU of one host: its kernel writes them into the others' memory, copy engines do, or all goes over NCCL (off); the bits are the same.",
+    PEERS = ["parallel"] "peers": Choice(Peers::NAMES), Literal("\"engines\""), None,
+        "How the tree sums in the memory of the GPUs of one host, beside backward: copy engines move all values, a kernel reads them and copy engines move the sums, one kernel does both, or all goes over NCCL (off); the bits are the same.",
         |c| Some(c.parallel.peers.name().into());
     PEER_BLOCKS = ["parallel"] "peer_blocks": Integer(1, 1024), Literal("16"), None,
         "Blocks of the kernel that reads the other GPUs' memory: how many multiprocessors it takes from other work.",

@@ -226,10 +226,12 @@ choice! {
 choice! {
     /// How sums get from GPU to GPU where these reach each other's memory.
     Peers {
-        /// The kernel that adds writes them into the others' memory.
-        Kernel = "kernel",
-        /// The kernel adds, and copy engines move them.
+        /// Copy engines move everything, and a kernel adds what they brought.
+        Engines = "engines",
+        /// A kernel reads and adds, and copy engines move the sums.
         Copies = "copies",
+        /// One kernel reads, adds and writes.
+        Kernel = "kernel",
         /// They go over NCCL, as they do between hosts.
         Off = "off",
     }

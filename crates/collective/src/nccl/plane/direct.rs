@@ -6,7 +6,7 @@ use device::{DType, Device, Region, StreamKind};
 
 use super::{NcclPlane, check_on_gpu};
 use crate::call::{Call, Operation};
-use crate::data::{PeerOptions, Sharing};
+use crate::data::{PeerOptions, SharedSum, Sharing};
 use crate::error::{CollectiveError, Result};
 use crate::host::{Operand, check_point_to_point, check_sum};
 use crate::nccl::raw::Work;
@@ -17,6 +17,9 @@ impl NcclPlane {
     pub(super) fn open_window(&mut self, regions: &[Region<'_>], options: PeerOptions) -> Result<Sharing> {
         let at = self.next(Operation::Connect);
         check_on_gpu(at, regions)?;
+        if self.window.is_some() {
+            self.host_wait(at.call, self.device.synchronize())?;
+        }
         self.close_window();
         let shared = Rc::clone(&self.shared);
         match shared.patiently(|| window::connect(self, at, regions, options))? {
@@ -29,21 +32,19 @@ impl NcclPlane {
         }
     }
 
-    pub(super) fn sum_in_window(
-        &mut self,
-        region: Region<'_>,
-        dtype: DType,
-        everywhere: bool,
-        stream: StreamKind,
-    ) -> Result<bool> {
-        let Some(place) = self.shared_place(region, dtype) else { return Ok(false) };
-        let at = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
-        check_sum(at, dtype, &[region])?;
+    pub(super) fn sum_in_window(&mut self, sum: &SharedSum<'_>, stream: StreamKind) -> Result<bool> {
+        let Some(place) = self.shared_place(sum.region, sum.dtype) else { return Ok(false) };
+        let at = self.next(if sum.everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
+        check_sum(at, sum.dtype, &[sum.region, sum.scratch])?;
+        check_on_gpu(at, &[sum.scratch])?;
+        if sum.scratch.bytes < sum.region.bytes {
+            let (scratch, region) = (sum.scratch.bytes, sum.region.bytes);
+            return at.refuse(format!("{scratch} bytes of scratch for {region}"));
+        }
         self.shared.alive(at.call)?;
         let Some(window) = &mut self.window else { return Ok(false) };
-        let summed = window.sum(place, dtype, everywhere, stream);
-        summed.map_err(CollectiveError::device(at.rank, at.call))?;
-        self.tally.sum_shared(place.bytes / self.members.len(), everywhere);
+        window.sum(place, sum, stream).map_err(CollectiveError::device(at.rank, at.call))?;
+        self.tally.sum_shared(place.bytes / self.members.len(), sum.everywhere);
         Ok(true)
     }
 
@@ -83,32 +84,34 @@ impl NcclPlane {
         self.shared.alive(call).is_err()
     }
 
-    /// Every rank's bytes, in rank order, on every rank: small messages, of any lengths.
+    /// Every rank's bytes, in rank order, on every rank: messages between hosts, of any lengths.
     pub(in crate::nccl) fn gather_bytes(&self, at: Operand, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.gather_words(at, &[mine.len() as u32])?;
         let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
         let mut padded = mine.to_vec();
         padded.resize(longest.next_multiple_of(4), 0);
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(&padded);
-        let all = self.gather_words(at, &words)?;
-        let bytes: &[u8] = bytemuck::cast_slice(&all);
-        let message = |(rank, length): (usize, &u32)| {
-            let start = rank * padded.len();
-            bytes.get(start..start + *length as usize).map(<[u8]>::to_vec).unwrap_or_default()
-        };
-        Ok(lengths.iter().enumerate().map(message).collect())
+        let mut all = vec![Vec::new(); self.members.len()];
+        for words in words.chunks(self.most_words()) {
+            let round = self.gather_words(at, words)?;
+            for (message, words) in all.iter_mut().zip(round.chunks(words.len())) {
+                message.extend_from_slice(bytemuck::cast_slice(words));
+            }
+        }
+        all.iter_mut().zip(&lengths).for_each(|(message, length)| message.truncate(*length as usize));
+        Ok(all)
     }
 
-    /// As many words of every rank.
+    /// Words of one rank that are gathered at once. Calls of other streams that are under way have the other half.
+    fn most_words(&self) -> usize {
+        (self.scratch.bytes() / 2 / 4 / self.members.len()).max(1)
+    }
+
+    /// As many words of every rank, at most [`NcclPlane::most_words`].
     fn gather_words(&self, at: Operand, mine: &[u32]) -> Result<Vec<u32>> {
         let refused = |source| CollectiveError::device(at.rank, at.call)(source);
         let (ranks, bytes) = (self.members.len(), size_of_val(mine));
-        // Calls of other streams that are under way have the other half.
-        let half = self.scratch.bytes() / 2;
-        if bytes * ranks > half {
-            return at.refuse(format!("{ranks} messages of {bytes} bytes are more than there is room for"));
-        }
-        let output = self.scratch.region(half, bytes * ranks);
+        let output = self.scratch.region(self.scratch.bytes() / 2, bytes * ranks);
         let input = output.part(bytes * self.rank, bytes);
         self.device.copy_from_host(mine, input).map_err(refused)?;
         self.collective(at, bytes, Work::AllGather { input, output }, StreamKind::Compute)?;

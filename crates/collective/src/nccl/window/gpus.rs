@@ -76,7 +76,9 @@ impl Engine for Gpus {
         let writes: Vec<_> = others().map(|other| (pages[other].word(self.rank), number)).collect();
         let waits: Vec<_> = others().map(|other| (pages[self.rank].word(other), number)).collect();
         self.signals.meetings.set(number);
-        self.device.signal(&writes, &waits, stream)
+        let span = self.device.span(stream, "peers", "meet");
+        self.device.signal(&writes, &waits, stream)?;
+        span.end()
     }
 
     fn add(
@@ -98,6 +100,33 @@ impl Engine for Gpus {
         launch = launch.peer(self.at(self.rank, place)?).u64(vectors as u64).u32(u32::from(everywhere));
         let written = if everywhere { ranks } else { 1 };
         launch = launch.cost((place.bytes * (ranks + written)) as u64, (vectors * 4 * (ranks - 1)) as u64);
+        launch.launch([blocks as u32, 1, 1], THREADS as u32)
+    }
+
+    fn fetch_and_add(
+        &mut self,
+        place: Place,
+        scratch: Region<'_>,
+        dtype: DType,
+        stream: StreamKind,
+    ) -> device::Result<()> {
+        let (ranks, bytes) = (self.memory.len(), place.bytes);
+        let copy_of = |rank: usize| scratch.part(rank * bytes, bytes);
+        // Each rank begins with the next one, so that not all read from one.
+        for other in (1..ranks).map(|distance| (self.rank + distance) % ranks) {
+            self.device.copy_from_peer(self.at(other, place)?, copy_of(other), stream)?;
+        }
+        let name = kernel(dtype, ranks).unwrap_or_default();
+        let vectors = bytes / 16;
+        let most = self.device.description().multiprocessors.max(1) as usize;
+        let blocks = vectors.div_ceil(THREADS * LOADS / ranks).clamp(1, most);
+        let own = self.at(self.rank, place)?;
+        let mut launch = self.device.kernel(Function::new(&kernels::TREE, name)).on(stream);
+        for rank in 0..ranks {
+            launch = if rank == self.rank { launch.peer(own) } else { launch.read(copy_of(rank)) };
+        }
+        launch = launch.peer(own).u64(vectors as u64).u32(0);
+        launch = launch.cost((bytes * (ranks + 1)) as u64, (vectors * 4 * (ranks - 1)) as u64);
         launch.launch([blocks as u32, 1, 1], THREADS as u32)
     }
 
