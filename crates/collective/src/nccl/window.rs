@@ -206,7 +206,7 @@ impl Own {
         let pages = signals.iter().map(page).collect::<Attempt<Vec<_>>>()?;
         try_signals(device, &pages[rank], rank)?;
         let regions = |peer: &Peer| peer.said.regions.iter().map(|(base, _)| *base).collect();
-        Ok(Gpus {
+        let mut gpus = Gpus {
             device: device.clone(),
             rank,
             bases: peers.iter().map(regions).collect(),
@@ -214,7 +214,9 @@ impl Own {
             memory,
             signals: Rc::new(Signals { rank, pages, meetings: Cell::new(0) }),
             blocks: options.blocks,
-        })
+        };
+        gpus.rehearse(plane.spare()).map_err(said)?;
+        Ok(gpus)
     }
 
     /// Sends every other rank this one's page of signals, and other processes its pages of memory, a few at a time, so that

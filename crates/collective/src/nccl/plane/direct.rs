@@ -79,6 +79,11 @@ impl NcclPlane {
         &self.device
     }
 
+    /// A few bytes in which nothing is kept.
+    pub(in crate::nccl) fn spare(&self) -> Region<'_> {
+        self.scratch.region(self.scratch.bytes() / 2, 16)
+    }
+
     /// Whether it is over.
     pub(in crate::nccl) fn has_failed(&self, call: Call) -> bool {
         self.shared.alive(call).is_err()
