@@ -255,7 +255,7 @@ fn a_limit_that_is_too_small_is_refused_with_what_would_do() {
 const DEEP: [&str; 8] = [
     "model.layers=6",
     "model.width=64",
-    "model.context=256",
+    "model.context=128",
     "train.micro_batch=16",
     "train.micro_batches=1",
     "parallel.lanes=1",

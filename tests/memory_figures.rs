@@ -172,13 +172,12 @@ impl Deep {
         let output = mlp.forward(&tape, Input::Hidden(x.clone())).unwrap();
         let forward = above(device.statistics().allocated());
         let seed = Tensor::zeros(device, [batch, width], DType::F32, Request::new(Category::Other, "test"));
-        let kept = output.clone();
         let mut gradients = Gradients::default();
         let mut leaves = tape.backward_from(vec![(output.source(), seed.unwrap())], &mut gradients).unwrap();
         let gradient = leaves.take(x.source()).unwrap();
         let statistics = device.statistics();
         let left = above(statistics.allocated());
-        drop((kept, gradient));
+        drop((output, gradient));
         Rise { forward, peak: above(statistics.peak_allocated()), left }
     }
 }
