@@ -10,6 +10,7 @@ mod bench_step;
 mod plan;
 mod plan_schedule;
 mod replay;
+mod report;
 mod sample;
 mod train;
 
@@ -37,6 +38,7 @@ enum Command {
     Train(train::Arguments),
     Plan(plan::Arguments),
     Sample(sample::Arguments),
+    Report(report::Arguments),
     /// Drive the caching allocator with recordings of another one and compare every counter, address and event
     Replay(replay::ReplayArgs),
     /// Measure a part of Plimsoll
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Sample(arguments) => sample::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
         Command::Bench(Bench::Collective(arguments)) => bench_collective::run(&arguments),

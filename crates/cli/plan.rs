@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trainer::config::RunConfig;
-use trainer::{DeviceChoice, TrainError, plan_run};
+use trainer::{DeviceChoice, TrainError, plan_page, plan_run};
 
 use crate::plan_schedule::{self, ScheduleArgs};
+use crate::report::write_page;
 
 /// Say what each rank of a run will use, to the byte, without running it
 ///
@@ -28,6 +29,9 @@ pub(crate) struct Arguments {
     /// One JSON object, with the keys of summary.json.
     #[arg(long)]
     json: bool,
+    /// Instead: one HTML page, which needs no network and no other file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "schedule"])]
+    html: Option<PathBuf>,
     #[command(flatten)]
     schedule: ScheduleArgs,
 }
@@ -54,6 +58,13 @@ fn plan(arguments: &Arguments) -> Result<String, TrainError> {
     };
     if arguments.schedule.schedule {
         return plan_schedule::text(&arguments.schedule, config, DeviceChoice::from_name(&arguments.device)?);
+    }
+    if let Some(path) = &arguments.html {
+        let name = arguments.config.as_ref().and_then(|path| path.file_stem());
+        let title = name.map_or("quickstart".into(), |name| name.to_string_lossy());
+        let page = plan_page(config, DeviceChoice::from_name(&arguments.device)?, &title)?.to_html();
+        write_page(path, &page)?;
+        return Ok(path.display().to_string());
     }
     let report = plan_run(config, DeviceChoice::from_name(&arguments.device)?)?;
     Ok(if arguments.json { report.to_json().to_string() } else { report.to_string().trim_end().to_owned() })

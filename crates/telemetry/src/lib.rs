@@ -35,6 +35,7 @@ pub mod memory_views;
 mod phase;
 pub mod progress;
 mod rank_statistics;
+pub mod report;
 pub mod run_files;
 pub mod scaling;
 mod statistic;

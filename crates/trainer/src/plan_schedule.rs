@@ -38,7 +38,11 @@ struct PlannedStage {
 /// Finds it, on a device of the chosen kind. Errors: as for [`plan_run`](crate::plan_run).
 pub fn plan_schedule(config: RunConfig, choice: DeviceChoice) -> Result<PlannedSchedule> {
     let Imitated { placement, .. } = Imitated::find(choice)?;
-    let setup = Setup::new(config, placement)?;
+    schedule_of(&Setup::new(config, placement)?)
+}
+
+/// Finds that of a setup. Errors: as for [`plan_schedule`].
+pub(crate) fn schedule_of(setup: &Setup) -> Result<PlannedSchedule> {
     let (config, blueprint) = (&setup.config, &setup.blueprint);
     let layers = measure::layers(config, &setup.dataset, &setup.placement.description())?;
     let schedule = blueprint::schedule(config)?;

@@ -48,7 +48,7 @@ impl Watch {
 
     /// From now on what is seen is written to a rank's file in the run directory at once, so that a run that is killed leaves it.
     pub(crate) fn write_to(&mut self, rank: usize, run_dir: &Path) {
-        self.file = Some((rank, run_dir.join("traces").join(format!("rank-{rank}.json.gz"))));
+        self.file = Some((rank, path(run_dir, rank)));
     }
 
     /// Looks at the part that `device` has just gone through; `step` counts from 1. Errors: a file that cannot be written.
@@ -127,6 +127,11 @@ impl Watch {
         let all = control.gather(0, &own)?.unwrap_or_default();
         all.iter().map(|findings| serde_json::from_slice(findings).map_err(unreadable)).collect()
     }
+}
+
+/// Where the traces of a rank are in a run directory.
+pub(crate) fn path(run_dir: &Path, rank: usize) -> PathBuf {
+    run_dir.join("traces").join(format!("rank-{rank}.json.gz"))
 }
 
 /// What has happened in the part, and whether the history goes back to its beginning.

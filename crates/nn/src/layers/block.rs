@@ -32,7 +32,7 @@ impl Stream for Residual {
     /// in backward: the fused operator rounds its sum in the same way, and adds gradients in the same kernel.
     fn close(self, tape: &Tape) -> Result<Var> {
         match self.branch {
-            Some(branch) => Ok(ops::add(tape, self.sum, branch)?),
+            Some(branch) => within(tape, "residual", || Ok(ops::add(tape, self.sum, branch)?)),
             None => Ok(self.sum),
         }
     }

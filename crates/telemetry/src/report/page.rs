@@ -1,0 +1,113 @@
+//! The page around the pictures.
+
+use std::fmt::Write;
+
+use super::{Notice, Report, SchedulePicture, Tile, course, memory, ranks};
+use crate::svg::escape;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// One part of the page.
+pub(super) struct Section {
+    /// For links.
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) body: String,
+}
+
+impl Report {
+    /// The page.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        let sections: Vec<Section> = [
+            memory::section(&self.ranks),
+            memory::peak_section(&self.ranks),
+            ranks::section(&self.ranks),
+            self.schedule_section(),
+            course::section(&self.course, self.unit),
+            self.configuration_section(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let mut page = String::new();
+        let (title, subtitle) = (escape(&self.title), escape(&self.subtitle));
+        // Writing to a string cannot fail, here and below.
+        let _ = write!(
+            page,
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+             content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
+             <title>{title} · Plimsoll</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<header><div class=\"wide\">\n\
+             <p class=\"house\">{MARK}Plimsoll</p>\n<h1>{title}</h1>\n<p class=\"soft\">{subtitle}</p>\n<nav \
+             aria-label=\"Sections\">"
+        );
+        for Section { id, title, .. } in &sections {
+            let _ = write!(page, "<a href=\"#{id}\">{title}</a>");
+        }
+        page += "</nav>\n</div></header>\n<main class=\"wide\">\n";
+        notices(&mut page, &self.notices);
+        tiles(&mut page, &self.tiles);
+        for Section { id, title, body } in &sections {
+            let _ = writeln!(
+                page,
+                "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>"
+            );
+        }
+        let _ = writeln!(
+            page,
+            "</main>\n<div id=\"tip\" role=\"status\" aria-live=\"polite\" hidden></div>\n<script>{SCRIPT}</script>\n</body>\n\
+             </html>"
+        );
+        page
+    }
+
+    fn schedule_section(&self) -> Option<Section> {
+        let SchedulePicture { picture, note } = self.schedule.as_ref()?;
+        let note = escape(note);
+        let body = format!(
+            "<p class=\"soft\">Each rank's passes over a step, with the number of the micro-batch, and below them what the rank \
+             holds; {note}.</p>\n<figure class=\"paper scroll\">{picture}</figure>\n"
+        );
+        Some(Section { id: "schedule", title: "Schedule", body })
+    }
+
+    fn configuration_section(&self) -> Option<Section> {
+        let text = escape(self.configuration.trim());
+        let body = format!(
+            "<p class=\"soft\">As it was resolved, with every default.</p>\n<pre tabindex=\"0\"><code>{text}</code></pre>\n"
+        );
+        (!text.is_empty()).then_some(Section { id: "configuration", title: "Configuration", body })
+    }
+}
+
+/// A ship's load line.
+const MARK: &str = "<svg viewBox=\"0 0 24 24\" aria-hidden=\"true\"><circle cx=\"12\" cy=\"12\" r=\"7\" fill=\"none\" \
+                    stroke=\"currentColor\" stroke-width=\"2\"/><path d=\"M1 12h22\" stroke=\"currentColor\" \
+                    stroke-width=\"2\"/></svg>";
+
+fn notices(page: &mut String, notices: &[Notice]) {
+    for Notice { good, text } in notices {
+        let (class, sign) = if *good { ("good", "✓") } else { ("bad", "!") };
+        let text = escape(text);
+        let _ = writeln!(
+            page,
+            "<p class=\"notice {class}\"><b aria-hidden=\"true\">{sign}</b><span>{text}</span></p>"
+        );
+    }
+}
+
+fn tiles(page: &mut String, tiles: &[Tile]) {
+    if tiles.is_empty() {
+        return;
+    }
+    *page += "<dl class=\"tiles\">\n";
+    for Tile { name, value, note } in tiles {
+        let (value, note) = (escape(value), escape(note));
+        let _ = writeln!(
+            page,
+            "<div><dt>{name}</dt><dd><strong>{value}</strong><span class=\"soft\">{note}</span></dd></div>"
+        );
+    }
+    *page += "</dl>\n";
+}

@@ -1,0 +1,102 @@
+//! Areas in proportion, near to squares: the squarified treemap of Bruls, Huizing and van Wijk (2000).
+
+/// A rectangle, in pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Area {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+/// Divides `area` into parts as large as `weights` say, in their order, which falls.
+pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
+    let total: f64 = weights.iter().sum();
+    let mut placed = Vec::with_capacity(weights.len());
+    if total <= 0.0 {
+        return placed;
+    }
+    let scale = area.width * area.height / total;
+    let (mut rest, mut free) = (weights, area);
+    while !rest.is_empty() {
+        let side = free.width.min(free.height);
+        let count = row_length(rest, side, scale);
+        let (row, others) = rest.split_at(count);
+        free = place(row, scale, free, &mut placed);
+        rest = others;
+    }
+    placed
+}
+
+/// How many of the next parts make a row along `side` whose worst shape would get worse with one more.
+fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
+    let (mut sum, mut worst) = (0.0, f64::INFINITY);
+    for (count, weight) in weights.iter().enumerate() {
+        sum += weight * scale;
+        let depth = sum / side;
+        let ratio = |part: f64| {
+            let length = part * scale / depth;
+            (length / depth).max(depth / length)
+        };
+        let shape = ratio(weights[0]).max(ratio(*weight));
+        if shape > worst || shape.is_nan() {
+            return count.max(1);
+        }
+        worst = shape;
+    }
+    weights.len()
+}
+
+/// Places a row along the shorter side of `free`; what is left of that.
+fn place(row: &[f64], scale: f64, free: Area, placed: &mut Vec<Area>) -> Area {
+    let sum: f64 = row.iter().sum::<f64>() * scale;
+    let Area { x, y, width, height } = free;
+    let mut at = 0.0;
+    if width >= height {
+        let depth = sum / height;
+        for weight in row {
+            let length = weight * scale / depth;
+            placed.push(Area { x, y: y + at, width: depth, height: length });
+            at += length;
+        }
+        Area { x: x + depth, width: (width - depth).max(0.0), ..free }
+    } else {
+        let depth = sum / width;
+        for weight in row {
+            let length = weight * scale / depth;
+            placed.push(Area { x: x + at, y, width: length, height: depth });
+            at += length;
+        }
+        Area { y: y + depth, height: (height - depth).max(0.0), ..free }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_are_in_proportion_and_fill_the_whole() {
+        let area = Area { x: 10.0, y: 20.0, width: 600.0, height: 400.0 };
+        // The example of the paper.
+        let weights = [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0];
+        let placed = squarify(&weights, area);
+        assert_eq!(placed.len(), weights.len());
+        for (weight, part) in weights.iter().zip(&placed) {
+            assert!((part.width * part.height - weight * 10_000.0).abs() < 1e-6, "{part:?}");
+            assert!(part.x >= 10.0 - 1e-9 && part.x + part.width <= 610.0 + 1e-9, "{part:?}");
+            assert!(part.y >= 20.0 - 1e-9 && part.y + part.height <= 420.0 + 1e-9, "{part:?}");
+            assert!((part.width / part.height).max(part.height / part.width) < 3.0, "{part:?}");
+        }
+        for (place, a) in placed.iter().enumerate() {
+            for b in &placed[place + 1..] {
+                let apart = a.x + a.width <= b.x + 1e-9
+                    || b.x + b.width <= a.x + 1e-9
+                    || a.y + a.height <= b.y + 1e-9
+                    || b.y + b.height <= a.y + 1e-9;
+                assert!(apart, "{a:?} {b:?}");
+            }
+        }
+        assert!(squarify(&[], area).is_empty() && squarify(&[0.0], area).is_empty());
+    }
+}
