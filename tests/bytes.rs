@@ -5,10 +5,9 @@ mod common;
 
 use common::devices::gpu;
 use common::runs::{GPT, MLP, config, train_in};
-use device::Description;
 use memory::{Category, Statistics};
 use telemetry::{RankStatistics, Statistic};
-use trainer::{DeviceChoice, Placement, Setup, TrainReport, plan};
+use trainer::{DeviceChoice, Placement, PlanDevice, Setup, TrainReport, plan};
 
 const SHARDED: &str = "parallel.shard_optimizer=true";
 
@@ -34,7 +33,7 @@ fn run(text: &str, overrides: &[&str], device: DeviceChoice) -> TrainReport {
 fn compare(text: &str, overrides: &[&str]) {
     let setup = Setup::new(config(text, overrides), Placement::Cpu).unwrap();
     let report = run(text, overrides, DeviceChoice::Cpu);
-    assert!(report.unplanned.is_empty(), "{overrides:?}");
+    assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{overrides:?}");
     assert_eq!(report.ranks.len(), setup.config.world_size());
     for ran in &report.ranks {
         let plan = plan(&setup, ran.rank).unwrap();
@@ -102,9 +101,58 @@ fn the_plan_is_the_run() {
         (GPT, &["parallel.data=2", "memory.allocator=expandable_segments:True"]),
         (GPT, &["parallel.data=2", "memory.allocator=roundup_power2_divisions:4"]),
         (MLP, &["memory.allocator='max_split_size_mb:20,garbage_collection_threshold:0.5'"]),
+        // Several micro-batches in a lane, and several lanes on a rank.
+        (GPT, &["parallel.data=2", SHARDED, "train.micro_batches=16"]),
+        (MLP, &["parallel.data=2", "train.micro_batches=32", "parallel.lanes=2"]),
     ];
     for (text, overrides) in table {
         compare(text, overrides);
+    }
+}
+
+/// Settings of the allocator that change what is reserved, each alone, and some together.
+const SETTINGS: [&str; 10] = [
+    "backend:native",
+    "expandable_segments:True",
+    "large_segment_size_mb:32",
+    "max_split_size_mb:24",
+    "max_split_size_mb:24,max_non_split_rounding_mb:40",
+    "roundup_power2_divisions:8",
+    "roundup_power2_divisions:[1:4,4:8,>:2]",
+    "garbage_collection_threshold:0.8",
+    "expandable_segments:True,roundup_power2_divisions:4,large_segment_size_mb:32",
+    "per_process_memory_fraction:0.9",
+];
+
+/// Large enough for the large pool, with several ranks' buckets, pieces and accumulation, and quick.
+const LARGE: [&str; 6] = [
+    "model.sizes=[64, 512, 768, 64]",
+    "optim.kind=adamw",
+    "train.micro_batch=600",
+    "train.micro_batches=4",
+    "train.steps=2",
+    "parallel.bucket_bytes=1048576",
+];
+
+#[test]
+fn the_plan_is_the_run_with_every_setting_of_the_allocator() {
+    for (index, setting) in SETTINGS.iter().enumerate() {
+        let allocator = format!("memory.allocator='{setting}'");
+        // Every setting with and without divided state, and with a limit that collection by age counts from.
+        let more: &[&str] = match index % 2 {
+            0 => &["parallel.data=2", SHARDED],
+            _ => &["parallel.data=2", "memory.limit_bytes=200000000"],
+        };
+        let overrides = [&LARGE[..], &[&allocator], more].concat();
+        let report = run(MLP, &overrides, DeviceChoice::Cpu);
+        assert!(report.unplanned.is_some_and(|ranks| ranks.is_empty()), "{overrides:?}");
+        // The plan that is printed is that of the run too.
+        let setup = Setup::new(config(MLP, &overrides), Placement::Cpu).unwrap();
+        for ran in &report.ranks {
+            let plan = plan(&setup, ran.rank).unwrap();
+            assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
+            assert_eq!(ran.get(Statistic::BytesSent) % plan.step_traffic.bytes_sent, 0, "{overrides:?}");
+        }
     }
 }
 
@@ -147,7 +195,16 @@ fn the_plan_of_a_gpu_is_its_run() {
             ],
         ),
     ];
-    for (text, overrides) in table {
+    let half = ["model.width=256", "model.context=128", "model.heads=4", "precision.compute=bf16"];
+    let with = |setting: &str| {
+        half.into_iter().map(str::to_owned).chain([format!("memory.allocator='{setting}'")]).collect()
+    };
+    let settings: Vec<Vec<String>> = SETTINGS.iter().map(|setting| with(setting)).collect();
+    let settings: Vec<Vec<&str>> =
+        settings.iter().map(|sets| sets.iter().map(String::as_str).collect()).collect();
+    let table: Vec<(&str, &[&str])> =
+        table.iter().copied().chain(settings.iter().map(|sets| (GPT, &sets[..]))).collect();
+    for (text, overrides) in &table {
         let setup = Setup::new(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
         let report = run(text, overrides, DeviceChoice::Cuda);
         let (ran, plan) = (&report.ranks[0], plan(&setup, 0).unwrap());
@@ -206,7 +263,8 @@ fn gradients_in_half_precision_are_half_the_bytes_and_change_no_others() {
         let sets =
             ["model.heads=1", "precision.compute=bf16", "parallel.data=2", "parallel.bucket_bytes=512"];
         let config = config(GPT, &[&sets[..], &[&gradients], more].concat());
-        let setup = Setup::new(config, Placement::Meta(Description::h200())).unwrap();
+        let setup =
+            Setup::new(config, Placement::Meta(PlanDevice::shipped().unwrap().description(true))).unwrap();
         plan(&setup, 0).unwrap().counters
     };
     for (more, scratch) in [(&[][..], LARGEST), (&[SHARDED], LARGEST), (&["parallel.reduction=nccl"], 0)] {

@@ -99,7 +99,7 @@ fn stopped_after_every_step_and_continued_on_other_grids() {
         }
         let report = resume(&parts, text, &all(&["parallel.data=2"])).unwrap();
         assert!(!report.interrupted);
-        assert!(report.unplanned.is_empty(), "the plan is the rest of the run too");
+        assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "the plan is the rest of the run too");
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
         assert_eq!(report.summary.more["resumed_after_step"], 3);
         assert_eq!(metrics(&parts), metrics(&whole));
@@ -129,7 +129,7 @@ fn optimizer_state_that_is_in_parts_is_the_same_checkpoint() {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
         let report = resume(&parts, text, &all(&["parallel.data=4", SHARDED])).unwrap();
-        assert!(report.unplanned.is_empty());
+        assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
         assert_eq!(report.sample, reference.sample);
         let state = |run_dir: &Path| newest(run_dir).unwrap().unwrap().path().join("state.safetensors");
@@ -158,7 +158,7 @@ fn stages_leave_the_same_checkpoint() {
         }
         let last = ["parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.data=2"];
         let report = resume(&parts, text, &all(&last)).unwrap();
-        assert!(report.unplanned.is_empty());
+        assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
         assert_eq!(report.sample, reference.sample);
         let state = |run_dir: &Path| newest(run_dir).unwrap().unwrap().path().join("state.safetensors");
@@ -178,7 +178,7 @@ fn checkpoints_change_nothing_and_the_newest_are_kept() {
         let overrides = [format!("checkpoint.every={every}"), format!("checkpoint.keep={keep}")];
         let report = full(&run_dir, GPT, &[&overrides[0], &overrides[1]]);
         assert_eq!(steps(&run_dir), left, "every {every}, keep {keep}");
-        assert!(report.unplanned.is_empty());
+        assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(&bits(&report), expected.get_or_insert_with(|| bits(&report)));
         let is_hidden =
             |(path, _): &(PathBuf, _)| path.strip_prefix(&run_dir).unwrap().to_string_lossy().contains("/.");

@@ -85,7 +85,7 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
         (&["--set", "memory.limit_bytes=1000000"], "memory.limit_bytes = 1000000 is too small: rank 0 needs"),
         // 40 TB of parameters.
         (
-            &["--set", "model.layers=10000", "--set", "model.width=9216"],
+            &["--set", "model.layers=2000", "--set", "model.width=18432"],
             "the run does not fit on this device: rank 0",
         ),
         (&["--set", "memory.allocator=max_split_size_mb:1"], "max_split_size_mb"),
@@ -328,7 +328,7 @@ fn help_names_what_there_is() {
     }
     let output = plimsoll(Path::new(".")).args(["train", "--help"]).output().unwrap();
     let help = text(&output.stdout);
-    for argument in ["--set", "--ranks", "--device", "--run-dir", "--resume"] {
+    for argument in ["--set", "--ranks", "--device", "--run-dir", "--resume", "--no-plan"] {
         assert!(help.contains(argument), "{help}");
     }
 }
@@ -375,7 +375,7 @@ fn a_gpu_is_planned_for_where_there_is_none_and_what_does_not_fit_is_refused() {
     let half = plan(&["model.width=64", "model.heads=2", "precision.compute=bf16"]);
     let said = text(&half.stdout);
     assert!(half.status.success() && said.contains("NVIDIA H200") && said.contains("workspace"), "{said}");
-    let large = plan(&["model.width=8192", "model.layers=200"]);
+    let large = plan(&["model.width=8192", "model.heads=64", "model.layers=200"]);
     assert_eq!(large.status.code(), Some(2));
     assert!(text(&large.stderr).contains("does not fit"), "{}", text(&large.stderr));
 }

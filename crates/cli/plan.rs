@@ -1,11 +1,18 @@
 //! `plimsoll plan`.
 
+use std::fmt::Display;
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::RangedU64ValueParser;
+use telemetry::units::parse_bytes;
 use trainer::config::RunConfig;
-use trainer::{DeviceChoice, TrainError, plan_page, plan_run};
+use trainer::{
+    PlanOptions, PlanTarget, Proposal, Searched, TrainError, Try, describe_device, plan_page, plan_run,
+    propose, search_largest,
+};
 
 use crate::plan_schedule::{self, ScheduleArgs};
 use crate::report::write_page;
@@ -13,7 +20,7 @@ use crate::report::write_page;
 /// Say what each rank of a run will use, to the byte, without running it
 ///
 /// Runs the real worker of every kind of rank with nothing behind its memory, and prints what each rank will allocate,
-/// reserve and peak at, and what lives there at the peak by category. A run of that configuration on such a
+/// reserve and peak at, what lives there at the peak, and whether it fits. A run of that configuration on such a
 /// device uses exactly these bytes.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
@@ -22,28 +29,45 @@ pub(crate) struct Arguments {
     /// Override a key of the configuration, as in --set parallel.data=8; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// What the run would compute on: cpu, cuda (the GPU at hand, or an H200 where there is none), or auto: the GPU where there
-    /// is one.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    /// What the run would compute on: cpu, cuda (the GPU at hand, or an H200 where there is none), auto (the GPU where there
+    /// is one), or a file that --describe wrote elsewhere.
+    #[arg(long, value_name = "DEVICE|FILE.toml", default_value = "auto")]
     device: String,
+    /// Bytes that the device has, in place of its own, as in 80GiB.
+    #[arg(long, value_name = "BYTES")]
+    capacity: Option<String>,
     /// One JSON object, with the keys of summary.json.
     #[arg(long)]
     json: bool,
     /// Instead: one HTML page, which needs no network and no other file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "schedule"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "schedule", "largest", "fit", "describe"])]
     html: Option<PathBuf>,
+    /// Search for the largest micro_batch, layers, width or context that fits.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["json", "fit", "describe"])]
+    largest: Option<String>,
+    /// Propose grids, schedules, divisions of the optimizer's state and sizes of micro-batches that fit a device with so many
+    /// bytes, as in 80GiB, the fastest first by a model of costs; the samples of a step stay as many.
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["capacity", "describe"])]
+    fit: Option<String>,
+    /// Ranks of what --fit proposes [default: those of the configuration].
+    #[arg(long, value_name = "N", requires = "fit", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    ranks: Option<usize>,
+    /// Describe the device at hand, for plans elsewhere: on GPUs a small model is run to measure what drivers and libraries
+    /// take, so they should have nothing else to do. Into FILE, which must not exist, or printed.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["config", "set", "capacity", "json"])]
+    describe: Option<Option<PathBuf>>,
     #[command(flatten)]
     schedule: ScheduleArgs,
 }
 
 /// Plans and prints. 0: done; 2: a command line, configuration or data that is wrong, or a run that does not fit.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    match plan(arguments) {
-        Ok(text) => {
-            // Nobody reads: there is nothing else to do.
-            let _ = writeln!(std::io::stdout(), "{text}");
-            ExitCode::SUCCESS
-        }
+    let done = match &arguments.describe {
+        Some(file) => describe(arguments, file.as_deref()),
+        None => plan(arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
             ExitCode::from(error.exit_status())
@@ -51,21 +75,71 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn plan(arguments: &Arguments) -> Result<String, TrainError> {
+/// On a terminal or in a pipe. Where nobody reads there is nothing else to do.
+fn print(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+}
+
+fn plan(arguments: &Arguments) -> Result<(), TrainError> {
     let config = match &arguments.config {
         Some(path) => RunConfig::load(path, &arguments.set)?,
         None => RunConfig::quickstart(&arguments.set)?,
     };
+    let target = PlanTarget::from_argument(&arguments.device)?;
+    let given = [("--capacity", &arguments.capacity), ("--fit", &arguments.fit)];
+    let capacity =
+        given.into_iter().find_map(|(name, text)| Some(bytes(name, text.as_ref()?))).transpose()?;
+    let options = PlanOptions { target, capacity };
     if arguments.schedule.schedule {
-        return plan_schedule::text(&arguments.schedule, config, DeviceChoice::from_name(&arguments.device)?);
+        print(&plan_schedule::text(&arguments.schedule, config, &options)?);
+        return Ok(());
     }
     if let Some(path) = &arguments.html {
         let name = arguments.config.as_ref().and_then(|path| path.file_stem());
         let title = name.map_or("quickstart".into(), |name| name.to_string_lossy());
-        let page = plan_page(config, DeviceChoice::from_name(&arguments.device)?, &title)?.to_html();
-        write_page(path, &page)?;
-        return Ok(path.display().to_string());
+        write_page(path, &plan_page(config, &options, &title)?.to_html())?;
+        print(&path.display().to_string());
+        return Ok(());
     }
-    let report = plan_run(config, DeviceChoice::from_name(&arguments.device)?)?;
-    Ok(if arguments.json { report.to_json().to_string() } else { report.to_string().trim_end().to_owned() })
+    // Who waits sees how far it is; what comes of it goes elsewhere.
+    let say = |line: &dyn Display| drop(writeln!(std::io::stderr(), "{line}"));
+    if let Some(name) = &arguments.largest {
+        let searched = Searched::from_name(name)?;
+        let mut heard = |tried: &Try| say(&format_args!("{name} {}: {}", tried.value, tried.outcome));
+        print(&search_largest(config, &options, searched, &mut heard)?.to_string());
+        return Ok(());
+    }
+    if arguments.fit.is_some() {
+        let ranks = arguments.ranks.unwrap_or(config.world_size());
+        let mut heard = |found: &Proposal| say(&format_args!("fits: {}", found.sets.join(" ")));
+        let proposals = propose(config, &options, ranks, &mut heard)?;
+        print(&if arguments.json { proposals.to_json().to_string() } else { proposals.to_string() });
+        return Ok(());
+    }
+    let report = plan_run(config, &options)?;
+    print(&if arguments.json { report.to_json()? } else { report.to_string() });
+    report.refusal().map_or(Ok(()), Err)
+}
+
+fn bytes(argument: &str, text: &str) -> Result<u64, TrainError> {
+    let refused = || TrainError::Refused(format!("{argument} {text}: write bytes, as in 80GiB or 141GB"));
+    parse_bytes(text).filter(|bytes| *bytes > 0).ok_or_else(refused)
+}
+
+fn describe(arguments: &Arguments, file: Option<&Path>) -> Result<(), TrainError> {
+    let target = PlanTarget::from_argument(&arguments.device)?;
+    let Some(path) = file else {
+        print(&describe_device(&target)?.to_toml()?);
+        return Ok(());
+    };
+    let failed =
+        |error: std::io::Error| TrainError::Refused(format!("--describe {}: {error}", path.display()));
+    // Before anything is measured: a file that is there may be a configuration.
+    let mut out = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    let described = describe_device(&target).and_then(|device| device.to_toml());
+    if described.is_err() {
+        // What fails leaves nothing behind.
+        let _ = std::fs::remove_file(path);
+    }
+    out.write_all(described?.as_bytes()).map_err(failed)
 }

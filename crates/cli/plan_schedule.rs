@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use telemetry::run_files::atomic_write;
 use trainer::config::RunConfig;
-use trainer::{DeviceChoice, TrainError, plan_schedule};
+use trainer::{PlanOptions, TrainError, plan_schedule};
 
 /// What of the schedule is to be shown.
 #[derive(clap::Args, Debug)]
@@ -21,9 +21,9 @@ pub(crate) struct ScheduleArgs {
 pub(crate) fn text(
     args: &ScheduleArgs,
     config: RunConfig,
-    choice: DeviceChoice,
+    options: &PlanOptions,
 ) -> Result<String, TrainError> {
-    let planned = plan_schedule(config, choice)?;
+    let planned = plan_schedule(config, options)?;
     if let Some(path) = &args.svg {
         atomic_write(path, planned.svg().as_bytes())?;
     }

@@ -34,6 +34,9 @@ pub(crate) struct Arguments {
     /// run's own configuration. The grid of ranks may be another one.
     #[arg(long, requires = "run_dir")]
     resume: bool,
+    /// Start without planning first, and so without knowing that the run fits.
+    #[arg(long)]
+    no_plan: bool,
 }
 
 /// Trains and prints; the exit status tells how it went.
@@ -76,6 +79,7 @@ fn prepare(arguments: &Arguments, startup: &Startup) -> Result<(RunConfig, RunOp
         interrupt: startup.interrupt()?,
         log: Some(log),
         quiet: false,
+        no_plan: arguments.no_plan,
         ..RunOptions::default()
     };
     Ok((config, options))

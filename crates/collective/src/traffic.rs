@@ -1,7 +1,7 @@
 //! How much went over the wire.
 
 use std::cell::RefCell;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 use std::rc::Rc;
 
 use crate::call::Operation;
@@ -22,6 +22,19 @@ impl AddAssign for OperationTraffic {
         self.calls += other.calls;
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;
+    }
+}
+
+impl Sub for OperationTraffic {
+    type Output = Self;
+
+    /// What came after an earlier reading.
+    fn sub(self, earlier: Self) -> Self {
+        OperationTraffic {
+            calls: self.calls - earlier.calls,
+            bytes_sent: self.bytes_sent - earlier.bytes_sent,
+            bytes_received: self.bytes_received - earlier.bytes_received,
+        }
     }
 }
 

@@ -20,6 +20,8 @@ fn imagined_gpu(rank: usize) -> Device {
         name: "imagined".to_owned(),
         model: "imagined".to_owned(),
         total_bytes: 1 << 34,
+        taken_bytes: 0,
+        granularity: 2 << 20,
         compute_capability: (9, 0),
         multiprocessors: 132,
         libraries: String::new(),

@@ -13,7 +13,7 @@ use crate::context::{Context, ModuleScope, Request};
 use crate::cuda::{Cuda, CudaError, Named, WaitGuard};
 use crate::error::{DeviceError, Result};
 use crate::raw::cuda::CudaMemory;
-use crate::raw::host::{HostMemory, physical_memory, processor_model};
+use crate::raw::host::{HostMemory, PAGE, physical_memory, processor_model};
 use crate::raw::meta::MetaMemory;
 use crate::stream::{Event, StreamKind};
 use crate::workspace;
@@ -52,6 +52,11 @@ pub struct Description {
     pub model: String,
     /// Bytes that the device has in all.
     pub total_bytes: u64,
+    /// Bytes of those that Meta's allocator does not get: context, kernels, libraries, connections to other ranks. 0 of a
+    /// device that is there, whose driver knows by itself.
+    pub taken_bytes: u64,
+    /// What the driver hands out memory in multiples of.
+    pub granularity: u64,
     /// A GPU's compute capability, major and minor; 0 of a host.
     pub compute_capability: (u32, u32),
     /// A GPU's multiprocessors; 0 of a host.
@@ -61,19 +66,6 @@ pub struct Description {
 }
 
 impl Description {
-    /// An NVIDIA H200 with 141 GB, for plans where there is none.
-    pub fn h200() -> Self {
-        Description {
-            kind: Kind::Cuda,
-            name: "cuda:0".to_owned(),
-            model: "NVIDIA H200".to_owned(),
-            total_bytes: 150_109_880_320,
-            compute_capability: (9, 0),
-            multiprocessors: 132,
-            libraries: String::new(),
-        }
-    }
-
     /// This host as a CPU device.
     pub fn host() -> Self {
         Description {
@@ -81,6 +73,8 @@ impl Description {
             name: "cpu".to_owned(),
             model: processor_model(),
             total_bytes: physical_memory(),
+            taken_bytes: 0,
+            granularity: PAGE,
             compute_capability: (0, 0),
             multiprocessors: 0,
             libraries: String::new(),
@@ -134,7 +128,7 @@ impl Device {
 
     /// A device with nothing behind it that counts as `description` would. Errors as for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
-        let raw = Box::new(MetaMemory::new(description.total_bytes));
+        let raw = Box::new(MetaMemory::new(&description));
         Self::new(Backend::Meta, rank, description, raw, None, options)
     }
 

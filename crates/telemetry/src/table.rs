@@ -150,8 +150,8 @@ fn rank_list(ranks: &[&RankStatistics]) -> String {
     joined(ranks.iter().map(|statistics| statistics.rank))
 }
 
-/// Rising numbers with runs joined.
-pub(crate) fn joined(numbers: impl Iterator<Item = usize>) -> String {
+/// Rising numbers with runs joined: `0-3,8`.
+pub fn joined(numbers: impl Iterator<Item = usize>) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for rank in numbers {
         match runs.last_mut() {
@@ -205,7 +205,7 @@ fn troubles(ranks: &[RankStatistics]) -> String {
 
 /// Rows with their columns under each other, the first `left` of them flush left; a rule before the rows in
 /// `rules`.
-pub(crate) fn aligned(rows: &[Vec<String>], left: usize, rules: &[usize]) -> String {
+pub fn aligned(rows: &[Vec<String>], left: usize, rules: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
     let widths: Vec<usize> =

@@ -10,6 +10,33 @@ pub fn bytes(bytes: u64) -> String {
     format!("{:.2} {}", bytes as f64 / (1u64 << (10 * power)) as f64, UNITS[power - 1])
 }
 
+/// Reads bytes as people write them: a number, whole or with decimals, and a unit, decimal (`GB`) or binary (`GiB`), or none
+/// for bytes. `None` of anything else, and of what is not below 2⁶³.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..end], text[end..].trim());
+    let unit: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return None,
+    };
+    let bytes = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(unit)?,
+        // Decimals are of a unit, and so few that nothing is lost.
+        Err(_) if unit > 1 => (number.parse::<f64>().ok()? * unit as f64).round() as u64,
+        Err(_) => return None,
+    };
+    (bytes < 1 << 63).then_some(bytes)
+}
+
 /// A whole number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -50,6 +77,22 @@ mod tests {
             (u64::MAX, "16.00 EiB", "18,446,744,073,709,551,615"),
         ] {
             assert_eq!((bytes(number).as_str(), grouped(number).as_str()), (with_unit, in_groups));
+        }
+        for (text, bytes) in [
+            ("80GiB", Some(80 << 30)),
+            ("141 GB", Some(141_000_000_000)),
+            (" 1.5gib ", Some(3 << 29)),
+            ("4096", Some(4096)),
+            ("0.5", None),
+            ("1.2.3GiB", None),
+            ("GiB", None),
+            ("80 gigs", None),
+            ("-1", None),
+            ("", None),
+            ("99999999TiB", None),
+            ("9999999.9TiB", None),
+        ] {
+            assert_eq!(parse_bytes(text), bytes, "{text:?}");
         }
         assert_eq!(milliseconds(1_234_056), "1,234.056 ms");
         assert_eq!(milliseconds(7), "0.007 ms");

@@ -206,7 +206,7 @@ const SIDE: usize = 8192;
 const COPIED: usize = 1 << 29;
 const ROUNDS: usize = 10;
 
-fn rates(device: &Device) -> Result<Rates> {
+pub(crate) fn rates(device: &Device) -> Result<Rates> {
     let request = Request::new(Category::Other, "rates");
     let square = |name: &str| -> Result<Tensor> {
         let matrix = Tensor::empty(device, [SIDE, SIDE], DType::Bf16, request)?;

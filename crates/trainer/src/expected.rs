@@ -1,5 +1,6 @@
 //! What a rank's memory will be, part of the run by part: the plan's, which the run is held against.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use device::Device;
@@ -38,6 +39,9 @@ pub struct PlannedParts {
     /// By kind, parts in a row that left more than was there before them.
     growing: [u32; 3],
 }
+
+/// What is planned, by rank.
+pub(crate) type Expected = BTreeMap<usize, Arc<PlannedParts>>;
 
 /// Where the peak of a planned run stands.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use collective::{Communicator, threads};
@@ -16,11 +17,14 @@ use telemetry::units::{bytes, grouped};
 
 use crate::config::{Recompute, RunConfig};
 use crate::error::{Result, TrainError};
+use crate::expected::Expected;
 use crate::failure::{self, Lost};
 use crate::hook::ModelHook;
 use crate::interrupt::Interrupt;
-use crate::placement::{DeviceChoice, Placed};
-use crate::plan::{Plan, plan, plan_all};
+use crate::placement::{DeviceChoice, Placed, Placement};
+use crate::plan::fit::Fit;
+use crate::plan::remedy;
+use crate::plan::roles::{Plans, plan_all, plan_one, taken};
 use crate::recompute;
 use crate::resume::{self, Found};
 use crate::run::{Outcome, run_rank};
@@ -49,6 +53,8 @@ pub struct RunOptions {
     pub quiet: bool,
     /// Code of one's own around the model.
     pub model_hook: Option<ModelHook>,
+    /// Start without a plan, and so without knowing that the run fits.
+    pub no_plan: bool,
 }
 
 /// What a run left.
@@ -64,8 +70,9 @@ pub struct TrainReport {
     pub bigram_entropy: Option<f64>,
     /// Prompt and continuation.
     pub sample: Option<(String, String)>,
-    /// The ranks whose four figures are not those of the plan.
-    pub unplanned: Vec<usize>,
+    /// The ranks whose four figures are not those of the plan; `None` where there was none, or the run was ended before it
+    /// may have come to its peaks.
+    pub unplanned: Option<Vec<usize>>,
     /// Where a rank's memory first differed from its plan, by what.
     pub divergences: Vec<Divergence>,
     /// What a step left of its graph, where one did.
@@ -96,11 +103,9 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     let settled = if first { recompute::settle(setup) } else { Ok(setup) };
     let setup = startup.agree(settled)?;
     let mut setup = recompute::share(&mut startup, setup)?;
-    // The first rank says what all will use. The others, at the same time, what they will be held against.
-    let rank = startup.rank();
-    let plans = if first { plan_all(&setup) } else { plan(&setup, rank).map(|plan| vec![plan]) };
-    let plans = startup.agree(plans)?;
-    setup = setup.expecting(&plans);
+    let planned = if options.no_plan { Ok(Default::default()) } else { plan_ranks(&startup, &setup) };
+    let (plans, expected) = startup.agree(planned)?;
+    setup = setup.expecting(expected);
     let directory = if first { open_directory(&setup, &options, found).map(Some) } else { Ok(None) };
     let directory = startup.agree(directory)?;
     let directory = startup.share_directory(directory)?;
@@ -115,6 +120,33 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     }
     let outcomes = launch(startup, &setup, &options, &directory)?;
     if first { report(&setup, outcomes, directory, &plans).map(Some) } else { Ok(None) }
+}
+
+/// What all ranks will use, which the first rank says; and what those of this process will be held against, which the others
+/// find out at the same time.
+fn plan_ranks(startup: &Startup, setup: &Setup) -> Result<(Plans, Expected)> {
+    if startup.rank() > 0 {
+        let plan = plan_one(setup, startup.rank())?;
+        return Ok((Plans::default(), Expected::from([(plan.rank, plan.parts)])));
+    }
+    let plans = plan_that_fits(startup, setup)?;
+    let expected = plans.by_rank().map(|(rank, plan)| (rank, Arc::clone(&plan.parts))).collect();
+    Ok((plans, expected))
+}
+
+/// The plan of every rank. Errors: those of the run; one that does not fit, with what would.
+fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
+    let plans = plan_all(setup)?;
+    // What Meta counts takes nothing of the host, and the ranks of a job may be on several.
+    let together = matches!(setup.placement, Placement::Cpu) && !startup.is_in_job();
+    let fit = Fit::of(setup, &plans, taken(setup)?, together);
+    if !fit.fits {
+        return Err(remedy::refusal(setup, &fit));
+    }
+    if fit.retries {
+        tracing::warn!("this run is at the edge of its device: {fit}");
+    }
+    Ok(plans)
 }
 
 /// What a process can check by itself, and the data opened.
@@ -184,7 +216,7 @@ fn launch(
 }
 
 /// Says what is about to happen, and what it will take.
-fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
+fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     let config = &setup.config;
     tracing::info!(ranks = config.world_size(), "computing on {}", setup.reason);
     for warning in setup.device.settings.warnings() {
@@ -194,8 +226,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
     if config.memory.recompute != Recompute::None {
         tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
     }
-    let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved());
-    if let Some(plan) = most {
+    if let Some(plan) = plans.largest() {
         let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));
         let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
         tracing::info!(
@@ -204,8 +235,9 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &[Plan]) {
             both(reserved)
         );
     }
-    if let Some(outlived) = plans.iter().find_map(|plan| plan.parts.outlived()) {
-        let grows = if plans.iter().any(|plan| plan.parts.grows()) { ", more with every step" } else { "" };
+    if let Some(outlived) = plans.roles().iter().find_map(|plan| plan.parts.outlived()) {
+        let grows =
+            if plans.roles().iter().any(|plan| plan.parts.grows()) { ", more with every step" } else { "" };
         tracing::warn!("planned: {outlived}{grows}");
     }
 }
@@ -214,16 +246,15 @@ fn report(
     setup: &Setup,
     outcomes: Vec<Outcome>,
     directory: RunDirectory,
-    plans: &[Plan],
+    plans: &Plans,
 ) -> Result<TrainReport> {
     let Some(mut first) = outcomes.into_iter().next() else {
         return Err(TrainError::Refused("a run has at least one rank".to_owned()));
     };
-    // A run that was ended early may not have come to its peaks.
-    let compared = if first.course.interrupted { &[] } else { plans };
-    let unplanned =
-        first.ranks.iter().zip(compared).filter(|(ran, plan)| !plan.agrees(ran)).map(|(ran, _)| ran.rank);
-    let unplanned = unplanned.collect();
+    let differ =
+        |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
+    let compared = plans.world_size() > 0 && !first.course.interrupted;
+    let unplanned = compared.then(|| first.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
     let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
     let summary = directory.write_summary(setup, &first)?;
     if let Some(error) = first.unsaved.take() {
@@ -248,9 +279,10 @@ impl fmt::Display for TrainReport {
         write!(f, "{}", memory_table(&self.ranks))?;
         write!(f, "{}", device_table(&self.ranks))?;
         write!(f, "{}", phase_table(&self.ranks))?;
-        match self.unplanned.as_slice() {
-            [] => writeln!(f, "Every rank used what was planned, to the byte.")?,
-            ranks => writeln!(f, "Not as planned: ranks {ranks:?}.")?,
+        match self.unplanned.as_deref() {
+            None => {}
+            Some([]) => writeln!(f, "Every rank used what was planned, to the byte.")?,
+            Some(ranks) => writeln!(f, "Not as planned: ranks {ranks:?}.")?,
         }
         for divergence in &self.divergences {
             writeln!(f, "{divergence}")?;

@@ -104,37 +104,6 @@ impl Gpus {
     }
 }
 
-/// A device that is imitated for a plan.
-#[derive(Debug)]
-pub(crate) struct Imitated {
-    pub(crate) placement: Placement,
-    /// As in the `summary.json` of a run on it.
-    pub(crate) device: &'static str,
-    /// In words.
-    pub(crate) on: String,
-}
-
-impl Imitated {
-    /// The device at hand of the chosen kind; for GPUs where there is none, an H200. Errors: none of a device that is there.
-    pub(crate) fn find(choice: DeviceChoice) -> Result<Self> {
-        let gpu = cuda::availability();
-        let (device, description) = match (choice, gpu) {
-            (DeviceChoice::Cpu | DeviceChoice::Meta, _) | (DeviceChoice::Auto, Err(_)) => {
-                ("cpu", Description::host())
-            }
-            (DeviceChoice::Auto | DeviceChoice::Cuda, Ok(_)) => ("cuda", describe(0)?),
-            (DeviceChoice::Cuda, Err(_)) => ("cuda", Description::h200()),
-        };
-        let on = match device {
-            "cpu" => format!("the CPU ({})", description.model),
-            _ => {
-                format!("{}, {} bytes", description.model, telemetry::units::grouped(description.total_bytes))
-            }
-        };
-        Ok(Imitated { placement: Placement::Meta(description), device, on })
-    }
-}
-
 /// Where a run's ranks go, and how that came about, in one sentence.
 #[derive(Debug)]
 pub(crate) struct Placed {
@@ -279,7 +248,7 @@ fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice)
     Ok(Placed { placement: Placement::Cuda(Gpus { first_rank, ordinals, description }), reason })
 }
 
-fn describe(ordinal: usize) -> Result<Description> {
+pub(crate) fn describe(ordinal: usize) -> Result<Description> {
     cuda::describe(ordinal).map_err(|error| TrainError::Refused(error.to_string()))
 }
 

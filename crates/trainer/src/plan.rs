@@ -1,17 +1,26 @@
 //! What a rank will use, found by running it on Meta: the real worker with nothing behind it.
 
+pub(crate) mod cost;
+pub(crate) mod describe;
+pub(crate) mod fit;
+pub(crate) mod imitated;
+pub(crate) mod largest;
+pub(crate) mod propose;
+pub(crate) mod remedy;
+pub(crate) mod roles;
+
 use std::sync::Arc;
 
-use collective::Communicator;
-use device::Device;
+use collective::{Communicator, OperationTraffic};
+use device::{Description, Device};
 use memory::Statistics;
 use parallel::RankGrid;
-use parallel::data::Shards;
 use telemetry::step_trace::Part;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
-use crate::error::{Result, TrainError};
+use crate::error::Result;
 use crate::expected::{PLANNED_EVENTS, PlannedParts};
+use crate::plan::imitated::MOST_BYTES;
 use crate::run;
 use crate::session::Calendar;
 use crate::worker::{Setup, Worker};
@@ -27,6 +36,10 @@ pub struct Plan {
     pub counters: RankStatistics,
     /// What the allocator does, part of the run by part, until they repeat.
     pub parts: Arc<PlannedParts>,
+    /// What a training step moves between ranks.
+    pub step_traffic: OperationTraffic,
+    /// Whether that is within the device and its limit. Where it is not, the figures are those of a device without bounds.
+    pub fits: bool,
 }
 
 impl Plan {
@@ -81,12 +94,15 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     let mut before = Layout::of(worker.device());
     // Whether a step without and one with a validation leave the layout as it is now.
     let mut settled = [false; 2];
+    let mut step_traffic = OperationTraffic::default();
     for step in setup.first_step()..calendar.steps {
         let validates = calendar.validates_after(step);
         if settled[usize::from(validates)] && !ages {
             continue;
         }
+        let sent = worker.communicator.traffic().total();
         worker.step(step)?;
+        step_traffic = worker.communicator.traffic().total() - sent;
         parts.add(worker.device(), Part::Step, step + 1);
         if validates {
             worker.validate()?;
@@ -105,40 +121,15 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     }
     let statistics = worker.device().statistics();
     let counters = run::counters(&worker, PhaseTimes::default(), DriverAccount::default());
-    Ok(Plan { rank, statistics, counters, parts: Arc::new(parts) })
-}
-
-/// The plan of every rank; ranks with the same part in the run are run once.
-///
-/// Errors: those of the run; where the allocator's limit is too small, a refusal that says what would do.
-pub(crate) fn plan_all(setup: &Setup) -> Result<Vec<Plan>> {
-    try_plan_all(setup).map_err(|(rank, error)| explain(setup, rank, error))
-}
-
-/// The same, where running out of memory is an answer. Errors: the rank and what it met.
-pub(crate) fn try_plan_all(setup: &Setup) -> std::result::Result<Vec<Plan>, (usize, TrainError)> {
-    let mut plans: Vec<Plan> = Vec::new();
-    let mut roles: Vec<Role> = Vec::new();
-    for rank in 0..setup.config.world_size() {
-        let at = |error: TrainError| (rank, error);
-        let role = Role::of(setup, rank).map_err(at)?;
-        let mut found = match roles.iter().position(|other| *other == role) {
-            Some(index) => plans[index].clone(),
-            None => plan(setup, rank).map_err(at)?,
-        };
-        (found.rank, found.counters.rank) = (rank, rank);
-        plans.push(found);
-        roles.push(role);
-    }
-    Ok(plans)
+    Ok(Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true })
 }
 
 /// What decides a rank's memory.
-#[derive(PartialEq)]
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Role {
     stage: usize,
     validations: u64,
-    /// Elements of its pieces.
+    /// Elements of its pieces, where ranks keep different ones.
     pieces: Vec<usize>,
 }
 
@@ -150,28 +141,14 @@ impl Role {
         let before = count.saturating_sub(grid.data_rank() as u64);
         let validations = before.div_ceil(grid.data() as u64);
         let stages = setup.blueprint.stages_of(grid.stage());
-        let shards = stages.map(|stage| setup.blueprint.shards(stage));
-        let own =
-            |shards: &'_ Shards| shards.by_rank().get(grid.data_rank()).or(shards.by_rank().first()).cloned();
-        let pieces = shards.filter_map(own).flatten().map(|piece| piece.elements.len()).collect();
+        let divided = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_divided());
+        let own = divided.filter_map(|shards| shards.by_rank().get(grid.data_rank()));
+        let pieces = own.flatten().map(|piece| piece.elements.len()).collect();
         Ok(Role { stage: grid.stage(), validations, pieces })
     }
 }
 
-/// Turns running out of memory in the dry run into a refusal that says how much the run needs.
-fn explain(setup: &Setup, rank: usize, error: TrainError) -> TrainError {
-    if !error.is_out_of_memory() {
-        return error;
-    }
-    let Some(limit) = setup.device.limit_bytes else {
-        return TrainError::Refused(format!("the run does not fit on this device: {error}"));
-    };
-    let place = setup.config.places.of("memory.limit_bytes");
-    let mut unlimited = setup.clone();
-    unlimited.device.limit_bytes = None;
-    let needs = match plan(&unlimited, rank) {
-        Ok(plan) => format!("rank {rank} needs {} bytes", plan.statistics.peak_reserved()),
-        Err(_) => format!("rank {rank} needs more than the device has"),
-    };
-    TrainError::Refused(format!("{place}: memory.limit_bytes = {limit} is too small: {needs}"))
+/// The device of a run with more memory than any.
+fn boundless(setup: &Setup) -> Description {
+    Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..setup.placement.description() }
 }

@@ -9,7 +9,8 @@ use crate::blueprint;
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::measure;
-use crate::placement::{DeviceChoice, Imitated};
+use crate::placement::Placement;
+use crate::plan_report::PlanOptions;
 use crate::worker::Setup;
 
 /// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to have on Meta;
@@ -35,45 +36,52 @@ struct PlannedStage {
     received: usize,
 }
 
-/// Finds it, on a device of the chosen kind. Errors: as for [`plan_run`](crate::plan_run).
-pub fn plan_schedule(config: RunConfig, choice: DeviceChoice) -> Result<PlannedSchedule> {
-    let Imitated { placement, .. } = Imitated::find(choice)?;
-    schedule_of(&Setup::new(config, placement)?)
-}
-
-/// Finds that of a setup. Errors: as for [`plan_schedule`].
-pub(crate) fn schedule_of(setup: &Setup) -> Result<PlannedSchedule> {
-    let (config, blueprint) = (&setup.config, &setup.blueprint);
-    let layers = measure::layers(config, &setup.dataset, &setup.placement.description())?;
-    let schedule = blueprint::schedule(config)?;
-    let times = |stage: &nn::Stage| {
-        let sum = |pass: usize| layers[stage.layers.clone()].iter().map(|layer| layer.passes[pass]).sum();
-        StageTimes { forward: sum(0), backward_input: sum(1), backward_weight: sum(2) }
-    };
-    let stages: Vec<StageTimes> = blueprint.stages.iter().map(times).collect();
-    let refused = |error: parallel::pipeline::ScheduleError| TrainError::Refused(error.to_string());
-    let timeline =
-        simulate(&schedule, &ActionTimes { stages: stages.clone(), transfer: 0 }).map_err(refused)?;
-    let work = |times: &StageTimes| times.forward + times.backward_input + times.backward_weight;
-    let all = stages.iter().map(work).sum::<u64>().max(1);
-    let loads = loads(&schedule).stages;
-    let planned = stages.iter().zip(&loads).enumerate().map(|(number, (times, load))| {
-        let layers = &blueprint.stages[number].layers;
-        PlannedStage {
-            rank: schedule.rank_of(number),
-            layers: format!("{}-{}", layers.start, layers.end.saturating_sub(1)),
-            share: work(times) as f64 / all as f64,
-            activations: load.peak.activations,
-            weights: load.peak.weights,
-            received: load.peak.received_forward + load.peak.received_backward,
-        }
-    });
-    let passes = |times: &StageTimes| [times.forward, times.backward_input, times.backward_weight];
-    let shortest = stages.iter().flat_map(passes).filter(|time| *time > 0).min().unwrap_or(1);
-    Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule })
+/// Finds it, on a device like the chosen one. Errors: as for [`plan_run`](crate::plan_run).
+pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
+    let device = options.target.device(options.capacity)?;
+    let description = device.description(config.world_size() > 1);
+    PlannedSchedule::of(&Setup::new(config, Placement::Meta(description))?)
 }
 
 impl PlannedSchedule {
+    /// That of a run. Errors: those of a model's parts on Meta.
+    pub(crate) fn of(setup: &Setup) -> Result<Self> {
+        let (config, blueprint) = (&setup.config, &setup.blueprint);
+        let layers = measure::layers(config, &setup.dataset, &setup.placement.description())?;
+        let schedule = blueprint::schedule(config)?;
+        let times = |stage: &nn::Stage| {
+            let sum = |pass: usize| layers[stage.layers.clone()].iter().map(|layer| layer.passes[pass]).sum();
+            StageTimes { forward: sum(0), backward_input: sum(1), backward_weight: sum(2) }
+        };
+        let stages: Vec<StageTimes> = blueprint.stages.iter().map(times).collect();
+        let refused = |error: parallel::pipeline::ScheduleError| TrainError::Refused(error.to_string());
+        let timeline =
+            simulate(&schedule, &ActionTimes { stages: stages.clone(), transfer: 0 }).map_err(refused)?;
+        let work = |times: &StageTimes| times.forward + times.backward_input + times.backward_weight;
+        let all = stages.iter().map(work).sum::<u64>().max(1);
+        let loads = loads(&schedule).stages;
+        let planned = stages.iter().zip(&loads).enumerate().map(|(number, (times, load))| {
+            let layers = &blueprint.stages[number].layers;
+            PlannedStage {
+                rank: schedule.rank_of(number),
+                layers: format!("{}-{}", layers.start, layers.end.saturating_sub(1)),
+                share: work(times) as f64 / all as f64,
+                activations: load.peak.activations,
+                weights: load.peak.weights,
+                received: load.peak.received_forward + load.peak.received_backward,
+            }
+        });
+        let passes = |times: &StageTimes| [times.forward, times.backward_input, times.backward_weight];
+        let shortest = stages.iter().flat_map(passes).filter(|time| *time > 0).min().unwrap_or(1);
+        Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule })
+    }
+
+    /// The share of the passes' time in which ranks wait for others.
+    #[must_use]
+    pub fn bubble(&self) -> f64 {
+        self.timeline.bubble()
+    }
+
     /// As a picture for a browser.
     pub fn svg(&self) -> String {
         svg(&self.schedule, &self.timeline, "")

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::config::{Memory, Recompute};
 use crate::error::{Result, TrainError};
-use crate::plan::{Plan, try_plan_all};
+use crate::plan::roles::{Plans, plan_within};
 use crate::startup::Startup;
 use crate::worker::Setup;
 
@@ -111,12 +111,12 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// The setup of a choice and its plans; `None` if it does not fit.
-    fn plans(&self, choice: Choice) -> Result<Option<(Setup, Vec<Plan>)>> {
+    fn plans(&self, choice: Choice) -> Result<Option<(Setup, Plans)>> {
         let setup = choice.apply(self.setup);
-        match try_plan_all(&setup) {
+        match plan_within(&setup) {
             Ok(plans) => Ok(Some((setup, plans))),
-            Err((_, error)) if error.is_out_of_memory() => Ok(None),
-            Err((_, error)) => Err(error),
+            Err(error) if error.is_out_of_memory() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -170,7 +170,7 @@ impl Search<'_> {
         let all = |length: usize| Choice { layers: self.layers, segments: self.layers.div_ceil(length) };
         let needs = |length: usize| -> Option<(u64, usize, String)> {
             let (setup, plans) = search.plans(all(length)).ok()??;
-            let most = plans.iter().max_by_key(|plan| plan.statistics.peak_reserved())?;
+            let most = plans.largest()?;
             Some((most.statistics.peak_reserved(), most.rank, in_words(&setup.config.memory)))
         };
         let least = self.lengths().filter_map(needs).min();

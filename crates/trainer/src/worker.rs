@@ -1,6 +1,5 @@
 //! One rank: its device, its model, its buffers, and what it does in a step.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use collective::Communicator;
@@ -19,13 +18,12 @@ use crate::build::{self, Dataset};
 use crate::config::{Compute, RunConfig};
 use crate::connect::{self, DataPlaneOfStage};
 use crate::error::{Result, TrainError};
-use crate::expected::{PlannedParts, UNPLANNED_EVENTS};
+use crate::expected::{Expected, UNPLANNED_EVENTS};
 use crate::feed::Marks;
 use crate::hook::ModelHook;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
 use crate::placement::Placement;
-use crate::plan::Plan;
 use crate::resume::ResumePoint;
 use crate::status::Status;
 use crate::watch::Watch;
@@ -51,7 +49,7 @@ pub struct Setup {
     /// Events of the allocator that every rank keeps, at least.
     pub(crate) history: usize,
     /// By rank, what the run is held against.
-    pub(crate) planned: Arc<BTreeMap<usize, Arc<PlannedParts>>>,
+    pub(crate) planned: Arc<Expected>,
 }
 
 impl Setup {
@@ -89,9 +87,8 @@ impl Setup {
         Setup { hook: Some(hook), ..self }
     }
 
-    /// The same run, held against `plans` of ranks of this process.
-    pub(crate) fn expecting(self, plans: &[Plan]) -> Self {
-        let planned: BTreeMap<_, _> = plans.iter().map(|plan| (plan.rank, Arc::clone(&plan.parts))).collect();
+    /// The same run, held against what is planned of ranks of this process.
+    pub(crate) fn expecting(self, planned: Expected) -> Self {
         let events = planned.values().map(|parts| parts.events_to_keep()).max();
         Setup { history: events.unwrap_or(UNPLANNED_EVENTS), planned: Arc::new(planned), ..self }
     }

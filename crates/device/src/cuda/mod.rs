@@ -23,7 +23,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::{CudaContext, result};
+use cudarc::driver::{CudaContext, result, sys};
 
 pub use availability::{Found, Unavailable, availability};
 pub use choice::PlannedProduct;
@@ -116,6 +116,8 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
         name: format!("cuda:{ordinal}"),
         model,
         total_bytes,
+        taken_bytes: 0,
+        granularity: granularity(ordinal),
         compute_capability: (
             number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -128,6 +130,20 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
             blas::version()
         ),
     })
+}
+
+/// The driver's unit of memory on GPU `ordinal`; 2 MiB, which it is on all GPUs so far, where the driver does not say.
+fn granularity(ordinal: usize) -> u64 {
+    let location = sys::CUmemLocation {
+        type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: i32::try_from(ordinal).unwrap_or(i32::MAX),
+    };
+    let mut bytes = 0;
+    let which = sys::CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    let properties = crate::raw::cuda::properties(location, sys::CUmemAllocationHandleType_enum(0));
+    // SAFETY: both pointers are to live values.
+    let asked = unsafe { sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, which) };
+    if asked.result().is_ok() && bytes > 0 { bytes as u64 } else { 2 << 20 }
 }
 
 /// Compiles what is not in the cache for GPU `ordinal`; `progress` hears how many of how many kernel families are

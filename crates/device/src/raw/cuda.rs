@@ -93,21 +93,11 @@ impl CudaMemory {
 
     fn map_page_as(&self, address: u64, page: u64, shareable: bool) -> Result<(), RawError> {
         use sys::CUmemAllocationHandleType_enum as HandleType;
-        let properties = sys::CUmemAllocationProp {
-            type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
-            requestedHandleTypes: match shareable {
-                true => HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                false => HandleType(0),
-            },
-            location: self.location(),
-            win32HandleMetaData: std::ptr::null_mut(),
-            allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
-                compressionType: 0,
-                gpuDirectRDMACapable: 0,
-                usage: 0,
-                reserved: [0; 4],
-            },
+        let handle_type = match shareable {
+            true => HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            false => HandleType(0),
         };
+        let properties = properties(self.location(), handle_type);
         let mut handle = 0;
         // SAFETY: both pointers are to live values; the handle is released below, whatever happens.
         unsafe { sys::cuMemCreate(&raw mut handle, page as usize, &raw const properties, 0) }
@@ -264,6 +254,25 @@ impl Drop for CudaMemory {
             // SAFETY: made in `record_event`, and nobody has it any more.
             let _ = unsafe { result::event::destroy(event) };
         }
+    }
+}
+
+/// Of the memory that the allocator's pages are.
+pub(crate) fn properties(
+    location: sys::CUmemLocation,
+    handle_type: sys::CUmemAllocationHandleType_enum,
+) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: handle_type,
+        location,
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
     }
 }
 

@@ -9,6 +9,9 @@ use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 /// Bytes of physical memory where the system does not say.
 const UNKNOWN_TOTAL: u64 = 64 << 30;
 
+/// What a host's memory comes in.
+pub(crate) const PAGE: u64 = 4096;
+
 /// The host's memory as a driver.
 #[derive(Debug)]
 pub(crate) struct HostMemory {

@@ -1,5 +1,6 @@
 //! Segments that nothing stands behind: addresses alone.
 
+use crate::device::Description;
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
 /// Addresses start where CUDA's do, so that snapshots of Meta look like a device's.
@@ -12,13 +13,20 @@ const ALIGNMENT: u64 = 2 << 20;
 pub(crate) struct MetaMemory {
     total: u64,
     used: u64,
+    granularity: u64,
     next_address: u64,
     next_order: u64,
 }
 
 impl MetaMemory {
-    pub(crate) fn new(total: u64) -> Self {
-        MetaMemory { total, used: 0, next_address: FIRST_ADDRESS, next_order: 0 }
+    pub(crate) fn new(description: &Description) -> Self {
+        MetaMemory {
+            total: description.total_bytes,
+            used: description.taken_bytes.min(description.total_bytes),
+            granularity: description.granularity.max(1),
+            next_address: FIRST_ADDRESS,
+            next_order: 0,
+        }
     }
 
     fn place(&mut self, bytes: u64) -> Placement {
@@ -29,7 +37,13 @@ impl MetaMemory {
         placement
     }
 
+    /// What the driver takes for so many bytes.
+    fn rounded(&self, bytes: u64) -> u64 {
+        bytes.checked_next_multiple_of(self.granularity).unwrap_or(u64::MAX)
+    }
+
     fn take(&mut self, bytes: u64) -> Result<(), RawError> {
+        let bytes = self.rounded(bytes);
         if bytes > self.total.saturating_sub(self.used) {
             return Err(RawError::OutOfMemory);
         }
@@ -45,7 +59,7 @@ impl RawMemory for MetaMemory {
     }
 
     fn free(&mut self, _address: u64, bytes: u64) -> Result<(), RawError> {
-        self.used -= bytes;
+        self.used -= self.rounded(bytes);
         Ok(())
     }
 
@@ -62,7 +76,7 @@ impl RawMemory for MetaMemory {
     }
 
     fn unmap(&mut self, _address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
-        self.used -= bytes;
+        self.used -= self.rounded(bytes);
         Ok(())
     }
 

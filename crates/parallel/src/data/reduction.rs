@@ -294,18 +294,18 @@ fn views(
     shards: &Shards,
     set: &[Tensor],
 ) -> Result<(Vec<Tensor>, FurtherUses)> {
-    let uses_of = |parameter: usize| {
-        let uses = parameters.uses().iter().zip(&layout.places);
-        uses.filter(move |(used, _)| used.parameter.0 == parameter).map(|(_, place)| place)
-    };
-    let unused = parameters.list().iter().enumerate().find(|(index, _)| uses_of(*index).next().is_none());
-    if let Some((_, parameter)) = unused {
+    let mut uses_of: Vec<Vec<Place>> = vec![Vec::new(); parameters.list().len()];
+    for (used, place) in parameters.uses().iter().zip(&layout.places) {
+        uses_of[used.parameter.0].push(*place);
+    }
+    let unused = parameters.list().iter().zip(&uses_of).find(|(_, places)| places.is_empty());
+    if let Some((parameter, _)) = unused {
         return Err(ParallelError::MissingGradient { parameter: parameter.name.clone() });
     }
     let (mut first, mut further) = (Vec::new(), Vec::new());
     for (index, piece) in shards.own().iter().enumerate() {
         let shape = parameters.list()[piece.parameter].tensor.shape();
-        for (number, place) in uses_of(piece.parameter).enumerate() {
+        for (number, place) in uses_of[piece.parameter].iter().enumerate() {
             let view = piece.of(&set[place.bucket].view(place.offset, shape)?)?;
             match number {
                 0 => first.push(view),

@@ -131,6 +131,15 @@ impl RunConfig {
         Self::parse(text, QUICKSTART, &root.join("launch/configs"), overrides)
     }
 
+    /// The same with other values for some keys, each as `section.key=value`.
+    ///
+    /// # Errors
+    /// Values that are wrong or do not go together with the others.
+    pub fn with(&self, overrides: &[String]) -> Result<Self, ConfigError> {
+        // What is resolved names its directory itself.
+        Self::parse(&self.to_toml(), "the configuration", Path::new("/"), overrides)
+    }
+
     /// Ranks in the whole grid: data × pipeline.
     #[must_use]
     pub fn world_size(&self) -> usize {

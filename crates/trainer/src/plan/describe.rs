@@ -1,0 +1,203 @@
+//! Which device a plan is for, and the description of the one at hand, measured.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use collective::{Communicator, threads};
+use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
+use telemetry::{RankStatistics, Statistic};
+use tensor::Tensor;
+
+use super::imitated::{DeviceRates, Overhead, PlanDevice};
+use crate::bench::{Rates, rates};
+use crate::config::RunConfig;
+use crate::error::{Result, TrainError};
+use crate::failure;
+use crate::placement::{DeviceChoice, Gpus, Placement, describe};
+use crate::run;
+use crate::worker::{Setup, Worker};
+
+/// What a plan is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanTarget {
+    /// The device at hand of that kind; for GPUs where there is none, the H200 that ships.
+    AtHand(DeviceChoice),
+    /// The device that a file describes.
+    File(PathBuf),
+}
+
+impl PlanTarget {
+    /// From the command line: the name of a device, or a file's. Errors: a name that is none.
+    pub fn from_argument(text: &str) -> Result<Self> {
+        match text.ends_with(".toml") {
+            true => Ok(PlanTarget::File(PathBuf::from(text))),
+            false => DeviceChoice::from_name(text).map(PlanTarget::AtHand),
+        }
+    }
+
+    /// The device, with `capacity` bytes in place of its own if that is given. Errors: a file that is wrong, a capacity that
+    /// nothing is left of for a run, a GPU that does not answer.
+    pub(crate) fn device(&self, capacity: Option<u64>) -> Result<PlanDevice> {
+        let gpu = cuda::availability();
+        let mut device = match self {
+            PlanTarget::File(path) => PlanDevice::load(path)?,
+            PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => PlanDevice::host(),
+            PlanTarget::AtHand(DeviceChoice::Auto) if gpu.is_err() => PlanDevice::host(),
+            PlanTarget::AtHand(DeviceChoice::Cuda) if gpu.is_err() => PlanDevice::shipped()?,
+            PlanTarget::AtHand(_) => PlanDevice::gpu(&describe(0)?)?,
+        };
+        if let Some(capacity) = capacity {
+            let taken = device.description(true).taken_bytes;
+            if capacity <= taken {
+                return Err(TrainError::Refused(format!(
+                    "--capacity: of {capacity} bytes a run takes {taken} before it allocates anything"
+                )));
+            }
+            device.total_bytes = capacity;
+        }
+        Ok(device)
+    }
+}
+
+/// A small GPT in the half precision that GPUs train in.
+const MEASURED: &str = r#"
+[model]
+layers = 2
+heads = 4
+width = 256
+context = 256
+vocabulary = 512
+[data]
+kind = "synthetic"
+[precision]
+compute = "bf16"
+[train]
+steps = 3
+"#;
+/// The region of the all-reduce that is timed.
+const LINK_BYTES: usize = 1 << 30;
+const ROUNDS: usize = 5;
+
+/// Describes the device at hand. On GPUs, which should have nothing else to do, three training steps of a small model run on
+/// as many as there are, up to the largest power of two: what the driver then says is used, and what they do in a second.
+///
+/// Errors: a file, which is a description already; GPUs that are not there or fail.
+pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
+    match target {
+        PlanTarget::File(path) => {
+            let text = format!("--describe: {} is a description already", path.display());
+            Err(TrainError::Refused(text))
+        }
+        PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => Ok(PlanDevice::host()),
+        PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
+            (Err(_), DeviceChoice::Auto) => Ok(PlanDevice::host()),
+            (Err(why), _) => Err(TrainError::Refused(format!("--device cuda: {why}"))),
+            (Ok(found), _) => measure(found.len()),
+        },
+    }
+}
+
+/// What one rank of the measurement finds.
+struct Measured {
+    statistics: RankStatistics,
+    rates: Rates,
+    /// Bytes a second; `None` for a rank alone.
+    link: Option<f64>,
+}
+
+fn measure(gpus: usize) -> Result<PlanDevice> {
+    let description = describe(0)?;
+    let connected = gpus > 1 && collective::nccl::is_there();
+    let ranks = if connected { 1 << gpus.ilog2() } else { 1 };
+    let sets = [
+        format!("parallel.data={ranks}"),
+        format!("train.micro_batches={ranks}"),
+        format!("parallel.lanes={ranks}"),
+    ];
+    let config = RunConfig::parse(MEASURED, "the measurement", std::path::Path::new("/"), &sets)?;
+    let gpus = Gpus { first_rank: 0, ordinals: (0..ranks).collect(), description: description.clone() };
+    let setup = Setup::new(config, Placement::Cuda(gpus))?;
+    run::prepare_kernels(&setup)?;
+    let all = match ranks {
+        1 => vec![measure_rank(&setup, Communicator::solo())?],
+        _ => {
+            let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
+            let waits = threads::Options { timeout, ..threads::Options::default() };
+            let ran = threads::run(ranks, waits, move |communicator| measure_rank(&setup, communicator));
+            ran.map_err(|error: threads::RunError<TrainError>| TrainError::Rank {
+                rank: error.rank,
+                reason: failure::one_line(&error.cause.to_string()),
+            })?
+        }
+    };
+    Ok(described(&description, &all, PlanDevice::shipped()?))
+}
+
+/// Steps, the driver's account of them, and rates, of one rank.
+fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
+    let mut worker = Worker::new(setup, communicator)?;
+    for step in 0..setup.config.train.steps {
+        worker.step(step)?;
+    }
+    let statistics = run::statistics(&mut worker)?;
+    let link = (worker.communicator.world_size() > 1).then(|| link(&mut worker)).transpose()?;
+    let rates = rates(worker.device())?;
+    Ok(Measured { statistics, rates, link })
+}
+
+/// Bytes a second of an all-reduce as every rank sends them: 2 (n − 1) / n of the region, the bus bandwidth.
+fn link(worker: &mut Worker) -> Result<f64> {
+    let device: Device = worker.device().clone();
+    let request = Request::new(Category::Other, "rates").on(StreamKind::Reduce);
+    let region = Tensor::zeros(&device, [LINK_BYTES / 4], DType::F32, request)?;
+    device.synchronize()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let plane = &mut worker.communicator.data;
+        plane.barrier(StreamKind::Reduce)?;
+        plane.synchronize(StreamKind::Reduce)?;
+        let began = std::time::Instant::now();
+        plane.all_reduce(region.region(), DType::F32, StreamKind::Reduce)?;
+        plane.synchronize(StreamKind::Reduce)?;
+        best = best.min(began.elapsed().as_secs_f64());
+    }
+    let ranks = worker.communicator.world_size() as f64;
+    Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)
+}
+
+/// The largest of every part of the overhead, the slowest of every rate; what was not measured as in `others`.
+fn described(description: &Description, all: &[Measured], others: PlanDevice) -> PlanDevice {
+    let largest = |statistic| all.iter().map(|rank| rank.statistics.get(statistic)).max().unwrap_or(0);
+    let slowest = |rate: fn(&Measured) -> Option<f64>| all.iter().filter_map(rate).reduce(f64::min);
+    let connected = all.len() > 1;
+    let not = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let overhead = Overhead {
+        context: largest(Statistic::ContextBytes),
+        modules: largest(Statistic::ModuleBytes),
+        warm_up: largest(Statistic::WarmUpBytes),
+        communicators: match connected {
+            true => largest(Statistic::CommunicatorBytes),
+            false => others.overhead.communicators,
+        },
+        assumed: if connected { Vec::new() } else { not(&["communicators"]) },
+    };
+    let rates = others.rates.map(|assumed| {
+        let known = description.model == others.model;
+        let mut names = vec!["flops_f32"];
+        names.extend((!known).then_some("efficiency"));
+        names.extend((!connected).then_some("link_bytes"));
+        DeviceRates {
+            flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),
+            flops_f32: assumed.flops_f32,
+            memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
+            link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
+            efficiency: assumed.efficiency,
+            assumed: not(&names),
+        }
+    });
+    let mut device = PlanDevice::of(description, overhead, rates);
+    if let (true, Some(version)) = (connected, collective::nccl::version()) {
+        device.libraries += &format!(", NCCL {version}");
+    }
+    device
+}

@@ -1,0 +1,193 @@
+//! `plimsoll plan`: what fits, what would, and devices that are not here.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::jobs::{text, workplace};
+
+fn plimsoll(directory: &Path) -> Command {
+    let mut command = Command::new(common::program());
+    // What is tested here is tested on the CPU, also where there is a GPU.
+    command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "").env_remove("PLIMSOLL_ALLOC_CONF");
+    command
+}
+
+/// `plimsoll plan run.toml` with overrides and other arguments.
+fn planned(directory: &Path, sets: &[&str], more: &[&str]) -> Output {
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    plimsoll(directory).args(["plan", "run.toml"]).args(sets).args(more).output().unwrap()
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+}
+
+#[test]
+fn a_plan_says_whether_it_fits_and_what_would() {
+    let directory = workplace();
+    let large = ["model.width=256", "model.context=64", "train.micro_batch=8", "train.micro_batches=4"];
+    let fits = planned(directory.path(), &large, &["--json"]);
+    let needs = json(&fits)["fit"]["needs_bytes"].as_u64().unwrap();
+    assert_eq!(json(&fits)["ranks"][0]["peak_reserved_bytes"], needs);
+    let capacity = format!("{}", needs - 1);
+    let short = planned(directory.path(), &large, &["--json", "--capacity", &capacity]);
+    assert_eq!((fits.status.code(), short.status.code()), (Some(0), Some(2)));
+    let fit = &json(&short)["fit"];
+    assert_eq!((&fit["fits"], &fit["needs_bytes"]), (&false.into(), &needs.into()));
+    assert_eq!(fit["capacity_bytes"].as_u64(), Some(needs - 1));
+    // What it advises fits, in as few bytes as it says, and in one sentence.
+    let refused = planned(directory.path(), &large, &["--capacity", &capacity]);
+    let (table, said) = (text(&refused.stdout), text(&refused.stderr));
+    assert!(table.contains("does not fit: rank 0 needs") && said.trim_end().lines().count() == 1, "{said}");
+    let advice: Vec<&str> =
+        said.split("--set ").skip(1).map(|set| set.split([' ', ';']).next().unwrap()).collect();
+    assert_eq!(advice, ["train.micro_batch=4", "train.micro_batches=8"], "{said}");
+    let advised =
+        planned(directory.path(), &[&large[..], &advice].concat(), &["--json", "--capacity", &capacity]);
+    assert_eq!(advised.status.code(), Some(0));
+    let bytes = json(&advised)["fit"]["needs_bytes"].as_u64().unwrap();
+    assert!(said.contains(&telemetry::units::grouped(bytes)), "{said}");
+    // The same from `train`, which then would not start, with a limit.
+    let limit = format!("memory.limit_bytes={}", needs - 1);
+    let train = |more: &[&str]| {
+        let sets = [&large[..], &[limit.as_str()]].concat();
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        plimsoll(directory.path())
+            .args(["train", "run.toml", "--run-dir", "out"])
+            .args(sets)
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    let said = text(&train(&[]).stderr);
+    assert!(said.contains("memory.limit_bytes = ") && said.contains("--set train.micro_batch=4"), "{said}");
+    assert!(!directory.path().join("out").exists());
+    // Without a plan it starts, and runs out of memory.
+    let output = train(&["--no-plan"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("out of memory"), "{}", text(&output.stderr));
+    let output = planned(directory.path(), &large, &["--capacity", "80 gigs"]);
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--capacity 80 gigs"));
+}
+
+#[test]
+fn without_a_plan_nothing_is_said_of_one() {
+    let directory = workplace();
+    let output = plimsoll(directory.path()).args(["train", "run.toml", "--no-plan"]).output().unwrap();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success() && !said.contains("planned"), "{said}");
+}
+
+#[test]
+fn a_device_is_described_once_and_imitated_elsewhere() {
+    let directory = workplace();
+    let describe = |file: &str| {
+        plimsoll(directory.path()).args(["plan", "--device", "cpu", "--describe", file]).output().unwrap()
+    };
+    let output = describe("here.toml");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let here = planned(directory.path(), &[], &["--json", "--device", "cpu"]);
+    let there = planned(directory.path(), &[], &["--json", "--device", "here.toml"]);
+    assert_eq!(json(&here), json(&there));
+    // A file that is there stays as it is: it may be a configuration.
+    assert_eq!(describe("run.toml").status.code(), Some(2));
+    assert!(planned(directory.path(), &[], &[]).status.success());
+    std::fs::write(directory.path().join("wrong.toml"), "kind = \"cuda\"\n").unwrap();
+    let refused = planned(directory.path(), &[], &["--device", "wrong.toml"]);
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("wrong.toml:1: missing field"), "{said}");
+}
+
+#[test]
+fn a_thousand_ranks_are_planned_as_the_few_kinds_that_they_are() {
+    let directory = workplace();
+    let sets = ["parallel.data=1024", "parallel.lanes=1024", "train.micro_batches=1024"];
+    for more in ["parallel.shard_optimizer=false", "parallel.shard_optimizer=true"] {
+        let sets = [&sets[..], &["train.validation_micro_batches=3", more]].concat();
+        let output = planned(directory.path(), &sets, &["--json", "--device", "cuda"]);
+        let plan = json(&output);
+        assert_eq!(plan["ranks"].as_array().unwrap().len(), 1024);
+        assert_eq!(plan["world_size"], 1024);
+        let roles = plan["roles"].as_array().unwrap();
+        // At least those that validate and those that do not.
+        assert!((2..24).contains(&roles.len()), "{}", roles.len());
+        if more == "parallel.shard_optimizer=false" {
+            assert_eq!(roles[0]["ranks"], "0-2");
+        }
+        for (rank, entry) in plan["ranks"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(entry["rank"], rank);
+            assert!(entry["step_bytes_sent"].as_u64().unwrap() > 0);
+        }
+    }
+}
+
+#[test]
+fn the_largest_that_fits_is_found_and_the_next_does_not_fit() {
+    let directory = workplace();
+    for (name, sets, unit) in [
+        ("micro_batch", |value: usize| vec![format!("train.micro_batch={value}")], 1),
+        ("layers", |value| vec![format!("model.layers={value}")], 1),
+        ("width", |value| vec![format!("model.width={value}"), format!("model.heads={}", value / 16)], 16),
+        ("context", |value| vec![format!("model.context={value}")], 1),
+    ] as [(&str, fn(usize) -> Vec<String>, usize); 4]
+    {
+        let capacity = ["--capacity", "60MiB", "--device", "cuda"];
+        // A device whose own needs are small, so that little memory is enough.
+        let device = directory.path().join("small.toml");
+        let shipped = include_str!("../launch/devices/h200.toml");
+        let without = shipped[..shipped.find("# Bytes of the device").unwrap()].to_owned();
+        std::fs::write(&device, without).unwrap();
+        let capacity = ["--capacity", capacity[1], "--device", "small.toml"];
+        let output = planned(directory.path(), &[], &[&["--largest", name], &capacity[..]].concat());
+        let (said, tries) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{tries}");
+        let number = said.split(" is ").nth(1).unwrap().split(' ').next().unwrap();
+        let value: usize = number.parse().unwrap();
+        assert!(tries.contains(&format!("{name} {value}: fits, with ")), "{tries}");
+        let fits = |value: usize| {
+            let sets = sets(value);
+            let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+            planned(directory.path(), &sets, &capacity).status.success()
+        };
+        assert!(fits(value) && !fits(value + unit), "{said}");
+        assert!(said.contains(&format!("the next one, {}, ", value + unit)), "{said}");
+    }
+    let output = planned(directory.path(), &[], &["--largest", "heads"]);
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--largest heads"));
+}
+
+#[test]
+fn proposals_fit_and_are_the_configurations_that_they_say() {
+    let directory = workplace();
+    let large = ["model.width=256", "model.heads=4", "model.context=64", "train.micro_batch=8"];
+    let output =
+        planned(directory.path(), &large, &["--fit", "4GiB", "--ranks", "2", "--device", "cuda", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let proposals = json(&output);
+    let list = proposals["proposals"].as_array().unwrap();
+    assert!(list.len() > 2, "{proposals}");
+    let seconds: Vec<f64> = list.iter().map(|p| p["step_seconds"].as_f64().unwrap()).collect();
+    assert!(seconds.windows(2).all(|pair| pair[0] <= pair[1]), "{seconds:?}");
+    for proposal in list {
+        let samples = ["micro_batch", "micro_batches"].map(|key| proposal[key].as_u64().unwrap());
+        assert_eq!(samples[0] * samples[1], 32);
+        let sets: Vec<&str> =
+            proposal["set"].as_array().unwrap().iter().map(|set| set.as_str().unwrap()).collect();
+        let plan = planned(
+            directory.path(),
+            &[&large[..], &sets].concat(),
+            &["--json", "--device", "cuda", "--capacity", "4GiB"],
+        );
+        let plan = json(&plan);
+        assert_eq!((&plan["fit"]["fits"], &plan["world_size"]), (&true.into(), &2.into()));
+        assert_eq!(plan["fit"]["needs_bytes"], proposal["peak_reserved_bytes"]);
+    }
+    // Nothing fits what a run takes before it allocates anything.
+    let output = planned(directory.path(), &large, &["--fit", "1GiB", "--device", "cuda"]);
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("before it allocates"));
+    let output = planned(directory.path(), &large, &["--fit", "4GiB", "--ranks", "3", "--device", "cuda"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+}
