@@ -57,7 +57,19 @@ impl<'a> Line<'a> {
     }
 
     fn ranks(&self) -> String {
-        joined(self.ranks.iter().copied())
+        in_steps(&self.ranks)
+    }
+}
+
+/// Rising ranks: `0-3,8`, or in the steps of a pipeline `0-24 by 8`.
+fn in_steps(ranks: &[usize]) -> String {
+    match ranks {
+        [first, second, .., last] if second - first > 1 => {
+            let step = second - first;
+            let even = ranks.windows(2).all(|pair| pair[1] - pair[0] == step);
+            if even { format!("{first}-{last} by {step}") } else { joined(ranks.iter().copied()) }
+        }
+        _ => joined(ranks.iter().copied()),
     }
 }
 
@@ -183,7 +195,9 @@ fn module_table(line: &Line<'_>, found: &PlannedPeak) -> String {
     }
     let row = |holding: &&Holding| {
         let kind = if holding.owner.category == Category::Activation { "" } else { "gradients" };
-        let name = format!("{} {kind}", holding.owner.module);
+        let module =
+            if holding.owner.module.is_empty() { "outside of modules" } else { &holding.owner.module };
+        let name = format!("{module} {kind}");
         let count = format!("{} blocks", holding.blocks);
         vec![name.trim().to_owned(), count, grouped(holding.bytes), format!("({})", bytes(holding.bytes))]
     };
@@ -193,4 +207,20 @@ fn module_table(line: &Line<'_>, found: &PlannedPeak) -> String {
         rows.push(vec!["others".to_owned(), String::new(), grouped(rest), format!("({})", bytes(rest))]);
     }
     format!("\nactivations at the peak of rank {} by module\n{}", line.plan.rank, aligned(&rows, 1, &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ranks_in_few_words() {
+        for (ranks, text) in [
+            (&[5][..], "5"),
+            (&[0, 1, 2, 3, 8], "0-3,8"),
+            (&[0, 8], "0,8"),
+            (&[1, 9, 17, 25], "1-25 by 8"),
+            (&[0, 8, 16, 17], "0,8,16-17"),
+        ] {
+            assert_eq!(super::in_steps(ranks), text);
+        }
+    }
 }
