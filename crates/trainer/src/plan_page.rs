@@ -7,30 +7,39 @@ use telemetry::{RankStatistics, Statistic};
 
 use crate::config::{Recompute, RunConfig};
 use crate::error::Result;
-use crate::placement::{DeviceChoice, Imitated};
-use crate::plan::{Plan, plan_all};
-use crate::plan_schedule::schedule_of;
+use crate::placement::Placement;
+use crate::plan::Plan;
+use crate::plan::roles::plan_all;
+use crate::plan_report::PlanOptions;
+use crate::plan_schedule::PlannedSchedule;
 use crate::recompute;
 use crate::run_report::{memory_tiles, subtitle, unit};
 use crate::worker::Setup;
 
-/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Errors: as there.
-pub fn plan_page(config: RunConfig, choice: DeviceChoice, title: &str) -> Result<Report> {
+/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Of ranks with the same role it has
+/// the first. Errors: as there.
+pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Result<Report> {
     let began = Instant::now();
-    let Imitated { placement, on, .. } = Imitated::find(choice)?;
+    let device = options.target.device(options.capacity)?;
+    let placement = Placement::Meta(device.description(config.world_size() > 1));
     let setup = recompute::settle(Setup::new(config, placement)?)?;
     let config = &setup.config;
-    let ranks: Vec<_> = plan_all(&setup)?.iter().map(|plan| memory(&setup, plan)).collect();
+    let plans = plan_all(&setup)?;
+    let ranks: Vec<_> = plans.roles().iter().map(|plan| memory(&setup, plan)).collect();
     let schedule = match config.parallel.pipeline {
         1 => None,
         _ => Some(SchedulePicture {
-            picture: schedule_of(&setup)?.svg(),
+            picture: PlannedSchedule::of(&setup)?.svg(),
             note: "drawn with passes as long as their operations and bytes, and transfers hidden".to_owned(),
         }),
     };
     let mut tiles = memory_tiles(&ranks);
     let steps = telemetry::units::grouped(config.train.steps);
-    tiles.push(Tile { name: "Ranks", value: ranks.len().to_string(), note: format!("for {steps} steps") });
+    tiles.push(Tile {
+        name: "Ranks",
+        value: plans.world_size().to_string(),
+        note: format!("for {steps} steps"),
+    });
     if config.memory.recompute != Recompute::None {
         let value = match config.memory.recompute {
             Recompute::Segments(count) => format!("{count} segments"),
@@ -39,7 +48,10 @@ pub fn plan_page(config: RunConfig, choice: DeviceChoice, title: &str) -> Result
         tiles.push(Tile { name: "Recomputed", value, note: recompute::in_words(&config.memory) });
     }
     let took = began.elapsed().as_secs_f64();
-    let text = format!("Planned for {on}, in {took:.1} s, by running every rank with nothing behind its memory.");
+    let text = format!(
+        "Planned for {}, in {took:.1} s, by running a rank of every kind with nothing behind its memory.",
+        device.name()
+    );
     Ok(Report {
         title: title.to_owned(),
         subtitle: subtitle(config, None),

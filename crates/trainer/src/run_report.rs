@@ -24,7 +24,10 @@ const FIGURES: [&str; 4] =
 pub fn report_run(run_dir: &Path) -> Result<Report> {
     let path = run_dir.join("config.toml");
     if !path.is_file() {
-        return Err(TrainError::Refused(format!("{} holds no run: it has no config.toml", run_dir.display())));
+        return Err(TrainError::Refused(format!(
+            "{} holds no run: it has no config.toml",
+            run_dir.display()
+        )));
     }
     let config = RunConfig::load(&path, &[])?;
     let course = course(&run_dir.join("metrics.jsonl"))?;
@@ -57,8 +60,7 @@ fn read(path: &Path) -> Result<Option<String>> {
 }
 
 fn parse(run_dir: &Path, text: &str) -> Result<Value> {
-    let broken =
-        |error| TrainError::Refused(format!("{}: {error}", run_dir.join("summary.json").display()));
+    let broken = |error| TrainError::Refused(format!("{}: {error}", run_dir.join("summary.json").display()));
     serde_json::from_str(text).map_err(broken)
 }
 
@@ -115,7 +117,8 @@ pub(crate) fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
         ),
         Model::Mlp(mlp) => {
             let sizes: Vec<_> = mlp.sizes.iter().map(usize::to_string).collect();
-            let shown = if sizes.len() > 8 { format!("{} layers", sizes.len() - 1) } else { sizes.join("–") };
+            let shown =
+                if sizes.len() > 8 { format!("{} layers", sizes.len() - 1) } else { sizes.join("–") };
             format!("perceptron, {shown}")
         }
     };
@@ -144,12 +147,21 @@ pub(crate) fn memory_tiles(ranks: &[RankMemory]) -> Vec<Tile> {
     let of = if ranks.len() > 1 { ", the most of any rank" } else { "" };
     let most = |figure: usize| ranks.iter().map(|rank| rank.figures[figure]).max();
     let tile = |name, figure| {
-        most(figure).map(|most| Tile { name, value: bytes(most), note: format!("{} bytes{of}", grouped(most)) })
+        most(figure).map(|most| Tile {
+            name,
+            value: bytes(most),
+            note: format!("{} bytes{of}", grouped(most)),
+        })
     };
     [tile("Peak reserved", 3), tile("Peak allocated", 2)].into_iter().flatten().collect()
 }
 
-fn tiles(config: &RunConfig, ranks: &[RankMemory], course: &[StepPoint], summary: Option<&Value>) -> Vec<Tile> {
+fn tiles(
+    config: &RunConfig,
+    ranks: &[RankMemory],
+    course: &[StepPoint],
+    summary: Option<&Value>,
+) -> Vec<Tile> {
     let mut tiles = memory_tiles(ranks);
     let of = config.train.steps;
     if let Some(last) = course.last() {

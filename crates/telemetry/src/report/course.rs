@@ -169,6 +169,7 @@ fn chart(course: &[StepPoint], title: &str, lines: &[Line], from_zero: bool) -> 
             .collect(),
         zeros: true,
     };
-    let _ = writeln!(out, "<path class=\"cross\" d=\"M0 {top}V{bottom}\"/></svg>{}</figure>", hover.element());
+    let _ =
+        writeln!(out, "<path class=\"cross\" d=\"M0 {top}V{bottom}\"/></svg>{}</figure>", hover.element());
     out
 }

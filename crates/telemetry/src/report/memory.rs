@@ -34,18 +34,15 @@ pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
 
 /// What is alive at the peak, of every kind of rank.
 pub(super) fn peak_section(ranks: &[RankMemory]) -> Option<Section> {
-    let note = "What is alive where the step needs most, by category, module and operator; layers are added up.";
+    let note =
+        "What is alive where the step needs most, by category, module and operator; layers are added up.";
     let body = tabs(ranks, "peak", &|rank| rank.trace().map(live::drawing))?;
     let body = format!("<p class=\"soft\">{note}</p>\n{body}");
     Some(Section { id: "peak", title: "At the peak", body })
 }
 
 /// A panel for each kind of rank, and buttons between them where there are several.
-fn tabs(
-    ranks: &[RankMemory],
-    name: &str,
-    draw: &dyn Fn(&RankMemory) -> Option<String>,
-) -> Option<String> {
+fn tabs(ranks: &[RankMemory], name: &str, draw: &dyn Fn(&RankMemory) -> Option<String>) -> Option<String> {
     let mut kinds: Vec<(&RankMemory, Vec<usize>)> = Vec::new();
     for rank in ranks.iter().filter(|rank| rank.trace().is_some()) {
         match kinds.iter_mut().find(|(kind, _)| kind.looks_like(rank)) {
@@ -53,7 +50,8 @@ fn tabs(
             None => kinds.push((rank, vec![rank.rank])),
         }
     }
-    let panels: Vec<_> = kinds.iter().take(DRAWN).filter_map(|(rank, who)| Some((who, draw(rank)?))).collect();
+    let panels: Vec<_> =
+        kinds.iter().take(DRAWN).filter_map(|(rank, who)| Some((who, draw(rank)?))).collect();
     if panels.is_empty() {
         return None;
     }

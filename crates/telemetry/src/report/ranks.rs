@@ -14,7 +14,8 @@ pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
     if ranks.is_empty() {
         return None;
     }
-    let mut body = "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>rank</th><th>device</th>".to_owned();
+    let mut body =
+        "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>rank</th><th>device</th>".to_owned();
     for name in COLUMNS {
         // Writing to a string cannot fail, here and below.
         let _ = write!(body, "<th class=\"number\">{name}</th>");

@@ -17,7 +17,7 @@ use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure;
 use crate::placement::{DeviceChoice, Placed};
-use crate::plan::plan_all;
+use crate::plan::roles::plan_within;
 use crate::recompute;
 use crate::run;
 use crate::startup::Startup;
@@ -109,7 +109,7 @@ pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<P
     let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
     let setup = recompute::settle_soon(Setup::new(config, placement)?)?;
     // What does not fit is known without running it.
-    plan_all(&setup)?;
+    plan_within(&setup)?;
     let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
     let waits = threads::Options { timeout, ..threads::Options::default() };
     let (shared, options) = (setup.clone(), options.clone());
