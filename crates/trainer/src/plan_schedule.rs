@@ -13,13 +13,17 @@ use crate::placement::Placement;
 use crate::plan_report::PlanOptions;
 use crate::worker::Setup;
 
+/// Parts of a step that pictures tell apart.
+const PARTS: u64 = 1000;
+
 /// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to have on Meta;
 /// transfers are taken to be hidden.
 #[derive(Clone, Debug)]
 pub struct PlannedSchedule {
     schedule: Schedule,
+    /// In parts of the step.
     timeline: Timeline,
-    /// The shortest pass, in the timeline's own unit.
+    /// The shortest pass.
     shortest: u64,
     stages: Vec<PlannedStage>,
 }
@@ -73,6 +77,8 @@ impl PlannedSchedule {
         });
         let passes = |times: &StageTimes| [times.forward, times.backward_input, times.backward_weight];
         let shortest = stages.iter().flat_map(passes).filter(|time| *time > 0).min().unwrap_or(1);
+        let unit = (timeline.makespan / PARTS).max(1);
+        let (timeline, shortest) = (timeline.in_units(unit), (shortest / unit).max(1));
         Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule })
     }
 
@@ -84,15 +90,17 @@ impl PlannedSchedule {
 
     /// As a picture for a browser.
     pub fn svg(&self) -> String {
-        svg(&self.schedule, &self.timeline, "")
+        svg(&self.schedule, &self.timeline, "‰ of the step")
     }
 }
 
 impl fmt::Display for PlannedSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let timeline = self.timeline.in_units(self.shortest);
-        writeln!(f, "{}", text(&self.schedule, &timeline, 1))?;
-        writeln!(f, "one column: the shortest pass; transfers are taken to be hidden\n")?;
+        writeln!(f, "{}", text(&self.schedule, &self.timeline, self.shortest))?;
+        writeln!(
+            f,
+            "one column: the shortest pass; times in thousandths of the step; transfers are taken to be hidden\n"
+        )?;
         writeln!(
             f,
             "{:>5} {:>5} {:>12} {:>8} {:>12} {:>8} {:>9}",
