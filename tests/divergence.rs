@@ -250,7 +250,11 @@ fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
     for (fault, (rank, from_step), (part, step, parts), kind, (owner, bytes), kept) in cases {
         let directory = tempfile::tempdir().unwrap();
         let when = When { rank, from_step, planned: false };
-        let options = RunOptions { model_hook: Some(Probe::hook(fault, when)), ..RunOptions::default() };
+        let options = RunOptions {
+            device: DeviceChoice::Cpu,
+            model_hook: Some(Probe::hook(fault, when)),
+            ..RunOptions::default()
+        };
         let report = run(directory.path(), GPT, &["parallel.data=2"], options);
         let [found] = report.divergences.as_slice() else { panic!("{fault:?}: {:?}", report.divergences) };
         assert_eq!((found.rank, found.part, found.step, found.parts), (rank, part, step, parts), "{found}");
@@ -296,7 +300,8 @@ fn running_out_of_memory_says_what_left_the_plan_before() {
     let when = When { rank: 0, from_step: 5, planned: false };
     let (model_hook, run_dir) =
         (Some(Probe::hook(Fault::KeepsLosses, when)), Some(directory.path().to_owned()));
-    let options = RunOptions { model_hook, run_dir, quiet: true, ..RunOptions::default() };
+    let options =
+        RunOptions { device: DeviceChoice::Cpu, model_hook, run_dir, quiet: true, ..RunOptions::default() };
     let limit = format!("memory.limit_bytes={needs}");
     let error = trainer::train(config(GPT, &[&limit, "train.steps=500"]), options).unwrap_err().to_string();
     let words = ["out of memory", "before that, rank 0 leaves its plan in step 5", "embedding.forward"];
@@ -313,7 +318,12 @@ fn a_probe_that_only_looks_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let [with, without] = [Some(Probe::hook(Fault::None, when)), None].map(|model_hook| {
         let path = directory.path().join(if model_hook.is_some() { "with" } else { "without" });
-        let report = run(&path, MLP, &[], RunOptions { model_hook, ..RunOptions::default() });
+        let report = run(
+            &path,
+            MLP,
+            &[],
+            RunOptions { device: DeviceChoice::Cpu, model_hook, ..RunOptions::default() },
+        );
         is_as_planned(&path, &report, "a probe");
         report.summary.weights_sha256
     });
@@ -332,7 +342,7 @@ fn a_leak_that_is_in_the_code_is_found_by_planning() {
     assert_eq!(outlived.kept.holdings[0].owner.operator, "linear.forward");
     // The run does what was planned, so far as that goes, and says the same.
     let directory = tempfile::tempdir().unwrap();
-    let options = RunOptions { model_hook: Some(hook()), ..RunOptions::default() };
+    let options = RunOptions { device: DeviceChoice::Cpu, model_hook: Some(hook()), ..RunOptions::default() };
     let report = run(directory.path(), MLP, &["train.steps=9"], options);
     assert!(report.divergences.is_empty());
     let outlives: Vec<_> = report.outlived.iter().map(|found| (found.step, found.parts)).collect();
@@ -344,7 +354,13 @@ fn a_leak_that_is_in_the_code_is_found_by_planning() {
 fn a_run_that_goes_on_is_held_against_the_plan_of_its_rest() {
     let directory = tempfile::tempdir().unwrap();
     let go_on = |grid: &str, interrupt: Interrupt, model_hook: Option<ModelHook>| {
-        let options = RunOptions { resume: true, interrupt, model_hook, ..RunOptions::default() };
+        let options = RunOptions {
+            device: DeviceChoice::Cpu,
+            resume: true,
+            interrupt,
+            model_hook,
+            ..RunOptions::default()
+        };
         run(directory.path(), GPT, &[grid, "checkpoint.every=1000"], options)
     };
     for grid in ["parallel.data=2", "parallel.data=1"] {
