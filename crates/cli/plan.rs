@@ -111,7 +111,7 @@ fn plan(arguments: &Arguments) -> Result<(), TrainError> {
     }
     if arguments.fit.is_some() {
         let ranks = arguments.ranks.unwrap_or(config.world_size());
-        let mut heard = |found: &Proposal| say(&format_args!("fits: {}", found.sets.join(" ")));
+        let mut heard = |found: &Proposal| say(&format_args!("fits: {found}"));
         let proposals = propose(config, &options, ranks, &mut heard)?;
         print(&if arguments.json { proposals.to_json().to_string() } else { proposals.to_string() });
         return Ok(());

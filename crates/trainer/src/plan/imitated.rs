@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn wrong_descriptions_are_refused_with_the_line() {
         let table = [
-            ("multiprocessors = 132", "processors = 132", ":11: unknown field"),
+            ("multiprocessors = 132", "processors = 132", ":9: unknown field"),
             ("total_bytes = 150109880320", "total_bytes = \"all\"", ":6: invalid type"),
             ("total_bytes = 150109880320", "total_bytes = 0", "no device"),
             ("granularity = 2097152", "granularity = 3000", "must divide 2097152"),

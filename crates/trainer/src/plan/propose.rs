@@ -11,7 +11,7 @@ use super::cost::{Cost, cost, equal_stages};
 use super::fit::Fit;
 use super::roles::plan_within;
 use crate::build;
-use crate::config::{RunConfig, Schedule};
+use crate::config::{Recompute, RunConfig, Schedule};
 use crate::error::{Result, TrainError};
 use crate::placement::Placement;
 use crate::plan_report::PlanOptions;
@@ -188,24 +188,34 @@ fn schedules(pipeline: usize) -> Vec<Schedule> {
     }
 }
 
-/// What makes a configuration of a layout.
+/// What makes a configuration of a layout: the keys whose values change.
 fn sets(config: &RunConfig, layout: &Layout) -> Vec<String> {
     let Layout { data, pipeline, micro_batch, micro_batches, .. } = *layout;
+    let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
     // The lanes stay, and with them the bits, where they can.
-    let kept = config.parallel.lanes;
+    let kept = parallel.lanes;
     let keeps = micro_batches.is_multiple_of(kept) && kept.is_multiple_of(data);
     let lanes = if keeps { kept } else { data.max(1 << micro_batches.trailing_zeros().min(3)) };
-    vec![
-        format!("parallel.data={data}"),
-        format!("parallel.pipeline={pipeline}"),
-        format!("parallel.schedule={}", layout.schedule.name()),
-        format!("parallel.lanes={lanes}"),
-        format!("parallel.shard_optimizer={}", layout.sharded),
-        format!("memory.recompute={}", if layout.recomputed { "block" } else { "none" }),
-        "memory.recompute_layers=0".to_owned(),
-        format!("train.micro_batch={micro_batch}"),
-        format!("train.micro_batches={micro_batches}"),
-    ]
+    let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
+    // There is nothing to schedule on one rank.
+    let scheduled = pipeline > 1 && layout.schedule != parallel.schedule;
+    let recompute = if layout.recomputed { Recompute::Block } else { Recompute::None };
+    let recompute = (recompute != memory.recompute)
+        .then(|| format!("memory.recompute={}", if layout.recomputed { "block" } else { "none" }));
+    let all_layers = memory.recompute_layers != 0 && (layout.recomputed || recompute.is_some());
+    let sets = [
+        number("parallel.data", data, parallel.data),
+        number("parallel.pipeline", pipeline, parallel.pipeline),
+        scheduled.then(|| format!("parallel.schedule={}", layout.schedule.name())),
+        number("parallel.lanes", lanes, kept),
+        (layout.sharded != parallel.shard_optimizer)
+            .then(|| format!("parallel.shard_optimizer={}", layout.sharded)),
+        recompute,
+        all_layers.then(|| "memory.recompute_layers=0".to_owned()),
+        number("train.micro_batch", micro_batch, train.micro_batch),
+        number("train.micro_batches", micro_batches, train.micro_batches),
+    ];
+    sets.into_iter().flatten().collect()
 }
 
 impl Proposal {
@@ -249,6 +259,20 @@ impl Proposal {
             "available_bytes": self.available,
             "step_bytes_sent": self.sent,
         })
+    }
+}
+
+impl fmt::Display for Proposal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Layout { data, pipeline, schedule, sharded, recomputed, micro_batch, micro_batches } =
+            self.layout;
+        write!(f, "{data} x {pipeline}, {micro_batches} micro-batches of {micro_batch}")?;
+        if pipeline > 1 {
+            write!(f, ", {}", schedule.name())?;
+        }
+        f.write_str(if sharded { ", optimizer divided" } else { "" })?;
+        f.write_str(if recomputed { ", blocks computed again" } else { "" })?;
+        write!(f, ": {} at the peak", bytes(self.needs))
     }
 }
 
@@ -304,7 +328,8 @@ impl fmt::Display for Proposals {
         let mut more = String::new();
         if let Some(first) = self.list.first() {
             let sets: Vec<_> = first.sets.iter().map(|set| format!("--set {set}")).collect();
-            let _ = write!(more, "\nthe first: {}\n", sets.join(" "));
+            let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
+            let _ = write!(more, "\nthe first: {sets}\n");
         }
         let assumed = match self.assumed.as_slice() {
             [] => String::new(),
