@@ -187,6 +187,8 @@ fn what_decides_the_bits_and_what_does_not() {
         "memory.allocator",
         "memory.history",
         "memory.limit_bytes",
+        "memory.recompute",
+        "memory.recompute_layers",
         "parallel.bucket_bytes",
         "parallel.chunks",
         "parallel.data",
