@@ -18,9 +18,9 @@
 mod chart;
 mod course;
 mod live;
-mod memory;
 mod page;
 mod ranks;
+mod stacked;
 #[cfg(test)]
 mod tests;
 mod treemap;

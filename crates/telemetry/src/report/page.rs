@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Notice, Report, SchedulePicture, Tile, course, memory, ranks};
+use super::{Notice, Report, SchedulePicture, Tile, course, ranks, stacked};
 use crate::svg::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -21,8 +21,8 @@ impl Report {
     #[must_use]
     pub fn to_html(&self) -> String {
         let sections: Vec<Section> = [
-            memory::section(&self.ranks),
-            memory::peak_section(&self.ranks),
+            stacked::section(&self.ranks),
+            stacked::peak_section(&self.ranks),
             ranks::section(&self.ranks),
             self.schedule_section(),
             course::section(&self.course, self.unit),

@@ -1,1 +1,179 @@
+//! Pages of made-up runs.
 
+use memory::drivers::Counting;
+use memory::{Allocator, Category, Settings, Stream, Tag};
+
+use super::chart::{line, round_ticks, short, steps};
+use super::*;
+use crate::step_trace::{MICRO_BATCH, Part};
+
+/// A step of two micro-batches, whose second activation is as large as said.
+fn trace(second: u64) -> StepTrace {
+    let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default()).unwrap();
+    let module = allocator.intern("h.3.<mlp>");
+    let activation = Tag { module, operator: "linear", ..Tag::of(Category::Activation) };
+    let _weights = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
+    allocator.record_history(1000);
+    allocator.mark(Part::Step.name(), 7);
+    for (number, bytes) in [(0, 1 << 20), (1, second)] {
+        allocator.mark(MICRO_BATCH, number);
+        allocator.mark("forward", 0);
+        let made = allocator.allocate(bytes, Stream(0), activation).unwrap();
+        allocator.mark("backward", 0);
+        allocator.free(made.block).unwrap();
+    }
+    StepTrace::read(&allocator.snapshot()).unwrap()
+}
+
+fn rank(rank: usize, measured: Option<u64>, planned: Option<u64>) -> RankMemory {
+    RankMemory {
+        rank,
+        place: "cpu on <host>".to_owned(),
+        figures: [1, 2, 3, 4],
+        measured: measured.map(trace),
+        planned: planned.map(trace),
+        limit: None,
+    }
+}
+
+fn page(ranks: Vec<RankMemory>) -> String {
+    let course = (1..=2000).map(|step| StepPoint {
+        step,
+        loss: (step != 5).then(|| 8.0 / step as f64),
+        validation_loss: (step % 500 == 0).then_some(1.5),
+        tokens_per_second: Some(1e4 + (step % 7) as f64),
+        ..StepPoint::default()
+    });
+    let report = Report {
+        title: "a <run> & \"more\"".to_owned(),
+        subtitle: "GPT".to_owned(),
+        tiles: vec![Tile { name: "Steps", value: "3".to_owned(), note: String::new() }],
+        notices: vec![Notice { good: false, text: "rank 0 <leaves> its plan".to_owned() }],
+        ranks,
+        schedule: Some(SchedulePicture {
+            picture: "<svg id=\"schedule-picture\"/>".to_owned(),
+            note: "so".to_owned(),
+        }),
+        course: course.collect(),
+        unit: "Tokens",
+        configuration: "[train]\nsteps = 3 # </pre><script>".to_owned(),
+    };
+    report.to_html()
+}
+
+/// The JSON beside every chart.
+fn hovers(page: &str) -> Vec<serde_json::Value> {
+    let parts = page.split("<script type=\"application/json\">").skip(1);
+    parts.map(|part| serde_json::from_str(part.split("</script>").next().unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn a_page_stands_alone_and_text_stays_text() {
+    let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
+    for foreign in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    for text in [
+        "a &lt;run&gt; &amp; &quot;more&quot;",
+        "&lt;leaves&gt;",
+        "h.*.&lt;mlp&gt;",
+        "on &lt;host&gt;",
+        "&lt;/pre&gt;",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains("<run>") && !page.contains("<mlp>"));
+    // Every element that was opened is closed.
+    for element in ["svg", "figure", "section", "table", "div", "dl", "g", "script", "style", "p"] {
+        let opened =
+            page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
+        let itself = usize::from(element == "svg");
+        assert_eq!(opened - itself, page.matches(&format!("</{element}>")).count(), "{element}");
+    }
+}
+
+#[test]
+fn what_is_told_is_what_happened() {
+    let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
+    let hovers = hovers(&page);
+    // Memory, loss, and tokens a second: what nobody wrote has no chart.
+    assert_eq!(hovers.len(), 3);
+    let memory = &hovers[0];
+    let values = |name: &str| -> Vec<f64> {
+        let told = memory["told"].as_array().unwrap().iter().find(|told| told["name"] == name).unwrap();
+        told["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+    };
+    // First memory comes from the driver, in a call of its own.
+    let mib = |count: u32| f64::from(count << 20);
+    assert_eq!(values("activation"), [mib(0), mib(0), mib(1), mib(0), mib(2), mib(0)]);
+    assert_eq!(values("parameter"), [mib(4); 6]);
+    assert_eq!(values("allocated"), [mib(4), mib(4), mib(5), mib(4), mib(6), mib(4)]);
+    assert_eq!(memory["heads"][4], "forward, micro-batch 1, after 4 calls");
+    for hover in &hovers {
+        let count = hover["x"].as_array().unwrap().len();
+        assert_eq!(hover["heads"].as_array().unwrap().len(), count);
+        assert!(count <= 1000);
+        assert!(
+            hover["told"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|told| told["values"].as_array().unwrap().len() == count)
+        );
+    }
+    // The peak, by its name.
+    assert!(page.contains("6.00 MiB · forward · h.3.&lt;mlp&gt;"));
+    assert!(page.contains("measured and planned are the same"));
+}
+
+#[test]
+fn ranks_that_look_alike_share_a_picture() {
+    let (same, other) = (Some(2 << 20), Some(3 << 20));
+    let ranks = vec![rank(0, same, same), rank(1, same, same), rank(2, same, other), rank(3, same, same)];
+    let page = page(ranks);
+    assert!(page.contains(">ranks 0–1, 3</label>") && page.contains(">rank 2</label>"));
+    assert_eq!(page.matches("class=\"plan-line\"").count(), 1);
+    assert_eq!(hovers(&page).len(), 2 + 2);
+    // One row, as their figures are equal.
+    assert!(page.contains("<th scope=\"row\">0–3</th>"));
+}
+
+#[test]
+fn what_is_empty_is_left_out() {
+    let empty = Report { title: "nothing".to_owned(), ..Report::default() }.to_html();
+    assert!(!empty.contains("<section") && empty.contains("nothing"));
+    let planned = page(vec![rank(0, None, Some(1 << 20))]);
+    assert!(planned.contains("planned</span>") && planned.contains("schedule-picture"));
+}
+
+#[test]
+fn numbers_and_paths() {
+    for (least, most, expected) in [
+        (0.0, 10.0, &[0.0, 2.0, 4.0, 6.0, 8.0, 10.0][..]),
+        (3.4, 5.5, &[3.5, 4.0, 4.5, 5.0, 5.5]),
+        (0.0, 0.001, &[0.0, 0.0002, 0.0004, 0.0006, 0.0008, 0.001]),
+        (7.0, 7.0, &[7.0]),
+    ] {
+        let ticks = round_ticks(least, most);
+        assert_eq!(ticks.len(), expected.len(), "{ticks:?}");
+        assert!(ticks.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{ticks:?}");
+    }
+    for (value, digits, text) in [
+        (0.0, 3, "0"),
+        (3.44612, 4, "3.446"),
+        (20.0, 3, "20"),
+        (123_456.0, 7, "123,456"),
+        (2000.0, 3, "2000"),
+        (0.0005, 3, "0.0005"),
+        (0.00001, 3, "1e-5"),
+        (-2.5, 3, "-2.5"),
+        (f64::NAN, 3, "–"),
+    ] {
+        assert_eq!(short(value, digits), text);
+    }
+    assert_eq!(steps(&[(0.0, 1.0), (2.0, 3.0)]), "M0.0 1.0H2.0V3.0");
+    assert_eq!(
+        line([Some((0.0, 1.0)), None, Some((2.0, 3.0)), Some((3.0, 3.0))]),
+        "M0.0 1.0M2.0 3.0L3.0 3.0"
+    );
+}
