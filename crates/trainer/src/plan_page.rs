@@ -25,7 +25,8 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let setup = recompute::settle(Setup::new(config, placement)?)?;
     let config = &setup.config;
     let plans = plan_all(&setup)?;
-    let ranks: Vec<_> = plans.roles().iter().map(|plan| memory(&setup, plan)).collect();
+    let with_ranks = plans.roles().iter().enumerate().map(|(role, plan)| (plan, plans.ranks_of(role)));
+    let ranks: Vec<_> = with_ranks.map(|(plan, ranks)| memory(&setup, plan, ranks.collect())).collect();
     let schedule = match config.parallel.pipeline {
         1 => None,
         _ => Some(SchedulePicture {
@@ -48,15 +49,21 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
         tiles.push(Tile { name: "Recomputed", value, note: recompute::in_words(&config.memory) });
     }
     let took = began.elapsed().as_secs_f64();
+    let model = setup.placement.description().model;
     let text = format!(
-        "Planned for {}, in {took:.1} s, by running a rank of every kind with nothing behind its memory.",
-        device.name()
+        "Planned for {model}, in {took:.1} s, by running a rank of every kind with nothing behind its memory."
     );
+    let mut notices = vec![Notice { good: true, text }];
+    for plan in plans.roles().iter().filter(|plan| !plan.fits) {
+        let (rank, needs) = (plan.rank, telemetry::units::bytes(plan.statistics.peak_reserved()));
+        let text = format!("Rank {rank} does not fit on this device: it needs {needs}.");
+        notices.push(Notice { good: false, text });
+    }
     Ok(Report {
         title: title.to_owned(),
         subtitle: subtitle(config, None),
         tiles,
-        notices: vec![Notice { good: true, text }],
+        notices,
         schedule,
         unit: unit(config),
         configuration: config.to_toml(),
@@ -65,7 +72,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     })
 }
 
-fn memory(setup: &Setup, plan: &Plan) -> RankMemory {
+fn memory(setup: &Setup, plan: &Plan, ranks: Vec<usize>) -> RankMemory {
     let counters: &RankStatistics = &plan.counters;
     let figures = [
         Statistic::AllocatedBytes,
@@ -74,7 +81,7 @@ fn memory(setup: &Setup, plan: &Plan) -> RankMemory {
         Statistic::PeakReservedBytes,
     ];
     RankMemory {
-        rank: plan.rank,
+        ranks,
         place: counters.device.clone(),
         figures: figures.map(|figure| counters.get(figure)),
         measured: None,

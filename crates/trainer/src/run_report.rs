@@ -93,7 +93,7 @@ fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<Rank
         let host = text("host");
         let on = if host.is_empty() { String::new() } else { format!(" on {host}") };
         Ok(RankMemory {
-            rank,
+            ranks: vec![rank],
             place: format!("{}{on}", text("device")),
             figures: FIGURES.map(|key| entry[key].as_u64().unwrap_or(0)),
             planned: traces.as_ref().and_then(|traces| traces.steady.planned().cloned()),

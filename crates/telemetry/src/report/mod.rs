@@ -38,7 +38,7 @@ pub struct Report {
     pub tiles: Vec<Tile>,
     /// What is to be known before anything else.
     pub notices: Vec<Notice>,
-    /// The memory of every rank, in their order.
+    /// The memory of every rank, in their order; ranks that are known to be alike may share an entry.
     pub ranks: Vec<RankMemory>,
     /// The pipeline's schedule.
     pub schedule: Option<SchedulePicture>,
@@ -79,12 +79,12 @@ pub struct Notice {
     pub text: String,
 }
 
-/// What one rank used, or will.
+/// What a rank used, or will, or each of several alike.
 #[derive(Clone, Debug)]
 pub struct RankMemory {
-    /// The rank.
-    pub rank: usize,
-    /// Its device, on its host.
+    /// The ranks, in their order.
+    pub ranks: Vec<usize>,
+    /// The device, on its host.
     pub place: String,
     /// Bytes allocated and reserved after the last step, and the peaks of both.
     pub figures: [u64; 4],

@@ -9,7 +9,7 @@ use crate::units::{bytes, grouped};
 
 const COLUMNS: [&str; 4] = ["allocated", "reserved", "peak allocated", "peak reserved"];
 
-/// Every rank's four figures; equal ones that follow each other share a row.
+/// Every rank's four figures; equal ones share a row.
 pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
     if ranks.is_empty() {
         return None;
@@ -21,10 +21,16 @@ pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
         let _ = write!(body, "<th class=\"number\">{name}</th>");
     }
     body += "</tr></thead>\n<tbody>\n";
-    for group in ranks.chunk_by(|a, b| (a.figures, &a.place) == (b.figures, &b.place)) {
-        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
-        let who = named(first.rank, last.rank);
-        let _ = write!(body, "<tr><th scope=\"row\">{who}</th><td>{}</td>", escape(&first.place));
+    let mut kinds: Vec<(&RankMemory, Vec<usize>)> = Vec::new();
+    for rank in ranks {
+        let alike = |kind: &RankMemory| (kind.figures, &kind.place) == (rank.figures, &rank.place);
+        match kinds.iter_mut().find(|(kind, _)| alike(kind)) {
+            Some((_, members)) => members.extend(&rank.ranks),
+            None => kinds.push((rank, rank.ranks.clone())),
+        }
+    }
+    for (first, who) in kinds {
+        let _ = write!(body, "<tr><th scope=\"row\">{}</th><td>{}</td>", named(&who), escape(&first.place));
         for figure in first.figures {
             let (short, exact) = (bytes(figure), grouped(figure));
             let _ = write!(body, "<td class=\"number\">{exact}<br><span class=\"soft\">{short}</span></td>");
@@ -35,7 +41,14 @@ pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
     Some(Section { id: "ranks", title: "Bytes by rank", body })
 }
 
-/// `3`, or `3–5`.
-pub(super) fn named(first: usize, last: usize) -> String {
-    if first == last { first.to_string() } else { format!("{first}–{last}") }
+/// `3`, or `0–3, 8`.
+pub(super) fn named(ranks: &[usize]) -> String {
+    let mut sorted = ranks.to_vec();
+    sorted.sort_unstable();
+    let name = |run: &[usize]| match run {
+        [] => String::new(),
+        [only] => only.to_string(),
+        [first, .., last] => format!("{first}–{last}"),
+    };
+    sorted.chunk_by(|a, b| a + 1 == *b).map(name).collect::<Vec<_>>().join(", ")
 }

@@ -46,8 +46,8 @@ fn tabs(ranks: &[RankMemory], name: &str, draw: &dyn Fn(&RankMemory) -> Option<S
     let mut kinds: Vec<(&RankMemory, Vec<usize>)> = Vec::new();
     for rank in ranks.iter().filter(|rank| rank.trace().is_some()) {
         match kinds.iter_mut().find(|(kind, _)| kind.looks_like(rank)) {
-            Some((_, members)) => members.push(rank.rank),
-            None => kinds.push((rank, vec![rank.rank])),
+            Some((_, members)) => members.extend(&rank.ranks),
+            None => kinds.push((rank, rank.ranks.clone())),
         }
     }
     let panels: Vec<_> =
@@ -57,7 +57,8 @@ fn tabs(ranks: &[RankMemory], name: &str, draw: &dyn Fn(&RankMemory) -> Option<S
     }
     let mut body = "<div class=\"tabs\">\n".to_owned();
     for (place, (who, drawing)) in panels.iter().enumerate() {
-        let label = label(who);
+        let several = if who.len() == 1 { "rank" } else { "ranks" };
+        let label = format!("{several} {}", named(who));
         let checked = if place == 0 { " checked" } else { "" };
         let hidden = if panels.len() == 1 { " hidden" } else { "" };
         // Writing to a string cannot fail, here and below.
@@ -72,14 +73,6 @@ fn tabs(ranks: &[RankMemory], name: &str, draw: &dyn Fn(&RankMemory) -> Option<S
         let _ = writeln!(body, "<p class=\"soft\">and {} more kinds of ranks.</p>", kinds.len() - DRAWN);
     }
     Some(body)
-}
-
-/// `rank 3`, `ranks 0–3, 8`.
-fn label(who: &[usize]) -> String {
-    let runs = who.chunk_by(|a, b| a + 1 == *b);
-    let names: Vec<_> = runs.filter_map(|run| Some(named(*run.first()?, *run.last()?))).collect();
-    let several = if who.len() == 1 { "rank" } else { "ranks" };
-    format!("{several} {}", names.join(", "))
 }
 
 fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {

@@ -27,7 +27,7 @@ fn trace(second: u64) -> StepTrace {
 
 fn rank(rank: usize, measured: Option<u64>, planned: Option<u64>) -> RankMemory {
     RankMemory {
-        rank,
+        ranks: vec![rank],
         place: "cpu on <host>".to_owned(),
         figures: [1, 2, 3, 4],
         measured: measured.map(trace),
