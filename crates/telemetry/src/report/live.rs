@@ -109,7 +109,8 @@ fn head(out: &mut String, category: Category, sum: u64, area: Area) {
     let fits = |text: &str| 7.4 * text.chars().count() as f64 + 14.0 < width;
     let shown = [both, text].into_iter().find(|text| fits(text)).filter(|_| height > 24.0);
     if let Some(text) = shown {
-        let _ = write!(out, "<text class=\"head\" x=\"{:.1}\" y=\"{:.1}\">{text}</text>", x + 7.0, y + 17.0);
+        let (class, x, y) = (category.name(), x + 7.0, y + 17.0);
+        let _ = write!(out, "<text class=\"head {class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
     }
 }
 
