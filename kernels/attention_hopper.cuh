@@ -64,7 +64,8 @@ template <u32 SIZE> struct Place {
     }
 };
 
-// The barriers of a ring: `copied` by the lanes of copiers, `full` by the relay, `empty` by the consumers' warps.
+// The barriers of a ring: `copied` by the lanes of copiers, `full` by the relay, `empty` by the consumers' lanes: each
+// speaks for its own reads.
 template <u32 SIZE> struct Ring {
     u32 barriers;
 
@@ -77,7 +78,7 @@ template <u32 SIZE> struct Ring {
         for (u32 i = 0; i < SIZE; ++i) {
             barrier_init(copied(i), copiers * WARP);
             barrier_init(full(i), 1);
-            barrier_init(empty(i), CONSUMERS * GROUP / WARP);
+            barrier_init(empty(i), CONSUMERS * GROUP);
         }
     }
     // The relay's part, in the order of the copies.
@@ -107,10 +108,7 @@ template <u32 SIZE> struct Ring {
     }
     // A consumer's.
     __device__ __forceinline__ void take(const Place<SIZE> &place) const { wait(full(place.index), place.phase); }
-    __device__ __forceinline__ void release(u32 index) const {
-        __syncwarp();  // lane 0 speaks for what all lanes have read
-        if (threadIdx.x % WARP == 0) arrive(empty(index));
-    }
+    __device__ __forceinline__ void release(u32 index) const { arrive(empty(index)); }
 };
 
 // ---- wgmma

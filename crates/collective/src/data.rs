@@ -17,7 +17,7 @@ pub struct PeerOptions {
 
 impl Default for PeerOptions {
     fn default() -> Self {
-        PeerOptions { blocks: 16, way: Way::Engines }
+        PeerOptions { blocks: 16, way: Way::Kernel }
     }
 }
 
@@ -28,7 +28,7 @@ pub enum Way {
     Kernel,
     /// The kernel reads and adds, and copy engines move the sum.
     Copies,
-    /// Copy engines move everything, and a kernel adds what they brought: it holds up other work the least.
+    /// Copy engines move everything, and a kernel adds what they brought.
     Engines,
 }
 

@@ -184,7 +184,7 @@ keys! {
     BUCKET_BYTES = ["parallel"] "bucket_bytes": Integer(512, 1 << 40), Literal("67108864"), None,
         "Bytes of gradients that are reduced together.",
         |c| Some(c.parallel.bucket_bytes.into());
-    PEERS = ["parallel"] "peers": Choice(Peers::NAMES), Literal("\"engines\""), None,
+    PEERS = ["parallel"] "peers": Choice(Peers::NAMES), Literal("\"kernel\""), None,
         "How the tree sums in the memory of the GPUs of one host, beside backward: copy engines move all values, a kernel reads them and copy engines move the sums, one kernel does both, or all goes over NCCL (off); the bits are the same.",
         |c| Some(c.parallel.peers.name().into());
     PEER_BLOCKS = ["parallel"] "peer_blocks": Integer(1, 1024), Literal("16"), None,
