@@ -287,8 +287,8 @@ mod tests {
             ("total_bytes = 150109880320", "total_bytes = \"all\"", ":6: invalid type"),
             ("total_bytes = 150109880320", "total_bytes = 0", "no device"),
             ("granularity = 2097152", "granularity = 3000", "must divide 2097152"),
-            ("context = 671088640", "context = 150109880320", "all that the device has"),
-            ("context = 671088640", "context = 9223372036854775807", "all that the device has"),
+            ("context = 554500096", "context = 150109880320", "all that the device has"),
+            ("context = 554500096", "context = 9223372036854775807", "all that the device has"),
             ("flops_f32 = 52e12", "flops_f32 = 0.0", "above 0"),
         ];
         for (from, to, expected) in table {
