@@ -28,6 +28,17 @@ pub(crate) struct StepArgs {
 }
 
 impl StepArgs {
+    /// The kind of device that several ranks are measured on, and how many GPUs there are. Errors: a kind that does not exist.
+    pub(crate) fn device_of_ranks(&self) -> Result<(DeviceChoice, usize), TrainError> {
+        let gpus = device::cuda::availability().map_or(0, |found| found.len());
+        let device = match DeviceChoice::from_name(&self.device)? {
+            DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
+            DeviceChoice::Auto => DeviceChoice::Cpu,
+            named => named,
+        };
+        Ok((device, gpus))
+    }
+
     /// On which device, and for how long.
     pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
         BenchOptions { device, steps: self.steps.max(1), warm_up: self.warm_up.max(1), trace: None }

@@ -76,12 +76,7 @@ fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
 
 /// Every run, checked before the first one starts.
 fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), TrainError> {
-    let gpus = device::cuda::availability().map_or(0, |found| found.len());
-    let device = match DeviceChoice::from_name(&args.step.device)? {
-        DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
-        DeviceChoice::Auto => DeviceChoice::Cpu,
-        named => named,
-    };
+    let (device, gpus) = args.step.device_of_ranks()?;
     let on_gpus = device == DeviceChoice::Cuda;
     let (model, precision) = if on_gpus { ("gpt2-1558m", "bf16") } else { ("small", "f32") };
     let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;

@@ -126,12 +126,7 @@ fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
 
 /// Every run, checked before the first one starts.
 fn prepare(args: &BenchScalingArgs) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
-    let gpus = device::cuda::availability().map_or(0, |found| found.len());
-    let device = match DeviceChoice::from_name(&args.step.device)? {
-        DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
-        DeviceChoice::Auto => DeviceChoice::Cpu,
-        named => named,
-    };
+    let (device, gpus) = args.step.device_of_ranks()?;
     let on_gpus = device == DeviceChoice::Cuda;
     if let Some(own) = OWN.iter().find(|own| args.step.overrides.iter().any(|set| key_of(set) == **own)) {
         return Err(TrainError::Refused(format!(

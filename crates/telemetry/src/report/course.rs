@@ -152,24 +152,25 @@ fn chart(course: &[StepPoint], title: &str, lines: &[Line], from_zero: bool) -> 
             }
         }
     }
-    let hover = Hover {
-        edges: [left, right, top, bottom],
+    let hover = hover(&frame, &places, lines).element();
+    let _ = writeln!(out, "<path class=\"cross\" d=\"M0 {top}V{bottom}\"/></svg>{hover}</figure>");
+    out
+}
+
+/// What is said of the step under the pointer.
+fn hover(frame: &Frame, places: &[Place], lines: &[Line]) -> Hover {
+    let told = |(index, line): (usize, &Line)| Told {
+        name: line.name.to_owned(),
+        class: line.class.to_owned(),
+        unit: Unit::Number,
+        values: places.iter().map(|place| place.values[index]).collect(),
+    };
+    Hover {
+        edges: [frame.left, frame.right, frame.top, frame.bottom],
         width: WIDTH,
         x: places.iter().map(|place| frame.x(place.step as f64)).collect(),
         heads: places.iter().map(|place| format!("step {}", place.step)).collect(),
-        told: lines
-            .iter()
-            .enumerate()
-            .map(|(index, line)| Told {
-                name: line.name.to_owned(),
-                class: line.class.to_owned(),
-                unit: Unit::Number,
-                values: places.iter().map(|place| place.values[index]).collect(),
-            })
-            .collect(),
+        told: lines.iter().enumerate().map(told).collect(),
         zeros: true,
-    };
-    let _ =
-        writeln!(out, "<path class=\"cross\" d=\"M0 {top}V{bottom}\"/></svg>{}</figure>", hover.element());
-    out
+    }
 }
