@@ -6,7 +6,7 @@ mod common;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 
 use common::devices::gpu;
 use common::jobs::{has_mpi, mpirun, workplace};
@@ -14,19 +14,27 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// One run at a time: the driver's account is of the whole GPU.
-static GPU: Mutex<()> = Mutex::new(());
+/// Who asks for the driver's account, which is of the whole GPU, has no other run beside it.
+static GPUS: RwLock<()> = RwLock::new(());
 
-/// Trains in `directory` on the first GPU alone; what it said, and its summary.
+/// Trains in `directory` on the first GPU; what it said, and its summary.
 fn train(directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
+    train_with(on_the_first_gpu(), directory, run, more)
+}
+
+fn on_the_first_gpu() -> Command {
     let mut command = Command::new(common::program());
     command.env("CUDA_VISIBLE_DEVICES", "0");
-    train_with(command, directory, run, more)
+    command
 }
 
 /// The same with a program that is on its way already: this one, or a launcher.
-fn train_with(mut command: Command, directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
-    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
+fn train_with(command: Command, directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
+    let _beside_others = GPUS.read().unwrap_or_else(PoisonError::into_inner);
+    complete(command, directory, run, more)
+}
+
+fn complete(mut command: Command, directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
     command
         .current_dir(directory)
         .args(["train", "run.toml", "--device", "cuda", "--run-dir", run])
@@ -168,10 +176,12 @@ fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_not
         return;
     }
     let directory = workplace();
+    let _alone = GPUS.write().unwrap_or_else(PoisonError::into_inner);
     for more in [&[][..], &HALF, &HALF_GRADIENTS] {
         let of = |run: &str, steps: &str| {
             let steps = format!("train.steps={steps}");
-            train(
+            complete(
+                on_the_first_gpu(),
                 directory.path(),
                 run,
                 &[more, &["--set", &steps, "--set", "train.validate_every=0"]].concat(),
@@ -211,9 +221,7 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
             let sets: Vec<&str> = common.iter().chain(&grid).map(String::as_str).collect();
             train_with(command, directory.path(), run, &[more, &sets].concat())
         };
-        let mut alone = Command::new(common::program());
-        alone.env("CUDA_VISIBLE_DEVICES", "0");
-        let (_, one) = train_as(alone, "one", &["parallel.data=1"]);
+        let (_, one) = train_as(on_the_first_gpu(), "one", &["parallel.data=1"]);
         for ranks in &sizes {
             let pipeline = format!("parallel.pipeline={ranks}");
             let stages = |schedule: &'static str| vec!["parallel.data=1", &pipeline, schedule];
@@ -228,11 +236,17 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
                     grids.push([&["parallel.data=2", "parallel.pipeline=2"][..], &sharded].concat());
                 }
             }
-            for grid in grids {
-                let (said, several) = train_as(Command::new(common::program()), "several", &grid);
+            let processes = grids.last().filter(|_| has_mpi()).map(|grid| (true, grid.clone()));
+            let threads = grids.into_iter().map(|grid| (false, grid));
+            for (under_mpirun, grid) in threads.chain(processes) {
+                let command = match under_mpirun {
+                    true => on_gpus_under_mpirun(directory.path(), *ranks),
+                    false => Command::new(common::program()),
+                };
+                let (said, several) = train_as(command, "several", &grid);
                 assert!(
                     said.contains("Every rank used what was planned, to the byte."),
-                    "{more:?} {grid:?}: {said}"
+                    "{more:?} {grid:?}, mpirun {under_mpirun}: {said}"
                 );
                 assert_eq!(one["weights_sha256"], several["weights_sha256"], "{more:?} {grid:?}");
                 assert_eq!(one["losses"], several["losses"], "{more:?} {grid:?}");
@@ -241,6 +255,14 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
         }
         std::fs::remove_dir_all(directory.path().join("one")).unwrap();
     }
+}
+
+/// The program as so many processes, which see all GPUs.
+fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
+    let mut command = mpirun(directory);
+    command.env_remove("CUDA_VISIBLE_DEVICES");
+    command.args(["-n", &ranks.to_string()]).arg(common::program());
+    command
 }
 
 /// How many GPUs there are, as far as powers of two go to four; says so where there is one at most.
@@ -278,9 +300,7 @@ fn several_gpus_have_the_bits_of_one() {
                 let command = Command::new(common::program());
                 same(command, &format!("{ranks} threads, {sharded}"), *ranks, &sets);
                 if has_mpi() {
-                    let mut command = mpirun(directory.path());
-                    command.env_remove("CUDA_VISIBLE_DEVICES");
-                    command.args(["-n", &ranks.to_string()]).arg(common::program());
+                    let command = on_gpus_under_mpirun(directory.path(), *ranks);
                     same(command, &format!("{ranks} processes, {sharded}"), 1, &sets);
                 }
             }
