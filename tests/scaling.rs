@@ -4,6 +4,7 @@
 mod common;
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use common::runs::{GPT, config};
 use telemetry::scaling::{Run, Scaling, runs_of};
@@ -98,6 +99,10 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
         (&["--report=/nowhere/runs.jsonl"], "/nowhere/runs.jsonl: cannot read it"),
         (&["--report=Cargo.toml"], "Cargo.toml: line 1 is no measured run"),
         (&["--report=x", "--json"], "cannot be used with"),
+        (&["--rounds=0"], "invalid value '0' for '--rounds <N>'"),
+        (&["--warm-up-seconds=-1"], "a number of seconds from 0 to 3600 is meant"),
+        (&["--warm-up-seconds=soon"], "a number of seconds from 0 to 3600 is meant"),
+        (&["--warm-up-seconds=1e9"], "a number of seconds from 0 to 3600 is meant"),
         (&["--json", "--plots=x"], "cannot be used with"),
     ];
     for (arguments, sentence) in table {
@@ -110,6 +115,76 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
     let meta = bench(&["--device=meta"]);
     assert_eq!(meta.status.code(), Some(2));
     assert!(text(&meta.stderr).contains("nothing takes time"));
+}
+
+#[test]
+fn devices_alone_are_measured_beside_the_runs_in_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let asked = ["--ranks=1,2", "--micro-batches=2", "--strong", "--alone", "--rounds=2", "--json"];
+    let measured = bench(&[&TINY[..], &asked].concat());
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    let lines = text(&measured.stdout);
+    let runs = runs_of(&lines).unwrap();
+    let shape = |run: &Run| (run.round, run.scaling, run.ranks, run.micro_batches, run.tokens);
+    let of_round = |round| {
+        // On one rank a step has two micro-batches, on two each has one.
+        let alone = [(round, Scaling::Alone, 2, 4, 256), (round, Scaling::Alone, 2, 2, 128)];
+        [[(round, Scaling::Strong, 1, 2, 128), (round, Scaling::Strong, 2, 2, 128)], alone].concat()
+    };
+    let shapes: Vec<_> = runs.iter().map(shape).collect();
+    assert_eq!(shapes, [of_round(1), of_round(2)].concat());
+    for run in &runs {
+        let each: Vec<f64> = run.tokens_per_second_of_each().collect();
+        assert!(run.by_rank.iter().enumerate().all(|(rank, figures)| figures.rank == rank));
+        match run.scaling {
+            // A world of one reduces nothing, and a rank of one has the bits of a world of one.
+            Scaling::Alone => {
+                let reduced = run.by_rank.iter().map(|rank| rank.reduce_microseconds).max().unwrap();
+                let first = runs.iter().find(|one| one.micro_batches * run.ranks == run.micro_batches);
+                assert!(reduced < 1000, "{run:?}");
+                assert!((run.tokens_per_second() - each.iter().sum::<f64>()).abs() < 1e-6 * each[0]);
+                assert!(first.is_none_or(|one| one.loss.to_bits() == run.loss.to_bits()), "{run:?}");
+            }
+            _ => assert_eq!(run.step_seconds, run.by_rank[0].step_seconds),
+        }
+    }
+    let file = directory.path().join("runs.jsonl");
+    std::fs::write(&file, &lines).unwrap();
+    let reported = text(&bench(&["--report", file.to_str().unwrap()]).stdout);
+    let words = [
+        "efficiency  against alone",
+        "alone    –",
+        "alone, 1 micro-batch each: the fastest is rank ",
+        "alone, 2 micro-batches each: the fastest is rank ",
+        "2 rounds, of which the median one counts",
+        "strong, tree: the last loss is the same to the bit on 1, 2 ranks",
+    ];
+    assert!(words.iter().all(|words| reported.contains(words)), "{reported}");
+}
+
+#[test]
+fn all_ranks_warm_up_with_the_same_steps_for_so_long() {
+    let device = DeviceChoice::Cpu;
+    let measure = |ranks: usize, scaling: Scaling, time: Duration| {
+        let options = BenchOptions { device, steps: 2, warm_up: 1, warm_up_time: time, trace: None };
+        let (data, worlds) = if scaling == Scaling::Alone { (1, ranks) } else { (ranks, 1) };
+        let config = config(GPT, &[&format!("parallel.data={data}"), "train.steps=1000000"]);
+        let case = ScalingCase { model: "tiny".to_owned(), scaling, config, worlds };
+        let began = std::time::Instant::now();
+        (bench_scaling(case, &options).unwrap(), began.elapsed())
+    };
+    let time = Duration::from_millis(300);
+    for (ranks, scaling) in [(1, Scaling::Strong), (2, Scaling::Strong), (2, Scaling::Alone)] {
+        let (short, _) = measure(ranks, scaling, Duration::ZERO);
+        assert_eq!((short.warm_up_steps, short.warm_up_seconds), (1, 0.0));
+        let (long, took) = measure(ranks, scaling, time);
+        assert!(took >= time && long.warm_up_seconds == 0.3, "{took:?}");
+        // As many as there is time for, and not many more.
+        let steps = long.warm_up_steps as f64 * long.least_seconds;
+        assert!(long.warm_up_steps > 2 && steps < 2.0 * took.as_secs_f64(), "{long:?}");
+        assert_eq!(long.steps, 2);
+        assert_eq!(short.loss.to_bits(), long.loss.to_bits(), "the loss is that of the same step");
+    }
 }
 
 #[test]
@@ -143,11 +218,12 @@ fn a_step_of_all_ranks_is_seen_as_a_timeline() {
 
 #[test]
 fn a_run_leaves_nothing_to_the_next() {
-    let options = BenchOptions { device: DeviceChoice::Cpu, steps: 2, warm_up: 1, trace: None };
+    let device = DeviceChoice::Cpu;
+    let options = BenchOptions { device, steps: 2, warm_up: 1, warm_up_time: Duration::ZERO, trace: None };
     let measure = |ranks: usize| {
         let config = config(GPT, &[&format!("parallel.data={ranks}"), "train.steps=1000"]);
-        bench_scaling(ScalingCase { model: "tiny".to_owned(), scaling: Scaling::Strong, config }, &options)
-            .unwrap()
+        let (model, scaling) = ("tiny".to_owned(), Scaling::Strong);
+        bench_scaling(ScalingCase { model, scaling, config, worlds: 1 }, &options).unwrap()
     };
     let peaks = |run: &Run| {
         run.by_rank.iter().map(|r| (r.peak_allocated_bytes, r.peak_reserved_bytes)).collect::<Vec<_>>()

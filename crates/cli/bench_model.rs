@@ -1,6 +1,7 @@
 //! What the benchmarks of a training step have in common: their models by name, and arguments.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use trainer::{BenchOptions, DeviceChoice, TrainError};
 
@@ -19,9 +20,12 @@ pub(crate) struct StepArgs {
     /// Steps that are timed
     #[arg(long, default_value_t = 20)]
     steps: u64,
-    /// Steps before them
+    /// Steps before them, at least
     #[arg(long, default_value_t = 5)]
     warm_up: u64,
+    /// Seconds of steps before them, at least [default: 5 on a GPU, whose clocks fall in the first seconds of work; else 0]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    warm_up_seconds: Option<Duration>,
     /// Overrides a key of the configuration, such as --set parallel.bucket_bytes=1048576
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
@@ -41,9 +45,32 @@ impl StepArgs {
 
     /// On which device, and for how long.
     pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
-        BenchOptions { device, steps: self.steps.max(1), warm_up: self.warm_up.max(1), trace: None }
+        let on_gpu = match device {
+            DeviceChoice::Cpu | DeviceChoice::Meta => false,
+            DeviceChoice::Auto | DeviceChoice::Cuda => device::cuda::availability().is_ok(),
+        };
+        let default = if on_gpu { GPU_WARM_UP } else { Duration::ZERO };
+        BenchOptions {
+            device,
+            steps: self.steps.max(1),
+            warm_up: self.warm_up.max(1),
+            warm_up_time: self.warm_up_seconds.unwrap_or(default),
+            trace: None,
+        }
     }
 }
+
+/// How long a GPU warms up where nobody says otherwise.
+const GPU_WARM_UP: Duration = Duration::from_secs(5);
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|time| *time <= MOST_WARM_UP)
+        .ok_or_else(|| format!("a number of seconds from 0 to {} is meant", MOST_WARM_UP.as_secs()))
+}
+
+const MOST_WARM_UP: Duration = Duration::from_secs(3600);
 
 /// Whether a step is seen as a timeline.
 #[derive(Debug, clap::Args)]

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::RangedU64ValueParser;
 use telemetry::run_files::atomic_write;
 use telemetry::scaling::{Run, Scaling, efficiency_plot, memory_plot, read_runs, scaling_table};
 use telemetry::units::grouped;
@@ -45,6 +46,16 @@ pub(crate) struct BenchScalingArgs {
     /// Who adds gradients over ranks: tree, nccl or both [default: tree, on GPUs tree,nccl]
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', value_parser = ["tree", "nccl"])]
     reduction: Vec<String>,
+    /// Also what the devices of the most ranks do alone, all at the same time: a world of one rank on each, with as much to do
+    /// as a rank has in the other runs. Under mpirun nothing else
+    #[arg(long)]
+    alone: bool,
+    /// Measure everything so often, in turn; the median round of a run counts
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    rounds: usize,
+    /// The number of the first round, as lines have it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    first_round: usize,
     /// Divide the optimizer's state among the ranks
     #[arg(long)]
     shard: bool,
@@ -91,41 +102,60 @@ fn report(args: &BenchScalingArgs) -> Result<(), TrainError> {
 
 fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
     let mut startup = Startup::begin()?;
-    let prepared = prepare(args);
+    let prepared = prepare(args, startup.is_in_job());
     let (cases, options) = startup.agree(prepared)?;
     if startup.is_in_job() {
         let Some(run) = bench_scaling_as(startup, cases, &options)? else { return Ok(()) };
+        let run = Run { round: args.first_round, ..run };
         return if args.json { print_line(&run) } else { conclude(args, &[run]) };
     }
-    let mut runs: Vec<(ScalingCase, Run)> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
+    for round in 0..args.rounds {
+        runs.extend(round_of(args, &cases, &options, args.first_round + round)?);
+    }
+    if args.json { Ok(()) } else { conclude(args, &runs) }
+}
+
+/// Measures every case once.
+fn round_of(
+    args: &BenchScalingArgs,
+    cases: &[ScalingCase],
+    options: &BenchOptions,
+    round: usize,
+) -> Result<Vec<Run>, TrainError> {
+    let mut runs: Vec<Run> = Vec::new();
     for case in cases {
         // On the most ranks strong and weak scaling are the same run.
-        let known = runs.iter().find(|(other, _)| other.config.to_toml() == case.config.to_toml());
+        let same = |other: &ScalingCase| {
+            (other.scaling == Scaling::Alone) == (case.scaling == Scaling::Alone)
+                && other.config.to_toml() == case.config.to_toml()
+        };
+        let known = cases.iter().zip(&runs).find(|(other, _)| same(other));
         let run = match known {
             Some((_, run)) => Run { scaling: case.scaling, ..run.clone() },
-            None => bench_scaling(case.clone(), &options)?,
+            None => Run { round, ..bench_scaling(case.clone(), options)? },
         };
         if args.json {
             print_line(&run)?;
         } else {
             let (scaling, tokens) = (run.scaling.name(), grouped(run.tokens_per_second().round() as u64));
+            let ends = if run.ranks == 1 { "" } else { "s" };
+            let of = if args.rounds == 1 { String::new() } else { format!("round {round}: ") };
             // Progress is for whoever looks.
             let _ = writeln!(
                 std::io::stderr(),
-                "{scaling}, {}, {} rank{}: {tokens} tokens/s",
+                "{of}{scaling}, {}, {} rank{ends}: {tokens} tokens/s",
                 run.reduction,
-                run.ranks,
-                if run.ranks == 1 { "" } else { "s" }
+                run.ranks
             );
         }
-        runs.push((case, run));
+        runs.push(run);
     }
-    let runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
-    if args.json { Ok(()) } else { conclude(args, &runs) }
+    Ok(runs)
 }
 
 /// Every run, checked before the first one starts.
-fn prepare(args: &BenchScalingArgs) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
+fn prepare(args: &BenchScalingArgs, in_job: bool) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
     let (device, gpus) = args.step.device_of_ranks()?;
     let on_gpus = device == DeviceChoice::Cuda;
     if let Some(own) = OWN.iter().find(|own| args.step.overrides.iter().any(|set| key_of(set) == **own)) {
@@ -133,25 +163,43 @@ fn prepare(args: &BenchScalingArgs) -> Result<(Vec<ScalingCase>, BenchOptions), 
             "--set {own}: the suite sets it itself; --ranks, --micro-batches, --reduction and --shard say how"
         )));
     }
-    let kinds: &[Scaling] = match (args.strong, args.weak) {
-        (true, _) => &[Scaling::Strong],
-        (_, true) => &[Scaling::Weak],
-        _ => &[Scaling::Strong, Scaling::Weak],
-    };
+    if in_job && args.rounds > 1 {
+        return Err(TrainError::Refused(format!(
+            "--rounds {}: under a launcher a job measures one run once; benches/scaling/run starts a job for each",
+            args.rounds
+        )));
+    }
     let default: &[String] =
         if on_gpus { &["tree".to_owned(), "nccl".to_owned()] } else { &["tree".to_owned()] };
     let reductions = if args.reduction.is_empty() { default } else { &args.reduction };
     let sizes = Sizes::of(args, if on_gpus { gpus.max(1) } else { CPU_RANKS })?;
+    let kinds = args.kinds();
     let mut cases = Vec::new();
-    for scaling in kinds {
+    for scaling in if args.alone && in_job { &[] } else { kinds } {
         for reduction in reductions {
             for ranks in &sizes.ranks {
                 cases.push(case(args, on_gpus, &sizes, *scaling, reduction, *ranks)?);
             }
         }
     }
+    if args.alone {
+        for micro_batches in sizes.of_each_rank(kinds) {
+            cases.push(case_alone(args, on_gpus, sizes.most, micro_batches)?);
+        }
+    }
     let trace = args.trace.directory()?;
     Ok((cases, BenchOptions { trace, ..args.step.options(device) }))
+}
+
+impl BenchScalingArgs {
+    /// The series that are measured.
+    fn kinds(&self) -> &'static [Scaling] {
+        match (self.strong, self.weak) {
+            (true, _) => &[Scaling::Strong],
+            (_, true) => &[Scaling::Weak],
+            _ => &[Scaling::Strong, Scaling::Weak],
+        }
+    }
 }
 
 /// The key that an override is of.
@@ -190,8 +238,22 @@ impl Sizes {
     fn on(&self, ranks: usize, scaling: Scaling) -> (usize, usize) {
         match scaling {
             Scaling::Strong => (self.micro_batches, self.most),
-            Scaling::Weak => (self.micro_batches / self.most * ranks, ranks),
+            Scaling::Weak | Scaling::Alone => (self.micro_batches / self.most * ranks, ranks),
         }
+    }
+
+    /// Every number of micro-batches that a rank has in runs of these kinds.
+    fn of_each_rank(&self, kinds: &[Scaling]) -> Vec<usize> {
+        let mut all: Vec<usize> = Vec::new();
+        for scaling in kinds {
+            for ranks in &self.ranks {
+                let each = self.on(*ranks, *scaling).0 / ranks;
+                if !all.contains(&each) {
+                    all.push(each);
+                }
+            }
+        }
+        all
     }
 }
 
@@ -203,20 +265,42 @@ fn case(
     reduction: &str,
     ranks: usize,
 ) -> Result<ScalingCase, TrainError> {
-    let (model, precision) = if on_gpus { ("gpt2-124m", "bf16") } else { ("small", "f32") };
-    let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
     let (micro_batches, lanes) = sizes.on(ranks, scaling);
-    let precision = args.step.precision.as_deref().unwrap_or(precision);
-    let mut text = model.configuration(args.step.micro_batch, micro_batches, precision);
-    text += &format!(
+    let mut parallel = format!(
         "[parallel]\ndata = {ranks}\nreduction = \"{reduction}\"\nshard_optimizer = {}\n",
         args.shard
     );
     if lanes > DEFAULT_LANES {
-        text += &format!("lanes = {lanes}\n");
+        parallel += &format!("lanes = {lanes}\n");
     }
+    let (model, config) = configuration(args, on_gpus, micro_batches, &parallel)?;
+    Ok(ScalingCase { model, scaling, config, worlds: 1 })
+}
+
+/// `worlds` of one rank each, with so many micro-batches for each.
+fn case_alone(
+    args: &BenchScalingArgs,
+    on_gpus: bool,
+    worlds: usize,
+    micro_batches: usize,
+) -> Result<ScalingCase, TrainError> {
+    let (model, config) = configuration(args, on_gpus, micro_batches, "")?;
+    Ok(ScalingCase { model, scaling: Scaling::Alone, config, worlds })
+}
+
+/// The model's name, and its configuration with the section `parallel`.
+fn configuration(
+    args: &BenchScalingArgs,
+    on_gpus: bool,
+    micro_batches: usize,
+    parallel: &str,
+) -> Result<(String, RunConfig), TrainError> {
+    let (model, precision) = if on_gpus { ("gpt2-124m", "bf16") } else { ("small", "f32") };
+    let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
+    let precision = args.step.precision.as_deref().unwrap_or(precision);
+    let text = model.configuration(args.step.micro_batch, micro_batches, precision) + parallel;
     let config = RunConfig::parse(&text, "bench scaling", Path::new("/"), &args.step.overrides)?;
-    Ok(ScalingCase { model: model.name.to_owned(), scaling, config })
+    Ok((model.name.to_owned(), config))
 }
 
 fn unprinted(source: std::io::Error) -> TrainError {

@@ -2,6 +2,11 @@
 //!
 //! A [`Run`] is one training step measured on one number of ranks. Runs that differ in that number alone are a series, and
 //! a run's efficiency is its tokens a second and rank over those of the series' smallest number of ranks.
+//!
+//! That mixes three things: what the ranks cost each other, that devices differ, and that all devices of a host at work
+//! are slower than one of them is alone. So there is a baseline, [`Scaling::Alone`]: every device with a world of its own, all
+//! at the same time. Against it, what remains is what the ranks cost each other. Where runs are measured in several rounds,
+//! the median round of each counts.
 
 use std::path::Path;
 
@@ -12,7 +17,9 @@ use crate::phase::Phase;
 use crate::rank_statistics::RankStatistics;
 use crate::statistic::Statistic;
 
+mod alone;
 mod plot;
+mod rounds;
 mod series;
 mod table;
 
@@ -27,6 +34,9 @@ pub enum Scaling {
     Strong,
     /// The global batch: the same part for each rank.
     Weak,
+    /// The number of worlds of one rank each, which compute at the same time and do not talk to each other: no series, but
+    /// what others are measured against.
+    Alone,
 }
 
 impl Scaling {
@@ -35,6 +45,7 @@ impl Scaling {
         match self {
             Scaling::Strong => "strong",
             Scaling::Weak => "weak",
+            Scaling::Alone => "alone",
         }
     }
 }
@@ -56,11 +67,11 @@ pub struct Run {
     pub precision: String,
     /// What grows with the ranks.
     pub scaling: Scaling,
-    /// How many there were.
+    /// How many there were; of [`Scaling::Alone`], how many worlds.
     pub ranks: usize,
     /// What ranks were: `threads` or `processes`.
     pub ranks_are: String,
-    /// Who added gradients over ranks: `tree` or `nccl`.
+    /// Who added gradients over ranks: `tree` or `nccl`; `none` of [`Scaling::Alone`].
     pub reduction: String,
     /// Whether the optimizer's state was divided among them.
     pub shard_optimizer: bool,
@@ -72,27 +83,47 @@ pub struct Run {
     pub tokens: u64,
     /// Steps that were timed.
     pub steps: u64,
-    /// Steps before them.
+    /// Steps before them, at least.
     pub warm_up: u64,
+    /// Seconds of steps before them, at least.
+    #[serde(default)]
+    pub warm_up_seconds: f64,
+    /// The steps that came of both.
+    #[serde(default)]
+    pub warm_up_steps: u64,
+    /// Of runs that are measured several times in turn, the how manieth time this is, from 1 on.
+    #[serde(default = "first_round")]
+    pub round: usize,
     /// The median step by rank 0's clock, from the end of a step to that of the next.
     pub step_seconds: f64,
     /// The shortest.
     pub least_seconds: f64,
     /// The longest.
     pub most_seconds: f64,
-    /// The loss of the last step.
+    /// The loss of the step that is the last where `warm_up_steps` is no more than `warm_up`: of the same one, however long
+    /// the warm-up took.
     pub loss: f32,
     /// In rank order.
     pub by_rank: Vec<RankFigures>,
 }
 
+fn first_round() -> usize {
+    1
+}
+
 /// What a run came to on one rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankFigures {
-    /// The rank.
+    /// The rank; of [`Scaling::Alone`], the world.
     pub rank: usize,
     /// Its host.
     pub host: String,
+    /// The name of its device there, such as `cuda:1`.
+    #[serde(default)]
+    pub device: String,
+    /// The median step by its own clock, from the end of a step to that of the next; 0 where that was not asked.
+    #[serde(default)]
+    pub step_seconds: f64,
     /// See [`Statistic::PeakAllocatedBytes`].
     pub peak_allocated_bytes: u64,
     /// See [`Statistic::PeakReservedBytes`].
@@ -112,12 +143,14 @@ pub struct RankFigures {
 }
 
 impl RankFigures {
-    /// Those among a rank's statistics.
-    pub fn of(statistics: &RankStatistics) -> Self {
+    /// Those among a rank's statistics, beside the median step by its clock.
+    pub fn of(statistics: &RankStatistics, step_seconds: f64) -> Self {
         let phase = |phase| statistics.get(Statistic::MedianTime(phase));
         RankFigures {
             rank: statistics.rank,
             host: statistics.host.clone(),
+            device: statistics.device.clone(),
+            step_seconds,
             peak_allocated_bytes: statistics.get(Statistic::PeakAllocatedBytes),
             peak_reserved_bytes: statistics.get(Statistic::PeakReservedBytes),
             step_microseconds: statistics.get(Statistic::MedianStepTime),
@@ -131,16 +164,35 @@ impl RankFigures {
 }
 
 impl Run {
-    /// Tokens a second in the median step.
+    /// Tokens a second in the median step; of worlds alone, the sum of each one's.
     pub fn tokens_per_second(&self) -> f64 {
-        self.tokens as f64 / self.step_seconds
+        match self.scaling {
+            Scaling::Alone => self.tokens_per_second_of_each().sum(),
+            Scaling::Strong | Scaling::Weak => self.tokens as f64 / self.step_seconds,
+        }
+    }
+
+    /// Tokens a second of each rank's part of the batch by that rank's own clock, in rank order.
+    pub fn tokens_per_second_of_each(&self) -> impl Iterator<Item = f64> {
+        let part = self.tokens as f64 / self.ranks as f64;
+        self.by_rank.iter().map(move |rank| part / rank.step_seconds)
+    }
+
+    /// Micro-batches of a rank in a step.
+    pub(crate) fn micro_batches_of_each(&self) -> usize {
+        self.micro_batches / self.ranks.max(1)
     }
 
     /// Exposed communication of the median step in seconds, on the rank that has the most of it. 0 where there is nobody to
     /// communicate with.
     pub fn exposed_seconds(&self) -> f64 {
         let most = self.by_rank.iter().map(|rank| rank.reduce_microseconds).max().unwrap_or(0);
-        if self.ranks == 1 { 0.0 } else { most as f64 / 1e6 }
+        if self.communicates() { most as f64 / 1e6 } else { 0.0 }
+    }
+
+    /// Whether there is another rank in a rank's world.
+    pub(crate) fn communicates(&self) -> bool {
+        self.ranks > 1 && self.scaling != Scaling::Alone
     }
 
     /// The most that a rank had allocated.
@@ -161,8 +213,13 @@ impl Run {
 
     /// Reads a line.
     fn from_line(text: &str) -> std::result::Result<Self, String> {
-        let run: Run = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let seconds = [run.step_seconds, run.least_seconds, run.most_seconds];
+        let mut run: Run = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        // Lines of versions that knew of no other warm-up.
+        run.warm_up_steps = run.warm_up_steps.max(run.warm_up);
+        let mut seconds = vec![run.step_seconds, run.least_seconds, run.most_seconds];
+        if run.scaling == Scaling::Alone {
+            seconds.extend(run.by_rank.iter().map(|rank| rank.step_seconds));
+        }
         if run.ranks == 0 || run.by_rank.len() != run.ranks {
             return Err(format!(
                 "it has figures of {} ranks and says that there were {}",

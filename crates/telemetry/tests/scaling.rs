@@ -5,12 +5,23 @@ use telemetry::scaling::{Run, Scaling, efficiency_plot, memory_plot, read_runs, 
 
 /// What `plimsoll bench scaling --json` printed, with rounder times.
 const RECORDED: &str = r#"
-{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":1,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"step_seconds":0.002,"least_seconds":0.0019,"most_seconds":0.0025,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1990,"inputs_microseconds":3,"forward_microseconds":893,"backward_microseconds":1004,"reduce_microseconds":1,"optimizer_microseconds":40}]}
-{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":2,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"step_seconds":0.00125,"least_seconds":0.001,"most_seconds":0.003222506,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1192,"inputs_microseconds":2,"forward_microseconds":558,"backward_microseconds":491,"reduce_microseconds":131,"optimizer_microseconds":66},{"rank":1,"host":"vm","peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1070,"inputs_microseconds":2,"forward_microseconds":575,"backward_microseconds":516,"reduce_microseconds":250,"optimizer_microseconds":87}]}
+{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":1,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"warm_up_seconds":0.5,"warm_up_steps":9,"round":1,"step_seconds":0.002,"least_seconds":0.0019,"most_seconds":0.0025,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1990,"inputs_microseconds":3,"forward_microseconds":893,"backward_microseconds":1004,"reduce_microseconds":1,"optimizer_microseconds":40}]}
+{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":2,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"warm_up_seconds":0.5,"warm_up_steps":9,"round":1,"step_seconds":0.00125,"least_seconds":0.001,"most_seconds":0.003222506,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1192,"inputs_microseconds":2,"forward_microseconds":558,"backward_microseconds":491,"reduce_microseconds":131,"optimizer_microseconds":66},{"rank":1,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1070,"inputs_microseconds":2,"forward_microseconds":575,"backward_microseconds":516,"reduce_microseconds":250,"optimizer_microseconds":87}]}
 "#;
 
 fn recorded() -> Vec<Run> {
     runs_of(RECORDED).unwrap()
+}
+
+/// Two devices alone with one micro-batch each, of which the second is slower: 64,000 and 60,000 tokens a second.
+fn alone(round: usize) -> Run {
+    let two = recorded()[1].clone();
+    let mut by_rank = two.by_rank.clone();
+    for (rank, seconds) in by_rank.iter_mut().zip([0.002, 128.0 / 60_000.0]) {
+        rank.step_seconds = seconds;
+        rank.device = format!("cuda:{}", rank.rank);
+    }
+    Run { scaling: Scaling::Alone, reduction: "none".to_owned(), round, by_rank, ..two }
 }
 
 /// The recorded run on two ranks, as if there had been others, so much slower.
@@ -37,6 +48,19 @@ fn lines_are_read_as_they_were_written() {
 }
 
 #[test]
+fn lines_of_older_versions_are_read() {
+    let added = [
+        ",\"warm_up_seconds\":0.5,\"warm_up_steps\":9,\"round\":1",
+        ",\"device\":\"cpu\",\"step_seconds\":0.002",
+    ];
+    let older = added.iter().fold(RECORDED.to_owned(), |text, new| text.replace(new, ""));
+    assert!(!older.contains("round") && older.matches("step_seconds").count() == 2, "{older}");
+    let older = runs_of(&older).unwrap();
+    assert_eq!((older[0].round, older[0].warm_up_steps, older[0].warm_up_seconds), (1, 2, 0.0));
+    assert_eq!(scaling_table(&older), scaling_table(&recorded()));
+}
+
+#[test]
 fn what_is_no_run_is_refused_with_its_line() {
     let [first, second] = [RECORDED.lines().nth(1).unwrap(), RECORDED.lines().nth(2).unwrap()];
     for (text, reason) in [
@@ -52,6 +76,9 @@ fn what_is_no_run_is_refused_with_its_line() {
         assert!(error.contains(reason), "{error}");
     }
     assert_eq!(runs_of("\n \n").unwrap(), []);
+    let mut no_time = alone(1);
+    no_time.by_rank[1].step_seconds = 0.0;
+    assert!(runs_of(&no_time.to_line().unwrap()).unwrap_err().to_string().contains("no times"));
     let missing = read_runs("/nowhere/runs.jsonl".as_ref()).unwrap_err().to_string();
     assert!(missing.starts_with("/nowhere/runs.jsonl: cannot read it"), "{missing}");
 }
@@ -67,6 +94,79 @@ strong   tree           2              2   204,800      80.0 %  1.250 ms  0.250 
 strong, tree: the last loss is the same to the bit on 1, 2 ranks
 ";
     assert_eq!(scaling_table(&recorded()), expected);
+}
+
+#[test]
+fn runs_are_held_against_what_devices_do_alone() {
+    let weak = |ranks: usize, seconds: f64| Run { round: 1, ..on(ranks, Scaling::Weak, seconds) };
+    // One rank alone: 80,000 tokens a second; two: 116,000.
+    let runs = [weak(1, 0.0016), weak(2, 256.0 / 116_000.0), alone(1)];
+    let expected = "\
+small, f32, micro-batch 4 on AMD EPYC, ranks are threads
+scaling  reduction  ranks  micro-batches  tokens/s  efficiency  against alone               step          exposed  peak allocated  peak reserved
+------------------------------------------------------------------------------------------------------------------------------------------------
+weak     tree           1              1    80,000     100.0 %        125.0 %           1.600 ms                –        2.17 MiB       4.00 MiB
+weak     tree           2              2   116,000      72.5 %         93.5 %           2.207 ms  0.131 ms, 5.9 %        2.17 MiB       4.00 MiB
+------------------------------------------------------------------------------------------------------------------------------------------------
+alone    –              2              2   124,000      77.5 %              –  2.000 to 2.133 ms                –        2.17 MiB       4.00 MiB
+alone, 1 micro-batch each: the fastest is rank 0 (cuda:0 on vm), the slowest rank 1 (cuda:1 on vm), which takes 6.7 % longer; \
+ranks that wait for each other in every step come to 96.8 % against alone on these 2 at most
+";
+    assert_eq!(scaling_table(&runs), expected);
+    let svg = efficiency_plot(&runs);
+    let dashed = svg.split("class=\"line alone\"").nth(1).unwrap();
+    assert_eq!(numbers(&svg, "cx").len(), 4);
+    assert!(
+        dashed.contains("weak, tree, 2 ranks: 93.5 % against alone") && svg.contains("dashed: "),
+        "{svg}"
+    );
+    assert_eq!(svg.matches("class=\"label\"").count(), 2);
+    // More to do for each, other devices, fewer of them: no baseline.
+    let others: [fn(&mut Run); 4] = [
+        |alone| alone.micro_batches = 4,
+        |alone| alone.device_model = "another".to_owned(),
+        |alone| alone.ranks_are = "processes".to_owned(),
+        |alone| {
+            alone.ranks = 1;
+            alone.micro_batches = 1;
+            alone.by_rank.truncate(1);
+        },
+    ];
+    for change in others {
+        let mut other = alone(1);
+        change(&mut other);
+        let table = scaling_table(&[runs[1].clone(), other]);
+        assert!(table.contains("against alone") && !table.contains("93.5 %"), "{table}");
+    }
+}
+
+#[test]
+fn the_median_of_several_rounds_counts() {
+    let round = |round: usize, seconds: f64| Run { round, ..on(2, Scaling::Weak, seconds) };
+    let rounds = [round(1, 0.004), round(2, 0.001), round(3, 0.002)];
+    let speed = |runs: &[Run]| {
+        let table = scaling_table(runs);
+        let row = table.lines().find(|line| line.starts_with("weak ")).unwrap();
+        row.split_whitespace().nth(4).unwrap().to_owned()
+    };
+    assert_eq!(speed(&rounds), "128,000");
+    let table = scaling_table(&rounds);
+    let said = "3 rounds, of which the median one counts; their tokens/s differ by 300.0 % at most (weak, tree, 2 ranks)";
+    assert!(table.contains(said) && table.matches("weak     tree").count() == 1, "{table}");
+    // Of two the slower one, and the first round begins it all anew.
+    assert_eq!(speed(&rounds[..2]), "64,000");
+    assert_eq!(speed(&[&rounds[..], &[round(1, 0.0005)]].concat()), "512,000");
+    assert_eq!(speed(&[&rounds[..], &[round(3, 0.0005)]].concat()), "256,000");
+    // Rounds of the baseline count alike.
+    let slower = Run { round: 2, ..alone(2) };
+    let with = [&rounds[..1], &[alone(1), slower, alone(3)]].concat();
+    let table = scaling_table(&with);
+    assert!(table.contains("\n3 rounds") && table.contains("0.0 % at most (alone, 2 ranks)"), "{table}");
+    let mut other = on(2, Scaling::Strong, 0.001);
+    (other.round, other.loss) = (2, 5.0);
+    let strong = [on(1, Scaling::Strong, 0.002), on(2, Scaling::Strong, 0.001), other];
+    let table = scaling_table(&strong);
+    assert!(table.contains("on 1, 2 ranks differ: 5.556") && table.contains(" or 5e0"), "{table}");
 }
 
 #[test]

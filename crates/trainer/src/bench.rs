@@ -1,11 +1,11 @@
 //! The step benchmark: the real worker on random tokens, timed from the host, and one step call by call on the device.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::Duration;
 
 use collective::Communicator;
 use device::cuda::TimedCall;
-use device::{Backend, Category, DType, Device, Matmul, Operand, Request};
+use device::{Category, DType, Device, Matmul, Operand, Request};
 use tensor::{Tensor, ops};
 
 use crate::build;
@@ -16,10 +16,12 @@ use crate::placement::{DeviceChoice, Placed};
 use crate::recompute;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
+use steps::{TimedSteps, timed_steps};
 
 mod pipeline;
 mod products;
 mod scaling;
+mod steps;
 mod timeline;
 
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
@@ -33,8 +35,10 @@ pub struct BenchOptions {
     pub device: DeviceChoice,
     /// Steps that are timed.
     pub steps: u64,
-    /// Steps before them.
+    /// Steps before them, at least.
     pub warm_up: u64,
+    /// How long these take, at least: clocks of GPUs fall in the first seconds of work.
+    pub warm_up_time: Duration,
     /// A directory for one more step as a timeline.
     pub trace: Option<PathBuf>,
 }
@@ -79,7 +83,7 @@ pub struct StepMeasure {
     pub tokens: u64,
     /// Seconds of every timed step.
     pub seconds: Vec<f64>,
-    /// The loss of the last step.
+    /// The loss of step `warm_up + steps`, counted from 1: the last one where the warm-up took no more steps.
     pub loss: f32,
     /// Most bytes allocated and reserved.
     pub peaks: (u64, u64),
@@ -122,14 +126,13 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
         Setup { history: UNPLANNED_EVENTS, ..recompute::settle_soon(Setup::new(config, placement)?)? };
     crate::run::prepare_kernels(&setup)?;
     let mut worker = Worker::new(&setup, Communicator::solo())?;
-    let (seconds, loss) = timed_steps(&mut worker, options)?;
+    let TimedSteps { seconds, loss, next, .. } = timed_steps(&mut worker, &mut None, options)?;
     let statistics = worker.device().statistics();
     worker.device().begin_profile();
-    worker.step(options.warm_up + options.steps)?;
+    worker.step(next)?;
     let calls = worker.device().end_profile()?;
     if let Some(directory) = &options.trace {
-        let step = options.warm_up + options.steps + 1;
-        timeline::write(&mut worker, step, &directory.join("step.json"))?;
+        timeline::write(&mut worker, &mut None, next + 1, &directory.join("step.json"))?;
     }
     let rates = match calls.is_empty() {
         true => None,
@@ -148,30 +151,6 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
         families: rates.map(|rates| by_family(&calls, rates)).unwrap_or_default(),
         rates,
     })
-}
-
-/// Seconds from the end of one step to that of the next, and the last loss. As in training, on a GPU a step's loss is read
-/// when the next step has been enqueued; elsewhere a step is over when its call returns.
-fn timed_steps(worker: &mut Worker, options: &BenchOptions) -> Result<(Vec<f64>, f32)> {
-    let (mut seconds, mut loss) = (Vec::new(), f32::NAN);
-    let mut ended = Instant::now();
-    let all = options.warm_up + options.steps;
-    let late = u64::from(worker.device().backend() == Backend::Cuda);
-    for step in 0..all + late {
-        if step == options.warm_up {
-            worker.phases.restart();
-        }
-        if step < all {
-            worker.step(step)?;
-        }
-        let Some(over) = step.checked_sub(late) else { continue };
-        loss = worker.scalars(over)?.loss;
-        let now = std::mem::replace(&mut ended, Instant::now()).elapsed().as_secs_f64();
-        if over >= options.warm_up {
-            seconds.push(now);
-        }
-    }
-    Ok((seconds, loss))
 }
 
 fn by_family(calls: &[TimedCall], rates: Rates) -> Vec<FamilyTime> {

@@ -73,6 +73,16 @@ impl Placement {
         })
     }
 
+    /// The device of `rank` for the one rank of a world of its own.
+    pub(crate) fn alone(&self, rank: usize) -> Self {
+        match self {
+            Placement::Cuda(gpus) => {
+                Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![gpus.ordinal_of(rank)], ..gpus.clone() })
+            }
+            other => other.clone(),
+        }
+    }
+
     /// What the ranks run on, or imitate.
     pub(crate) fn description(&self) -> Description {
         match self {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Run;
+use super::alone::Alone;
 use super::series::{Series, alike, describe, series};
 use crate::svg::{axis_bytes, escape, ticks};
 use crate::units::bytes;
@@ -21,34 +22,49 @@ const LINE: f64 = 17.0;
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#aa3377", "#ccaa22", "#33aacc", "#ee8833", "#8877cc"];
 
-/// Efficiency against the number of ranks: a line for every series of at least two numbers.
+/// Efficiency against the number of ranks: a line for every series of at least two numbers, and a dashed one against what the
+/// devices do alone where that was measured.
 #[must_use]
 pub fn efficiency_plot(runs: &[Run]) -> String {
     let all: Vec<_> = series(runs).into_iter().filter(|series| series.runs.len() > 1).collect();
-    let shown: Vec<(f64, &Series<'_>)> = all
+    let alone = Alone::among(runs);
+    let shown: Vec<f64> = all
         .iter()
-        .flat_map(|series| series.runs.iter().map(move |run| (series.efficiency(run), series)))
+        .flat_map(|series| series.runs.iter().map(move |run| (series, run)))
+        .flat_map(|(series, run)| [Some(series.efficiency(run)), alone.against(run)])
+        .flatten()
         .collect();
-    let least = shown.iter().map(|(efficiency, _)| *efficiency).fold(1.0, f64::min);
-    let most = shown.iter().map(|(efficiency, _)| *efficiency).fold(1.0, f64::max);
+    let (least, most) =
+        (shown.iter().copied().fold(1.0, f64::min), shown.iter().copied().fold(1.0, f64::max));
     // Not from 0: what is near 100 % is to be told apart.
-    let step = [0.02, 0.05, 0.1].into_iter().find(|step| most - least < 6.0 * step).unwrap_or(0.2);
+    let step = [0.01, 0.02, 0.05, 0.1].into_iter().find(|step| most - least < 6.0 * step).unwrap_or(0.2);
     let floor = ((least / step - 0.3).floor() * step).max(0.0);
     let against = all.iter().map(|series| series.against()).max().unwrap_or(1);
     let per = if against == 1 { "one rank".to_owned() } else { format!("{against} ranks") };
     let title = format!("Scaling efficiency: tokens a second and rank, against {per}");
-    let mut plot = Plot::open(&title, "", runs, &all, (floor, most + step / 2.0));
+    let key = if alone.is_empty() { "" } else { "dashed: against the same devices alone, all at once" };
+    let mut plot = Plot::open(&title, key, runs, &all, (floor, most + step / 2.0));
     let first = (floor / step).round() as i32;
     let values = (first..).map(|n| f64::from(n) * step).take_while(|value| *value <= plot.most);
     let lines: Vec<_> = values.map(|value| (value, format!("{:.0} %", 100.0 * value))).collect();
     plot.grid(&lines);
     plot.level("ideal", 1.0);
     for (series, colour) in all.iter().zip(COLOURS.iter().cycle()) {
-        let value = |run: &Run| series.efficiency(run);
-        let said = |run: &Run| format!("{:.1} %", 100.0 * value(run));
-        plot.line(series, colour, &value);
-        plot.points(series, colour, &value, &said);
-        plot.label(series, colour, &value, &said);
+        let percent = |value: f64| format!("{:.1} %", 100.0 * value);
+        plot.curve(&Curve {
+            series,
+            colour,
+            class: "line",
+            value: &|run| Some(series.efficiency(run)),
+            said: &percent,
+        });
+        plot.curve(&Curve {
+            series,
+            colour,
+            class: "line alone",
+            value: &|run| alone.against(run),
+            said: &|value| format!("{} against alone", percent(value)),
+        });
     }
     plot.close(all.is_empty())
 }
@@ -75,9 +91,17 @@ pub fn memory_plot(runs: &[Run]) -> String {
     plot.close(all.is_empty())
 }
 
-/// A value of a run, and how it reads.
-type Value<'a> = &'a dyn Fn(&Run) -> f64;
-type Said<'a> = &'a dyn Fn(&Run) -> String;
+/// Values of a series' runs as a line.
+struct Curve<'a> {
+    series: &'a Series<'a>,
+    colour: &'static str,
+    /// How the line looks.
+    class: &'static str,
+    /// The value of a run, if it has one.
+    value: &'a dyn Fn(&Run) -> Option<f64>,
+    /// How a value reads.
+    said: &'a dyn Fn(f64) -> String,
+}
 
 /// A name at the right of a line's end.
 struct Label {
@@ -180,20 +204,24 @@ impl Plot {
         );
     }
 
-    fn line(&mut self, series: &Series<'_>, colour: &str, value: Value<'_>) {
-        let point = |run: &&Run| format!("{:.1},{:.1}", self.x(run.ranks), self.y(value(run)));
-        let points = series.runs.iter().map(point).collect::<Vec<_>>().join(" ");
-        let _ = writeln!(self.page, "<polyline class=\"line\" stroke=\"{colour}\" points=\"{points}\"/>");
-    }
-
-    fn points(&mut self, series: &Series<'_>, colour: &str, value: Value<'_>, said: Said<'_>) {
-        for run in &series.runs {
-            let (x, y, told) = (self.x(run.ranks), self.y(value(run)), hint(series, run, &said(run)));
+    /// A line with a point for each run that has a value, and its name at its end.
+    fn curve(&mut self, curve: &Curve<'_>) {
+        let Curve { series, colour, class, value, said } = *curve;
+        let values = series.runs.iter().filter_map(|run| Some((*run, value(run)?)));
+        let places: Vec<_> =
+            values.map(|(run, value)| (run, said(value), self.x(run.ranks), self.y(value))).collect();
+        let Some((_, last, end_x, end_y)) = places.last() else { return };
+        let points = places.iter().map(|(_, _, x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ");
+        let _ = writeln!(self.page, "<polyline class=\"{class}\" stroke=\"{colour}\" points=\"{points}\"/>");
+        for (run, said, x, y) in &places {
+            let told = hint(series, run, said);
             let _ = writeln!(
                 self.page,
                 "<circle fill=\"{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{told}</circle>"
             );
         }
+        let (end, name, value) = (Some((*end_x, *end_y)), series.name(), last.clone());
+        self.labels.push(Label { end, y: *end_y, colour, name, value });
     }
 
     /// The bars of the series that is `place` of `count`, beside those of others.
@@ -217,12 +245,6 @@ impl Plot {
                 );
             }
         }
-    }
-
-    fn label(&mut self, series: &Series<'_>, colour: &'static str, value: Value<'_>, said: Said<'_>) {
-        let Some(last) = series.runs.last() else { return };
-        let end = (self.x(last.ranks), self.y(value(last)));
-        self.labels.push(Label { end: Some(end), y: end.1, colour, name: series.name(), value: said(last) });
     }
 
     /// Draws the labels, none over another, and ends.

@@ -1,43 +1,50 @@
 //! Runs that differ in the number of ranks alone.
 
+use super::rounds::Rounds;
 use super::{Run, Scaling};
 
 /// Runs of one kind by rising number of ranks, each number once.
 #[derive(Clone, Debug)]
 pub(super) struct Series<'a> {
+    /// Of each, the median round.
     pub(super) runs: Vec<&'a Run>,
+    /// The same runs, with all of their rounds.
+    pub(super) rounds: Vec<Rounds<'a>>,
 }
 
-/// What runs of a series have in common besides scaling and reduction.
-type Setting<'a> = (&'a str, &'a str, &'a str, &'a str, usize, &'a str);
+/// What runs have in common that can be compared.
+pub(super) type Setting<'a> = (&'a str, &'a str, &'a str, &'a str, usize, &'a str);
 
-fn setting(run: &Run) -> Setting<'_> {
+pub(super) fn setting(run: &Run) -> Setting<'_> {
     (&run.model, &run.device, &run.device_model, &run.precision, run.micro_batch, &run.ranks_are)
 }
 
-/// The series among `runs`, in the order in which they begin. Of the same run measured twice the later counts.
-pub(super) fn series(runs: &[Run]) -> Vec<Series<'_>> {
-    let mut all: Vec<Series<'_>> = Vec::new();
-    for run in runs {
+/// The series among `runs`, in the order in which they begin.
+pub(super) fn series<'a>(runs: &'a [Run]) -> Vec<Series<'a>> {
+    let mut all: Vec<Vec<Rounds<'a>>> = Vec::new();
+    for run in runs.iter().filter(|run| run.scaling != Scaling::Alone) {
         let kind = |run: &'_ Run| (run.scaling, run.reduction.clone(), run.shard_optimizer);
         // A strong series has one global batch, a weak one a batch for each rank.
         let batch = |run: &Run| match run.scaling {
             Scaling::Strong => run.micro_batches,
-            Scaling::Weak => run.micro_batches / run.ranks.max(1),
+            Scaling::Weak | Scaling::Alone => run.micro_batches_of_each(),
         };
         let same = |other: &Run| {
             setting(other) == setting(run) && kind(other) == kind(run) && batch(other) == batch(run)
         };
-        match all.iter_mut().find(|series| same(series.runs[0])) {
-            None => all.push(Series { runs: vec![run] }),
-            Some(series) => {
-                series.runs.retain(|other| other.ranks != run.ranks);
-                let place = series.runs.partition_point(|other| other.ranks < run.ranks);
-                series.runs.insert(place, run);
+        match all.iter_mut().find(|rounds| same(rounds[0].median())) {
+            None => all.push(vec![Rounds::of(run)]),
+            Some(rounds) => {
+                let place = rounds.partition_point(|other| other.median().ranks < run.ranks);
+                match rounds.get_mut(place).filter(|there| there.median().ranks == run.ranks) {
+                    Some(there) => there.add(run),
+                    None => rounds.insert(place, Rounds::of(run)),
+                }
             }
         }
     }
-    all
+    let of = |rounds: Vec<Rounds<'a>>| Series { runs: rounds.iter().map(Rounds::median).collect(), rounds };
+    all.into_iter().map(of).collect()
 }
 
 /// Whether all runs are of one model, device, precision and micro-batch.
@@ -53,8 +60,7 @@ pub(super) fn describe(run: &Run) -> String {
 impl Series<'_> {
     /// What names it among others of the same setting.
     pub(super) fn name(&self) -> String {
-        let run = self.runs[0];
-        format!("{}, {}", run.scaling.name(), how(run))
+        name(self.runs[0])
     }
 
     /// Tokens a second and rank over those of the smallest number of ranks.
@@ -69,7 +75,15 @@ impl Series<'_> {
     }
 }
 
+/// What names a run's series.
+pub(super) fn name(run: &Run) -> String {
+    format!("{}, {}", run.scaling.name(), how(run))
+}
+
 /// How gradients were reduced.
 pub(super) fn how(run: &Run) -> String {
-    format!("{}{}", run.reduction, if run.shard_optimizer { ", sharded" } else { "" })
+    match run.scaling {
+        Scaling::Alone => "–".to_owned(),
+        _ => format!("{}{}", run.reduction, if run.shard_optimizer { ", sharded" } else { "" }),
+    }
 }

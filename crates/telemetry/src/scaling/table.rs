@@ -2,10 +2,16 @@
 
 use std::fmt::Write;
 
-use super::series::{Series, alike, describe, how, series};
+use super::alone::{Alone, against_one};
+use super::rounds::Rounds;
+use super::series::{Series, alike, describe, how, name, series};
 use super::{RankFigures, Run, Scaling};
 use crate::table::{aligned, joined};
 use crate::units::{bytes, grouped};
+
+/// Where there is a baseline, this column follows that of the efficiency.
+const AGAINST_ALONE: &str = "against alone";
+const EFFICIENCY: usize = 5;
 
 const TITLES: [&str; 10] = [
     "scaling",
@@ -21,11 +27,12 @@ const TITLES: [&str; 10] = [
 ];
 
 /// A line by run: tokens a second, efficiency, the median step, exposed communication and its part of the step, and the
-/// peaks of the rank that has most. Under it the peaks by rank where ranks differ, and whether the runs of a strong series
-/// came to the same loss.
+/// peaks of the rank that has most; where devices were measured alone, also tokens a second against that. Under it the peaks by
+/// rank where ranks differ, the fastest and the slowest device alone, how much rounds differ, and whether the runs of a strong
+/// series came to the same loss.
 pub fn scaling_table(runs: &[Run]) -> String {
     let Some(first) = runs.first() else { return "no runs\n".to_owned() };
-    let all = series(runs);
+    let (all, alone) = (series(runs), Alone::among(runs));
     let (mut text, one) = (String::new(), alike(runs));
     let with = if first.libraries.is_empty() { String::new() } else { format!(" ({})", first.libraries) };
     // Writing to a string does not fail, here and below.
@@ -38,38 +45,62 @@ pub fn scaling_table(runs: &[Run]) -> String {
     if !one {
         rows[0].insert(0, "model".to_owned());
     }
-    for series in &all {
-        for run in &series.runs {
-            let mut row = row(series, run);
-            if !one {
-                row.insert(0, format!("{}, {}", describe(run), run.ranks_are));
-            }
-            rows.push(row);
+    if !alone.is_empty() {
+        rows[0].insert(EFFICIENCY + 1 + usize::from(!one), AGAINST_ALONE.to_owned());
+    }
+    let mut add = |run: &Run, efficiency: Option<f64>| {
+        let mut row = row(run, efficiency);
+        if !alone.is_empty() {
+            row.insert(EFFICIENCY + 1, percent(alone.against(run).filter(|_| run.scaling != Scaling::Alone)));
         }
-        rules.push(rows.len());
+        if !one {
+            row.insert(0, format!("{}, {}", describe(run), run.ranks_are));
+        }
+        rows.push(row);
+        rows.len()
+    };
+    for series in &all {
+        let compared = series.runs.len() > 1;
+        let mut end = 1;
+        for run in &series.runs {
+            end = add(run, compared.then(|| series.efficiency(run)));
+        }
+        rules.push(end);
+    }
+    for rounds in alone.all() {
+        add(rounds.median(), against_one(rounds.median(), &all));
     }
     text += &aligned(&rows, if one { 2 } else { 3 }, &rules);
     for series in &all {
         text += &peaks_by_rank(series);
     }
+    for rounds in alone.all() {
+        text += &imbalance(rounds.median());
+    }
     for series in &all {
         text += &remarks(series);
     }
-    text
+    text + &spread_of_rounds(&all, &alone)
 }
 
-fn row(series: &Series<'_>, run: &Run) -> Vec<String> {
-    let efficiency = match series.runs.len() {
-        1 => "–".to_owned(),
-        _ => format!("{:.1} %", 100.0 * series.efficiency(run)),
-    };
-    let exposed = match run.ranks {
-        1 => "–".to_owned(),
-        _ => format!(
+fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "–".to_owned(), |part| format!("{:.1} %", 100.0 * part))
+}
+
+fn row(run: &Run, efficiency: Option<f64>) -> Vec<String> {
+    let exposed = match run.communicates() {
+        false => "–".to_owned(),
+        true => format!(
             "{:.3} ms, {:.1} %",
             1e3 * run.exposed_seconds(),
             100.0 * run.exposed_seconds() / run.step_seconds
         ),
+    };
+    let step = match fastest_and_slowest(run).filter(|_| run.scaling == Scaling::Alone) {
+        Some((fastest, slowest)) => {
+            format!("{:.3} to {:.3} ms", 1e3 * fastest.step_seconds, 1e3 * slowest.step_seconds)
+        }
+        None => format!("{:.3} ms", 1e3 * run.step_seconds),
     };
     vec![
         run.scaling.name().to_owned(),
@@ -77,12 +108,63 @@ fn row(series: &Series<'_>, run: &Run) -> Vec<String> {
         run.ranks.to_string(),
         run.micro_batches.to_string(),
         grouped(run.tokens_per_second().round() as u64),
-        efficiency,
-        format!("{:.3} ms", 1e3 * run.step_seconds),
+        percent(efficiency),
+        step,
         exposed,
         bytes(run.peak_allocated()),
         bytes(run.peak_reserved()),
     ]
+}
+
+/// Of several ranks.
+fn fastest_and_slowest(run: &Run) -> Option<(&RankFigures, &RankFigures)> {
+    let by_step = |a: &&RankFigures, b: &&RankFigures| a.step_seconds.total_cmp(&b.step_seconds);
+    let (fastest, slowest) = (run.by_rank.iter().min_by(by_step)?, run.by_rank.iter().max_by(by_step)?);
+    (run.ranks > 1).then_some((fastest, slowest))
+}
+
+/// The fastest and the slowest device, and what ranks that wait for each other in every step can come to on them.
+fn imbalance(run: &Run) -> String {
+    let Some((fastest, slowest)) = fastest_and_slowest(run) else { return String::new() };
+    let each: Vec<f64> = run.tokens_per_second_of_each().collect();
+    let least = each.iter().copied().fold(f64::INFINITY, f64::min);
+    let named = |rank: &RankFigures| match rank.device.as_str() {
+        "" | "cpu" => format!("rank {} on {}", rank.rank, rank.host),
+        device => format!("rank {} ({device} on {})", rank.rank, rank.host),
+    };
+    let micro_batches = run.micro_batches_of_each();
+    let ends = if micro_batches == 1 { "" } else { "es" };
+    format!(
+        "alone, {micro_batches} micro-batch{ends} each: the fastest is {}, the slowest {}, which takes {:.1} % longer; ranks that \
+         wait for each other in every step come to {:.1} % against alone on these {} at most\n",
+        named(fastest),
+        named(slowest),
+        100.0 * (slowest.step_seconds / fastest.step_seconds - 1.0),
+        100.0 * least * each.len() as f64 / each.iter().sum::<f64>(),
+        run.ranks
+    )
+}
+
+/// By how much the rounds of a run differ, of the run where they do most.
+fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
+    let several = || {
+        let rounds = all.iter().flat_map(|series| &series.rounds).chain(alone.all());
+        rounds.filter(|rounds| rounds.all().len() > 1)
+    };
+    let Some(worst) = several().max_by(|a, b| a.spread().total_cmp(&b.spread())) else {
+        return String::new();
+    };
+    let counts = || several().map(|rounds| rounds.all().len());
+    let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+    let count = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let run = worst.median();
+    let name = if run.scaling == Scaling::Alone { "alone".to_owned() } else { name(run) };
+    let ends = if run.ranks == 1 { "" } else { "s" };
+    format!(
+        "{count} rounds, of which the median one counts; their tokens/s differ by {:.1} % at most ({name}, {} rank{ends})\n",
+        100.0 * worst.spread(),
+        run.ranks
+    )
 }
 
 /// A line for every run whose ranks have different peaks.
@@ -122,17 +204,25 @@ fn remarks(series: &Series<'_>) -> String {
         let _ = writeln!(text, "{name}: efficiency against {} ranks", series.against());
     }
     let first = series.runs[0];
-    let comparable = series.runs.iter().all(|run| (run.warm_up, run.steps) == (first.warm_up, first.steps));
+    let all = || series.rounds.iter().flat_map(|rounds| rounds.all());
+    let comparable = all().all(|run| (run.warm_up, run.steps) == (first.warm_up, first.steps));
     if first.scaling == Scaling::Strong && comparable {
-        let same = series.runs.iter().all(|run| run.loss.to_bits() == first.loss.to_bits());
+        let same = all().all(|run| run.loss.to_bits() == first.loss.to_bits());
         let ranks = series.runs.iter().map(|run| run.ranks.to_string()).collect::<Vec<_>>().join(", ");
         let _ = match same {
             true => writeln!(text, "{name}: the last loss is the same to the bit on {ranks} ranks"),
             false => {
-                let losses = series.runs.iter().map(|run| format!("{:e}", run.loss)).collect::<Vec<_>>();
+                let losses = series.rounds.iter().map(losses_of).collect::<Vec<_>>();
                 writeln!(text, "{name}: the last losses on {ranks} ranks differ: {}", losses.join(", "))
             }
         };
     }
     text
+}
+
+/// The losses of all rounds, each once.
+fn losses_of(rounds: &Rounds<'_>) -> String {
+    let mut losses: Vec<String> = rounds.all().iter().map(|run| format!("{:e}", run.loss)).collect();
+    losses.dedup();
+    losses.join(" or ")
 }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
-use super::{BenchOptions, median, timed_steps};
+use super::steps::{TimedSteps, timed_steps};
+use super::{BenchOptions, median};
 use crate::blueprint;
 use crate::build;
 use crate::config::RunConfig;
@@ -70,7 +71,7 @@ pub struct PipelineMeasure {
     pub transfer_milliseconds: f64,
     /// Bytes of that.
     pub transfer_bytes: u64,
-    /// The loss of the last step.
+    /// The loss of step `warm_up + steps`, counted from 1: the last one where the warm-up took no more steps.
     pub loss: f32,
     /// Every rank of the first replica.
     pub ranks: Vec<PipelineRank>,
@@ -149,12 +150,12 @@ struct Measured {
 fn measure(setup: &Setup, communicator: Communicator, options: &BenchOptions) -> Result<Option<Measured>> {
     run::prepare_kernels(setup)?;
     let mut worker = Worker::new(setup, communicator)?;
-    let (seconds, loss) = timed_steps(&mut worker, options)?;
+    let TimedSteps { seconds, loss, next, .. } = timed_steps(&mut worker, &mut None, options)?;
     let own = run::statistics(&mut worker)?;
     let statistics = telemetry::gather(&mut *worker.communicator.control, &own)?;
     let mut steps = Vec::new();
     for step in 0..RECORDED {
-        let own = recorded_step(&mut worker, options.warm_up + options.steps + step)?;
+        let own = recorded_step(&mut worker, next + step)?;
         let text = serde_json::to_vec(&own).unwrap_or_default();
         let all = worker.communicator.control.gather(0, &text)?.unwrap_or_default();
         steps.push(all.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect());

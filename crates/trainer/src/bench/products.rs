@@ -7,7 +7,8 @@ use device::products::{Choice, EpilogueKind, Product, ProductTable};
 use device::{Category, DType, Device, Epilogue, Matmul, Operand, Request};
 use tensor::{Tensor, ops};
 
-use super::{BenchOptions, median, timed_steps};
+use super::steps::timed_steps;
+use super::{BenchOptions, median};
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::placement::Placed;
@@ -100,7 +101,7 @@ pub fn bench_products(mut config: RunConfig, options: &BenchOptions, most: usize
     for _ in 0..ROUNDS {
         for (table, seconds) in [(&empty, &mut without), (&table, &mut with)] {
             device.set_product_table(table.clone())?;
-            seconds.extend(timed_steps(&mut worker, options)?.0);
+            seconds.extend(timed_steps(&mut worker, &mut None, options)?.seconds);
         }
     }
     let libraries = device.description().libraries.clone();

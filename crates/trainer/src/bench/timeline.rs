@@ -2,19 +2,26 @@
 
 use std::path::Path;
 
+use collective::Communicator;
 use device::StreamKind;
 use telemetry::host_name;
 use telemetry::run_files::atomic_write;
 use telemetry::timeline::{RankTimeline, Row, Span, chrome_trace, gather};
 
+use super::steps::control;
 use crate::error::Result;
 use crate::worker::Worker;
 
-/// Runs step `step` on all ranks and writes what they did, from rank 0, as `file`. Ranks begin together, as well as a message
-/// between their hosts can say. Errors: those of a step; the file's.
-pub(super) fn write(worker: &mut Worker, step: u64, file: &Path) -> Result<()> {
+/// Runs step `step` on all ranks, or on all worlds that are `beside` each other, and writes what they did, from the first, as
+/// `file`. They begin together, as well as a message between their hosts can say. Errors: those of a step; the file's.
+pub(super) fn write(
+    worker: &mut Worker,
+    beside: &mut Option<Communicator>,
+    step: u64,
+    file: &Path,
+) -> Result<()> {
     worker.device().synchronize()?;
-    worker.communicator.control.barrier()?;
+    control(worker, beside).barrier()?;
     let zero = worker.device().mark()?;
     worker.device().begin_profile();
     worker.step(step)?;
@@ -37,8 +44,9 @@ pub(super) fn write(worker: &mut Worker, step: u64, file: &Path) -> Result<()> {
         let category = "phase".to_owned();
         spans.push(Span { row: Row::Phases, name, category, begin, length: end - begin, exposed });
     }
-    let own = RankTimeline { rank: worker.grid().rank(), host: host_name(), spans };
-    if let Some(ranks) = gather(&mut *worker.communicator.control, &own)? {
+    let control = control(worker, beside);
+    let own = RankTimeline { rank: control.rank(), host: host_name(), spans };
+    if let Some(ranks) = gather(control, &own)? {
         atomic_write(file, chrome_trace(&ranks).as_bytes())?;
     }
     Ok(())
