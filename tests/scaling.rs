@@ -154,8 +154,8 @@ fn devices_alone_are_measured_beside_the_runs_in_turn() {
     let words = [
         "efficiency  against alone",
         "alone    –",
-        "alone, 1 micro-batch each: the fastest is rank ",
-        "alone, 2 micro-batches each: the fastest is rank ",
+        "alone, 1 micro-batch each: rank ",
+        "alone, 2 micro-batches each: rank ",
         "2 rounds, of which the median one counts",
         "strong, tree: the last loss is the same to the bit on 1, 2 ranks",
     ];

@@ -2,6 +2,7 @@
 
     python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch 64]
         [--device cuda|cpu] [--variants eager,compile] [--steps 20] [--warm-up 5]
+        [--warm-up-seconds 5]
 
 A GPT-2 on random tokens, one micro-batch a step, AdamW (fused), clipping at 1.0. On a GPU both compute in bf16 with f32
 master weights (PyTorch: autocast); on the CPU both in f32. Plimsoll is measured before and after PyTorch: the machine may
@@ -32,7 +33,10 @@ def arguments():
     parser.add_argument("--variants", default="eager,compile")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=5)
+    parser.add_argument("--warm-up-seconds", type=float, help="at least [default: 5 on a GPU, else 0]")
     given = parser.parse_args()
+    if given.warm_up_seconds is None:
+        given.warm_up_seconds = 5.0 if given.device == "cuda" else 0.0
     given.micro_batch = given.micro_batch or MODELS[given.model][-1]
     return given
 
@@ -41,6 +45,7 @@ def plimsoll(given):
     """Seconds of the median step, and the whole answer."""
     command = [given.plimsoll, "bench", "step", "--json", "--model", given.model, "--device", given.device]
     command += ["--micro-batch", str(given.micro_batch), "--steps", str(given.steps), "--warm-up", str(given.warm_up)]
+    command += ["--warm-up-seconds", str(given.warm_up_seconds)]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return answer["seconds"], answer
 
@@ -100,8 +105,8 @@ def pytorch(given, variant):
     wait = torch.cuda.synchronize if on_gpu else (lambda: None)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(given.warm_up + given.steps):
+    times, warmed, warm_up = [], 0.0, given.warm_up
+    while len(times) < warm_up + given.steps:
         tokens = torch.randint(vocabulary, (given.micro_batch, context + 1), device=given.device)
         wait()
         began = time.perf_counter()
@@ -113,8 +118,12 @@ def pytorch(given, variant):
         optimizer.zero_grad(set_to_none=True)
         wait()
         times.append(time.perf_counter() - began)
+        # The first step may compile, which leaves the GPU cold.
+        warmed += times[-1] if len(times) > 1 else 0.0
+        if warmed < given.warm_up_seconds:
+            warm_up = max(warm_up, len(times))
     peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (0, 0)
-    return statistics.median(times[given.warm_up :]), peaks
+    return statistics.median(times[warm_up:]), peaks
 
 
 def main():

@@ -138,20 +138,23 @@ fn round_of(
         if args.json {
             print_line(&run)?;
         } else {
-            let (scaling, tokens) = (run.scaling.name(), grouped(run.tokens_per_second().round() as u64));
-            let ends = if run.ranks == 1 { "" } else { "s" };
             let of = if args.rounds == 1 { String::new() } else { format!("round {round}: ") };
             // Progress is for whoever looks.
-            let _ = writeln!(
-                std::io::stderr(),
-                "{of}{scaling}, {}, {} rank{ends}: {tokens} tokens/s",
-                run.reduction,
-                run.ranks
-            );
+            let _ = writeln!(std::io::stderr(), "{of}{}", progress(&run));
         }
         runs.push(run);
     }
     Ok(runs)
+}
+
+fn progress(run: &Run) -> String {
+    let ends = if run.ranks == 1 { "" } else { "s" };
+    let what = match run.scaling {
+        Scaling::Alone => format!("alone, {} micro-batches", run.micro_batches),
+        scaling => format!("{}, {}", scaling.name(), run.reduction),
+    };
+    let tokens = grouped(run.tokens_per_second().round() as u64);
+    format!("{what}, {} rank{ends}: {tokens} tokens/s", run.ranks)
 }
 
 /// Every run, checked before the first one starts.

@@ -109,15 +109,16 @@ weak     tree           1              1    80,000     100.0 %        125.0 %   
 weak     tree           2              2   116,000      72.5 %         93.5 %           2.207 ms  0.131 ms, 5.9 %        2.17 MiB       4.00 MiB
 ------------------------------------------------------------------------------------------------------------------------------------------------
 alone    –              2              2   124,000      77.5 %              –  2.000 to 2.133 ms                –        2.17 MiB       4.00 MiB
-alone, 1 micro-batch each: the fastest is rank 0 (cuda:0 on vm), the slowest rank 1 (cuda:1 on vm), which takes 6.7 % longer; \
-ranks that wait for each other in every step come to 96.8 % against alone on these 2 at most
+alone, 1 micro-batch each: rank 0 (cuda:0 on vm) is the fastest, rank 1 (cuda:1 on vm) takes 6.7 % longer; in step with each \
+other these 2 come to 96.8 % against alone at most
 ";
     assert_eq!(scaling_table(&runs), expected);
     let svg = efficiency_plot(&runs);
-    let dashed = svg.split("class=\"line alone\"").nth(1).unwrap();
+    let dashed = svg.split("class=\"line dashed\"").nth(1).unwrap();
     assert_eq!(numbers(&svg, "cx").len(), 4);
     assert!(
-        dashed.contains("weak, tree, 2 ranks: 93.5 % against alone") && svg.contains("dashed: "),
+        dashed.contains("weak, tree, 2 ranks: 93.5 % against alone")
+            && svg.contains("solid: against one rank, dashed: "),
         "{svg}"
     );
     assert_eq!(svg.matches("class=\"label\"").count(), 2);

@@ -41,9 +41,14 @@ pub fn efficiency_plot(runs: &[Run]) -> String {
     let floor = ((least / step - 0.3).floor() * step).max(0.0);
     let against = all.iter().map(|series| series.against()).max().unwrap_or(1);
     let per = if against == 1 { "one rank".to_owned() } else { format!("{against} ranks") };
-    let title = format!("Scaling efficiency: tokens a second and rank, against {per}");
-    let key = if alone.is_empty() { "" } else { "dashed: against the same devices alone, all at once" };
-    let mut plot = Plot::open(&title, key, runs, &all, (floor, most + step / 2.0));
+    let title = "Scaling efficiency: tokens a second and rank";
+    let (title, key) = match alone.is_empty() {
+        true => (format!("{title}, against {per}"), String::new()),
+        false => {
+            (title.to_owned(), format!("solid: against {per}, dashed: the same devices alone, all at once"))
+        }
+    };
+    let mut plot = Plot::open(&title, &key, runs, &all, (floor, most + step / 2.0));
     let first = (floor / step).round() as i32;
     let values = (first..).map(|n| f64::from(n) * step).take_while(|value| *value <= plot.most);
     let lines: Vec<_> = values.map(|value| (value, format!("{:.0} %", 100.0 * value))).collect();
@@ -51,20 +56,11 @@ pub fn efficiency_plot(runs: &[Run]) -> String {
     plot.level("ideal", 1.0);
     for (series, colour) in all.iter().zip(COLOURS.iter().cycle()) {
         let percent = |value: f64| format!("{:.1} %", 100.0 * value);
-        plot.curve(&Curve {
-            series,
-            colour,
-            class: "line",
-            value: &|run| Some(series.efficiency(run)),
-            said: &percent,
-        });
-        plot.curve(&Curve {
-            series,
-            colour,
-            class: "line alone",
-            value: &|run| alone.against(run),
-            said: &|value| format!("{} against alone", percent(value)),
-        });
+        let against_alone = |value: f64| format!("{} against alone", percent(value));
+        let curve =
+            Curve { series, colour, class: "solid", value: &|run| alone.against(run), said: &percent };
+        plot.curve(&Curve { value: &|run| Some(series.efficiency(run)), ..curve });
+        plot.curve(&Curve { class: "dashed", said: &against_alone, ..curve });
     }
     plot.close(all.is_empty())
 }
@@ -92,6 +88,7 @@ pub fn memory_plot(runs: &[Run]) -> String {
 }
 
 /// Values of a series' runs as a line.
+#[derive(Clone, Copy)]
 struct Curve<'a> {
     series: &'a Series<'a>,
     colour: &'static str,
@@ -212,12 +209,13 @@ impl Plot {
             values.map(|(run, value)| (run, said(value), self.x(run.ranks), self.y(value))).collect();
         let Some((_, last, end_x, end_y)) = places.last() else { return };
         let points = places.iter().map(|(_, _, x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ");
-        let _ = writeln!(self.page, "<polyline class=\"{class}\" stroke=\"{colour}\" points=\"{points}\"/>");
+        let _ =
+            writeln!(self.page, "<polyline class=\"line {class}\" stroke=\"{colour}\" points=\"{points}\"/>");
         for (run, said, x, y) in &places {
             let told = hint(series, run, said);
             let _ = writeln!(
                 self.page,
-                "<circle fill=\"{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{told}</circle>"
+                "<circle class=\"{class}\" stroke=\"{colour}\" fill=\"{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{told}</circle>"
             );
         }
         let (end, name, value) = (Some((*end_x, *end_y)), series.name(), last.clone());

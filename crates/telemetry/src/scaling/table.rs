@@ -135,13 +135,13 @@ fn imbalance(run: &Run) -> String {
     let micro_batches = run.micro_batches_of_each();
     let ends = if micro_batches == 1 { "" } else { "es" };
     format!(
-        "alone, {micro_batches} micro-batch{ends} each: the fastest is {}, the slowest {}, which takes {:.1} % longer; ranks that \
-         wait for each other in every step come to {:.1} % against alone on these {} at most\n",
+        "alone, {micro_batches} micro-batch{ends} each: {} is the fastest, {} takes {:.1} % longer; in step with each other \
+         these {} come to {:.1} % against alone at most\n",
         named(fastest),
         named(slowest),
         100.0 * (slowest.step_seconds / fastest.step_seconds - 1.0),
-        100.0 * least * each.len() as f64 / each.iter().sum::<f64>(),
-        run.ranks
+        run.ranks,
+        100.0 * least * each.len() as f64 / each.iter().sum::<f64>()
     )
 }
 
