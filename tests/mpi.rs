@@ -4,10 +4,11 @@
 
 mod common;
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use common::jobs::{Transport, arguments, has_mpi, mpirun, summary, text, train, workplace};
 use common::program;
+use telemetry::scaling::{Run, Scaling, read_runs};
 use telemetry::step_trace::RankTraces;
 
 /// What a run computed: loss by step, and the weights.
@@ -95,6 +96,50 @@ fn every_rank_has_a_log_that_begins_with_its_place() {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         assert!(first.contains(&format!("rank {rank} of 2 on {}", host.trim())), "{first}");
         assert!(first.contains("computing on"), "{first}");
+    }
+}
+
+/// The script that starts a job for each run, with processes that train each by itself among them.
+#[test]
+fn the_scaling_suite_starts_jobs_in_turn() {
+    if !has_mpi() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let suite = |more: &[&str]| {
+        let mut command = Command::new(common::root().join("benches/scaling/run"));
+        command.env("PLIMSOLL", program()).env("CUDA_VISIBLE_DEVICES", "").arg("--out").arg(directory.path());
+        command.args(["--device=cpu", "--model=small", "--micro-batch=2", "--steps=2"]);
+        command.args(["--ranks", "1,2", "--scaling", "weak", "--alone", "--rounds", "2"]).args(more);
+        command.args(["--set=model.layers=1", "--set=model.width=32", "--set=model.heads=2"]);
+        command.args(["--set=model.context=32", "--set=model.vocabulary=64"]).output().unwrap()
+    };
+    let output = suite(&["--warm-up=1", "--warm-up-seconds=0.05"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let runs = read_runs(&directory.path().join("runs.jsonl")).unwrap();
+    let shape = |run: &Run| (run.round, run.scaling, run.ranks, run.micro_batches);
+    let of_round =
+        |round| [(round, Scaling::Weak, 1, 1), (round, Scaling::Weak, 2, 2), (round, Scaling::Alone, 2, 2)];
+    assert_eq!(runs.iter().map(shape).collect::<Vec<_>>(), [of_round(1), of_round(2)].concat());
+    assert!(runs.iter().all(|run| run.ranks_are == "processes" && run.warm_up_seconds == 0.05));
+    let table = text(&output.stdout);
+    for words in ["against alone", "alone, 1 micro-batch each: rank ", "2 rounds, of which", "efficiency.svg"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    let refused = suite(&["--first-round=2"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    // A job is one run, once.
+    for (arguments, sentence) in [
+        (["--ranks=1,2", "--rounds=2"], "--rounds 2: under a launcher a job measures one run once"),
+        (["--ranks=1,2", "--alone"], "and 2 have its number of ranks"),
+    ] {
+        let mut command = mpirun(directory.path());
+        command.args(["-n", "2"]).arg(program()).args(["bench", "scaling", "--device=cpu", "--model=small"]);
+        let output = command.args(arguments).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains(sentence), "{said:?}");
     }
 }
 

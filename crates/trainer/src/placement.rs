@@ -316,6 +316,25 @@ mod tests {
         assert!(matches!(one, Choice::One(why) if why.contains("NCCL")));
     }
 
+    #[test]
+    fn a_world_of_its_own_has_the_device_of_its_rank() {
+        let gpus = |first_rank: usize, ordinals: &[usize]| {
+            Placement::Cuda(Gpus {
+                first_rank,
+                ordinals: ordinals.to_vec(),
+                description: Description::host(),
+            })
+        };
+        // Threads of one process, and a process of a job.
+        for (placement, rank, ordinal) in
+            [(gpus(0, &[0, 1, 2, 3]), 2, 2), (gpus(0, &[0]), 0, 0), (gpus(7, &[3]), 7, 3)]
+        {
+            let Placement::Cuda(found) = placement.alone(rank) else { panic!("{placement:?}") };
+            assert_eq!((found.ordinals.as_slice(), found.ordinal_of(0)), (&[ordinal][..], ordinal));
+        }
+        assert!(matches!(Placement::Cpu.alone(1), Placement::Cpu));
+    }
+
     /// From the launcher to the choice, on two hosts of two GPUs and two ranks each.
     #[cfg(feature = "mpi")]
     #[test]
