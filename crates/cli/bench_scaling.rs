@@ -2,19 +2,18 @@
 //! batch for each rank; and reports of what was measured.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::RangedU64ValueParser;
 use telemetry::run_files::atomic_write;
 use telemetry::scaling::{Run, Scaling, efficiency_plot, memory_plot, read_runs, scaling_table};
 use telemetry::units::grouped;
-use trainer::config::RunConfig;
-use trainer::{
-    BenchOptions, DeviceChoice, ScalingCase, Startup, TrainError, bench_scaling, bench_scaling_as,
-};
+use trainer::{BenchOptions, ScalingCase, Startup, TrainError, bench_scaling, bench_scaling_as};
 
-use crate::bench_model::{BenchModel, StepArgs, TraceArgs};
+use crate::bench_model::{StepArgs, TraceArgs};
+
+mod cases;
 
 /// The arguments of `plimsoll bench scaling`.
 #[derive(Debug, clap::Args)]
@@ -67,19 +66,6 @@ pub(crate) struct BenchScalingArgs {
     plots: Option<PathBuf>,
 }
 
-/// What the suite itself says of a run.
-const OWN: [&str; 5] = [
-    "parallel.data",
-    "parallel.pipeline",
-    "parallel.reduction",
-    "parallel.shard_optimizer",
-    "train.micro_batches",
-];
-/// Lanes of a run where nobody says otherwise, at most: more ranks need more.
-const DEFAULT_LANES: usize = 8;
-/// The most ranks on the CPU, unless somebody says otherwise.
-const CPU_RANKS: usize = 2;
-
 /// Measures or reports. 0: done; 1: a run failed; 2: arguments that are wrong.
 pub(crate) fn run(args: &BenchScalingArgs) -> ExitCode {
     let done = if args.report.is_empty() { measure(args) } else { report(args) };
@@ -102,7 +88,7 @@ fn report(args: &BenchScalingArgs) -> Result<(), TrainError> {
 
 fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
     let mut startup = Startup::begin()?;
-    let prepared = prepare(args, startup.is_in_job());
+    let prepared = cases::prepare(args, startup.is_in_job());
     let (cases, options) = startup.agree(prepared)?;
     if startup.is_in_job() {
         let Some(run) = bench_scaling_as(startup, cases, &options)? else { return Ok(()) };
@@ -155,155 +141,6 @@ fn progress(run: &Run) -> String {
     };
     let tokens = grouped(run.tokens_per_second().round() as u64);
     format!("{what}, {} rank{ends}: {tokens} tokens/s", run.ranks)
-}
-
-/// Every run, checked before the first one starts.
-fn prepare(args: &BenchScalingArgs, in_job: bool) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
-    let (device, gpus) = args.step.device_of_ranks()?;
-    let on_gpus = device == DeviceChoice::Cuda;
-    if let Some(own) = OWN.iter().find(|own| args.step.overrides.iter().any(|set| key_of(set) == **own)) {
-        return Err(TrainError::Refused(format!(
-            "--set {own}: the suite sets it itself; --ranks, --micro-batches, --reduction and --shard say how"
-        )));
-    }
-    if in_job && args.rounds > 1 {
-        return Err(TrainError::Refused(format!(
-            "--rounds {}: under a launcher a job measures one run once; benches/scaling/run starts a job for each",
-            args.rounds
-        )));
-    }
-    let default: &[String] =
-        if on_gpus { &["tree".to_owned(), "nccl".to_owned()] } else { &["tree".to_owned()] };
-    let reductions = if args.reduction.is_empty() { default } else { &args.reduction };
-    let sizes = Sizes::of(args, if on_gpus { gpus.max(1) } else { CPU_RANKS })?;
-    let kinds = args.kinds();
-    let mut cases = Vec::new();
-    for scaling in if args.alone && in_job { &[] } else { kinds } {
-        for reduction in reductions {
-            for ranks in &sizes.ranks {
-                cases.push(case(args, on_gpus, &sizes, *scaling, reduction, *ranks)?);
-            }
-        }
-    }
-    if args.alone {
-        for micro_batches in sizes.of_each_rank(kinds) {
-            cases.push(case_alone(args, on_gpus, sizes.most, micro_batches)?);
-        }
-    }
-    let trace = args.trace.directory()?;
-    Ok((cases, BenchOptions { trace, ..args.step.options(device) }))
-}
-
-impl BenchScalingArgs {
-    /// The series that are measured.
-    fn kinds(&self) -> &'static [Scaling] {
-        match (self.strong, self.weak) {
-            (true, _) => &[Scaling::Strong],
-            (_, true) => &[Scaling::Weak],
-            _ => &[Scaling::Strong, Scaling::Weak],
-        }
-    }
-}
-
-/// The key that an override is of.
-fn key_of(set: &str) -> &str {
-    set.split_once('=').map_or(set, |(key, _)| key).trim()
-}
-
-/// The numbers of ranks of a suite, and the micro-batches of its steps.
-struct Sizes {
-    ranks: Vec<usize>,
-    most: usize,
-    /// On the most ranks.
-    micro_batches: usize,
-}
-
-impl Sizes {
-    /// As asked, or powers of two up to `there`. Errors: micro-batches that cannot be divided.
-    fn of(args: &BenchScalingArgs, there: usize) -> Result<Self, TrainError> {
-        let powers = std::iter::successors(Some(1_usize), |ranks| ranks.checked_mul(2));
-        let ranks = match args.ranks.as_slice() {
-            [] => powers.take_while(|ranks| *ranks <= there).collect(),
-            asked => asked.to_vec(),
-        };
-        let most = ranks.iter().copied().max().unwrap_or(1);
-        let micro_batches = args.micro_batches.unwrap_or(most);
-        let divides = |ranks: &usize| *ranks > 0 && micro_batches > 0 && micro_batches.is_multiple_of(*ranks);
-        match ranks.iter().find(|ranks| !divides(ranks)) {
-            None => Ok(Sizes { ranks, most, micro_batches }),
-            Some(wrong) => Err(TrainError::Refused(format!(
-                "--ranks {wrong}: {micro_batches} micro-batches cannot be divided among so many"
-            ))),
-        }
-    }
-
-    /// Micro-batches of a step on `ranks`, and the lanes that they need.
-    fn on(&self, ranks: usize, scaling: Scaling) -> (usize, usize) {
-        match scaling {
-            Scaling::Strong => (self.micro_batches, self.most),
-            Scaling::Weak | Scaling::Alone => (self.micro_batches / self.most * ranks, ranks),
-        }
-    }
-
-    /// Every number of micro-batches that a rank has in runs of these kinds.
-    fn of_each_rank(&self, kinds: &[Scaling]) -> Vec<usize> {
-        let mut all: Vec<usize> = Vec::new();
-        for scaling in kinds {
-            for ranks in &self.ranks {
-                let each = self.on(*ranks, *scaling).0 / ranks;
-                if !all.contains(&each) {
-                    all.push(each);
-                }
-            }
-        }
-        all
-    }
-}
-
-fn case(
-    args: &BenchScalingArgs,
-    on_gpus: bool,
-    sizes: &Sizes,
-    scaling: Scaling,
-    reduction: &str,
-    ranks: usize,
-) -> Result<ScalingCase, TrainError> {
-    let (micro_batches, lanes) = sizes.on(ranks, scaling);
-    let mut parallel = format!(
-        "[parallel]\ndata = {ranks}\nreduction = \"{reduction}\"\nshard_optimizer = {}\n",
-        args.shard
-    );
-    if lanes > DEFAULT_LANES {
-        parallel += &format!("lanes = {lanes}\n");
-    }
-    let (model, config) = configuration(args, on_gpus, micro_batches, &parallel)?;
-    Ok(ScalingCase { model, scaling, config, worlds: 1 })
-}
-
-/// `worlds` of one rank each, with so many micro-batches for each.
-fn case_alone(
-    args: &BenchScalingArgs,
-    on_gpus: bool,
-    worlds: usize,
-    micro_batches: usize,
-) -> Result<ScalingCase, TrainError> {
-    let (model, config) = configuration(args, on_gpus, micro_batches, "")?;
-    Ok(ScalingCase { model, scaling: Scaling::Alone, config, worlds })
-}
-
-/// The model's name, and its configuration with the section `parallel`.
-fn configuration(
-    args: &BenchScalingArgs,
-    on_gpus: bool,
-    micro_batches: usize,
-    parallel: &str,
-) -> Result<(String, RunConfig), TrainError> {
-    let (model, precision) = if on_gpus { ("gpt2-124m", "bf16") } else { ("small", "f32") };
-    let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
-    let precision = args.step.precision.as_deref().unwrap_or(precision);
-    let text = model.configuration(args.step.micro_batch, micro_batches, precision) + parallel;
-    let config = RunConfig::parse(&text, "bench scaling", Path::new("/"), &args.step.overrides)?;
-    Ok((model.name.to_owned(), config))
 }
 
 fn unprinted(source: std::io::Error) -> TrainError {

@@ -8,6 +8,10 @@ use super::series::{Series, alike, describe, series};
 use crate::svg::{axis_bytes, escape, ticks};
 use crate::units::bytes;
 
+mod labels;
+
+use labels::{Label, spread};
+
 const STYLE: &str = include_str!("plot.css");
 const WIDTH: f64 = 940.0;
 const HEIGHT: f64 = 470.0;
@@ -16,8 +20,6 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = 600.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 412.0;
-/// Between the base lines of two labels.
-const LINE: f64 = 17.0;
 /// Told apart by most eyes, on white and on black.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#aa3377", "#ccaa22", "#33aacc", "#ee8833", "#8877cc"];
@@ -98,17 +100,6 @@ struct Curve<'a> {
     value: &'a dyn Fn(&Run) -> Option<f64>,
     /// How a value reads.
     said: &'a dyn Fn(f64) -> String,
-}
-
-/// A name at the right of a line's end.
-struct Label {
-    /// Where its line ends, if it has one.
-    end: Option<(f64, f64)>,
-    /// Where the label would be, and is.
-    y: f64,
-    colour: &'static str,
-    name: String,
-    value: String,
 }
 
 /// A drawing under way.
@@ -281,40 +272,4 @@ impl Plot {
 fn hint(series: &Series<'_>, run: &Run, said: &str) -> String {
     let ends = if run.ranks == 1 { "" } else { "s" };
     format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {said}", series.name(), run.ranks)))
-}
-
-/// Moves labels apart, each as little as the others allow: those that touch become one block around where they want to be.
-fn spread(labels: &mut [Label]) {
-    labels.sort_by(|a, b| a.y.total_cmp(&b.y));
-    // Blocks of neighbours: their first label, how many, and the middle of where they want to be.
-    let mut blocks: Vec<(usize, usize, f64)> = Vec::new();
-    for (index, label) in labels.iter().enumerate() {
-        blocks.push((index, 1, label.y));
-        while let [.., (_, many, middle), (_, next_many, next_middle)] = blocks.as_slice() {
-            let apart = LINE * (many + next_many) as f64 / 2.0;
-            if next_middle - middle >= apart {
-                break;
-            }
-            let (many, next_many) = (*many as f64, *next_many as f64);
-            let joined = (middle * many + next_middle * next_many) / (many + next_many);
-            let Some((_, more, _)) = blocks.pop() else { break };
-            if let Some((_, count, middle)) = blocks.last_mut() {
-                *count += more;
-                *middle = joined;
-            }
-        }
-    }
-    for (first, many, middle) in blocks {
-        let half = LINE * (many - 1) as f64 / 2.0;
-        let middle = middle.clamp(TOP + half, (BOTTOM - half).max(TOP + half));
-        for (place, label) in labels[first..first + many].iter_mut().enumerate() {
-            label.y = middle - half + LINE * place as f64;
-        }
-    }
-    // Blocks that the edges pushed back may touch others.
-    let mut below = BOTTOM;
-    for label in labels.iter_mut().rev() {
-        label.y = label.y.min(below);
-        below = label.y - LINE;
-    }
 }
