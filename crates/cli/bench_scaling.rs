@@ -36,10 +36,10 @@ pub(crate) struct BenchScalingArgs {
     /// ranks, weak scaling as many for each rank as there
     #[arg(long, value_name = "M")]
     micro_batches: Option<usize>,
-    /// Strong scaling alone: the same global batch
+    /// Nothing but strong scaling: the same global batch
     #[arg(long, conflicts_with = "weak")]
     strong: bool,
-    /// Weak scaling alone: the same batch for each rank
+    /// Nothing but weak scaling: the same batch for each rank
     #[arg(long)]
     weak: bool,
     /// Who adds gradients over ranks: tree, nccl or both [default: tree, on GPUs tree,nccl]
