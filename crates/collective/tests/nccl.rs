@@ -220,6 +220,48 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
     }
 }
 
+/// The first calls of a communicator connect its ranks, on the host.
+#[test]
+fn a_call_that_connects_ends_without_a_rank() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let Some(gpus) = gpus() else { return };
+    let world_size = gpus.largest_world;
+    for (fails, wait) in [true, false].into_iter().flat_map(|fails| WAITS.map(|wait| (fails, wait))) {
+        let over = Arc::new(AtomicUsize::new(0));
+        let options = Options { timeout: PATIENCE, grace: Duration::from_secs(20) };
+        let outcome = run(world_size, options, move |communicator| -> Outcome<()> {
+            let device = gpu(communicator.rank(), communicator.rank(), "")?;
+            let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
+            let (kept, began) = (buffer(&device, 4), Instant::now());
+            if communicator.rank() == 1 {
+                if fails {
+                    std::thread::sleep(Duration::from_millis(200));
+                    communicator.control.fail("disk full");
+                }
+                while over.load(Ordering::SeqCst) < world_size - 1 && began.elapsed() < 6 * TIMEOUT {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                return Ok(());
+            }
+            let said = wait(&mut communicator, &device).unwrap_err().to_string();
+            let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
+            assert!(said.contains(expected), "{said}");
+            assert!(began.elapsed() < 3 * TIMEOUT, "took {:?}", began.elapsed());
+            assert_eq!(later(&mut communicator, &device).len(), 6);
+            // The device itself goes on.
+            device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
+            assert_eq!(values::<f32>(&device, &kept, 0, 1)?, [5.0]);
+            over.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        });
+        match outcome {
+            Ok(_) => {}
+            // Said by a rank that returns.
+            Err(error) => assert!(fails && error.to_string().contains("disk full"), "{error}"),
+        }
+    }
+}
+
 /// A rank that does not come to a sum in shared memory, because it stopped, ended or failed.
 #[test]
 fn waits_in_shared_memory_end_without_a_rank() {

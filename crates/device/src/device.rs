@@ -320,6 +320,16 @@ impl Device {
         self.gpu().map_or(Ok(()), bind).map_err(|error| self.cuda_error(error))
     }
 
+    /// What another thread calls for [`Device::make_current`] there.
+    pub fn make_current_elsewhere(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
+        let context = self.gpu().map(|cuda| Arc::clone(&cuda.context));
+        let (rank, device) = (self.0.rank, self.0.description.name.clone());
+        move || {
+            let bound = context.map_or(Ok(()), |context| context.bind_to_thread().named("cuCtxSetCurrent"));
+            bound.map_err(|source| DeviceError::Cuda { rank, device, source })
+        }
+    }
+
     pub(crate) fn gpu(&self) -> Option<&Cuda> {
         self.0.cuda.as_ref()
     }

@@ -10,6 +10,7 @@ use crate::control::ControlPlane;
 use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
 use crate::host::Operand;
+use crate::nccl::caller::Caller;
 use crate::nccl::plane::NcclPlane;
 use crate::nccl::raw::{self, Comm, Fault, ID_BYTES, Id};
 use crate::nccl::shared::Shared;
@@ -50,13 +51,16 @@ pub(crate) fn connect(
     device.synchronize().map_err(CollectiveError::device(rank, CALL))?;
     let said = control.all_gather(&Said::of(rank).encode())?;
     let id = agree(rank, &said)?;
-    let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch()));
-    let made = shared.patiently(|| {
-        let comm = Comm::begin(rank, world_size, &id).map_err(|fault| shared.broken(fault, CALL))?;
-        let place = shared.keep(comm);
-        shared.settle(comm, CALL).map(|()| place)
-    });
-    let place = made?;
+    let caller = Caller::start().map_err(|fault| failed(rank, rank, fault))?;
+    let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch(), caller));
+    let (comm, make_current) = (Comm::empty(), device.make_current_elsewhere());
+    // Before it is made, so that it can be given up.
+    let place = shared.keep(comm);
+    let meet = move || {
+        make_current().map_err(|error| Fault { code: 0, text: error.to_string() })?;
+        comm.meet(rank, world_size, &id)
+    };
+    shared.patiently(|| shared.make(comm, CALL, meet))?;
     let guard = Rc::clone(&shared);
     device.set_guard(Some(Rc::new(move |waited| guard.guard(waited))));
     let members = (0..world_size).collect();
@@ -116,12 +120,15 @@ impl Said {
     }
 }
 
+/// What rank `rank` says where rank `who` cannot.
+fn failed(rank: usize, who: usize, Fault { code, text }: Fault) -> CollectiveError {
+    let text = if who == rank { text } else { format!("on rank {who}: {text}") };
+    CollectiveError::Library { rank, call: CALL, library: NAME, code, text }
+}
+
 /// The number to meet by, where all ranks can. Errors, on all of them alike: the first that cannot.
 fn agree(rank: usize, said: &[Vec<u8>]) -> Result<Id> {
-    let failed = |who: usize, Fault { code, text }: Fault| {
-        let text = if who == rank { text } else { format!("on rank {who}: {text}") };
-        CollectiveError::Library { rank, call: CALL, library: NAME, code, text }
-    };
+    let failed = |who: usize, fault: Fault| failed(rank, who, fault);
     let unclear = || Fault { code: 0, text: "it did not say which NCCL it has".to_owned() };
     let mut first = None;
     for (who, bytes) in said.iter().enumerate() {

@@ -1,11 +1,12 @@
 //! Regions of GPUs between ranks, over NCCL: the data plane where every rank owns a GPU of its own.
 //!
-//! The one idea: **no call and no wait is NCCL's to end**. Communicators are made in the mode in which calls return
-//! before they are through, and this rank asks until they are; waits for the device ask a guard
-//! ([`device::Device::set_guard`]). Both ask the same three things: has NCCL failed, has a rank failed (the control
-//! plane's [`Watch`](crate::Watch)), is it too late. When one is so, all communicators of the rank are aborted, which
-//! ends kernels that wait for peers, and this and every later call returns the error that names the call and, where it
-//! is known, the rank.
+//! The one idea: **no call and no wait is NCCL's to end**. Calls are made by a thread beside the rank's (`Caller`), which
+//! asks until they are through: they may connect ranks, and wait for them, whenever NCCL chooses a way that it has not gone
+//! before. (NCCL has a mode in which calls return at once; it starts a thread for each of them.) Waits for the device ask a
+//! guard ([`device::Device::set_guard`]). Both ask the same three things: has NCCL failed, has a rank failed (the control
+//! plane's [`Watch`](crate::Watch)), is it too late. When one is so, all communicators of the rank are aborted, which ends
+//! the call that is being made and kernels that wait for peers, and this and every later call returns the error that names
+//! the call and, where it is known, the rank.
 //!
 //! * The library is opened at run time, by the name `libnccl.so` ([`is_there`]).
 //! * [`Communicator::over_nccl`](crate::Communicator::over_nccl) connects the ranks: they agree over the control plane
@@ -21,6 +22,7 @@
 //! * NCCL's own buffers are its own, beside the allocator's: it takes most of them when the ranks are connected and in
 //!   [`DataPlane::warm_up`](crate::DataPlane::warm_up), and never memory of the caller's.
 
+mod caller;
 mod connect;
 mod plane;
 mod raw;

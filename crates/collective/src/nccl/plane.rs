@@ -15,7 +15,7 @@ use crate::host::{
     my_group,
 };
 use crate::nccl::NAME;
-use crate::nccl::raw::{self, Work};
+use crate::nccl::raw::{self, Comm, Order, Queue, Work};
 use crate::nccl::shared::Shared;
 use crate::nccl::window::Gpus;
 use crate::peers::Window;
@@ -103,15 +103,14 @@ impl NcclPlane {
             return works.iter().try_for_each(|work| self.alone(call, work, stream));
         };
         let comm = self.shared.comm(place, call)?;
+        if works.is_empty() {
+            return Ok(());
+        }
+        let orders: raw::Result<Vec<Order>> = works.iter().map(Order::of).collect();
+        let prepared = orders.and_then(|orders| Ok((orders, Queue::of(&self.device, stream)?)));
+        let (orders, queue) = prepared.map_err(|fault| self.shared.broken(fault, call))?;
         let span = self.device.span(stream, "nccl", call.operation.name());
-        let begin = |work: &Work<'_>| comm.enqueue(work, &self.device, stream);
-        let begun = match works {
-            [] => return Ok(()),
-            [only] => begin(only),
-            several => raw::together(|| several.iter().try_for_each(begin)),
-        };
-        begun.map_err(|fault| self.shared.broken(fault, call))?;
-        self.shared.settle(comm, call)?;
+        self.shared.make(comm, call, move || comm.enqueue(&orders, queue))?;
         span.end().map_err(CollectiveError::device(self.shared.rank, call))
     }
 
@@ -208,14 +207,11 @@ impl NcclPlane {
     fn split_off(&self, call: Call, place: usize, group: &Group) -> Result<Option<usize>> {
         let comm = self.shared.comm(place, call)?;
         let several = group.members.len() > 1;
-        let part = comm.begin_split(several.then_some((group.number, group.place)));
-        let part = part.map_err(|fault| self.shared.broken(fault, call))?;
-        self.shared.patiently(|| self.shared.settle(comm, call))?;
-        if !several {
-            return Ok(None);
-        }
-        let place = self.shared.keep(part);
-        self.shared.settle(part, call).map(|()| Some(place))
+        let (part, colour) = (Comm::empty(), several.then_some((group.number, group.place)));
+        // Before it is made, so that it can be given up.
+        let place = several.then(|| self.shared.keep(part));
+        self.shared.patiently(|| self.shared.make(comm, call, move || comm.split(colour, part)))?;
+        Ok(place)
     }
 
     /// The answer of a wait for the device: where it was given up, why.

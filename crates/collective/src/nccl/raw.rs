@@ -1,4 +1,5 @@
-//! Calls of NCCL that never wait for a peer: the only place that calls its C functions.
+//! Calls of NCCL: the only place that calls its C functions. Those that may wait for other ranks are for
+//! [`Caller`](super::caller::Caller)'s thread.
 #![allow(unsafe_code)] // NCCL's handles, and addresses that its kernels read and write
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -6,10 +7,12 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc;
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys;
 use device::{Backend, DType, Device, Region, StreamKind};
+
+use super::caller::Busy;
 
 /// What NCCL says when a call fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub(super) struct Fault {
     pub(super) text: String,
 }
 
-type Result<T> = std::result::Result<T, Fault>;
+pub(super) type Result<T> = std::result::Result<T, Fault>;
 
 /// Bytes of the number that the ranks of a communicator meet by.
 pub(super) const ID_BYTES: usize = 128;
@@ -32,6 +35,8 @@ const NO_COLOR: c_int = -1;
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
 /// The version that the bindings are of, as NCCL counts.
 const BOUND_VERSION: u32 = 22_800;
+/// How often whoever ends communicators looks whether the last call has come back.
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// Whether NCCL's library can be opened. It stays open.
 pub(super) fn is_there() -> bool {
@@ -86,15 +91,72 @@ impl Work<'_> {
     }
 }
 
-/// One rank's end of a group of GPUs. Its calls begin and return; [`Comm::is_ready`] says when the next may be made.
+/// A [`Work`] as NCCL takes it, for another thread: addresses of regions that were checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order {
+    AllReduce { at: usize, count: usize, kind: sys::ncclDataType_t },
+    ReduceScatter { from: usize, to: usize, count: usize, kind: sys::ncclDataType_t },
+    AllGather { from: usize, to: usize, bytes: usize },
+    Broadcast { at: usize, bytes: usize, root: c_int },
+    Send { at: usize, bytes: usize, to: c_int },
+    Receive { at: usize, bytes: usize, from: c_int },
+}
+
+impl Order {
+    /// Errors: a region that is not inside a buffer of a GPU, a type that has no sum.
+    pub(super) fn of(work: &Work<'_>) -> Result<Self> {
+        Ok(match *work {
+            Work::AllReduce { region, dtype } => {
+                let (count, kind) = elements(region.bytes, dtype)?;
+                Order::AllReduce { at: address(region)?, count, kind }
+            }
+            Work::ReduceScatter { input, output, dtype } => {
+                let (count, kind) = elements(output.bytes, dtype)?;
+                Order::ReduceScatter { from: address(input)?, to: address(output)?, count, kind }
+            }
+            Work::AllGather { input, output } => {
+                Order::AllGather { from: address(input)?, to: address(output)?, bytes: input.bytes }
+            }
+            Work::Broadcast { root, region } => {
+                Order::Broadcast { at: address(region)?, bytes: region.bytes, root: number(root)? }
+            }
+            Work::Send { to, region } => {
+                Order::Send { at: address(region)?, bytes: region.bytes, to: number(to)? }
+            }
+            Work::Receive { from, region } => {
+                Order::Receive { at: address(region)?, bytes: region.bytes, from: number(from)? }
+            }
+        })
+    }
+}
+
+/// A stream, for another thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue(sys::cudaStream_t);
+
+// SAFETY: the driver's stream handles may be used from any thread whose context is current; the caller's thread has the
+// device's.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// Errors: a device that is no GPU.
+    pub(super) fn of(device: &Device, stream: StreamKind) -> Result<Self> {
+        let handle = device.stream_handle(stream);
+        handle.map(|handle| Queue(handle.cast())).ok_or_else(|| internal("the device has no streams"))
+    }
+}
+
+/// One rank's end of a group of GPUs. Its calls may wait for the other ranks. Where the environment has communicators that
+/// do not block (`NCCL_COMM_BLOCKING=0`), calls only begin, and [`Comm::is_ready`] says when the next may be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comm {
-    /// Eight bytes for the rest of the process's life: NCCL writes the handle, from a thread of its own.
+    /// Eight bytes for the rest of the process's life: NCCL writes the handle, from another thread.
     slot: &'static AtomicPtr<sys::ncclComm>,
 }
 
 impl Comm {
-    fn empty() -> Self {
+    /// One that is yet to be made.
+    pub(super) fn empty() -> Self {
         Comm { slot: Box::leak(Box::default()) }
     }
 
@@ -102,32 +164,29 @@ impl Comm {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Begins to meet the other ranks, with the GPU whose context is current. Errors also where nothing was made.
-    pub(super) fn begin(rank: usize, world_size: usize, id: &Id) -> Result<Self> {
-        let comm = Comm::empty();
+    /// Makes it with the other ranks, on the GPU whose context is current. Errors also where nothing was made.
+    pub(super) fn meet(&self, rank: usize, world_size: usize, id: &Id) -> Result<()> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut config = config();
         let (world_size, rank) = (number(world_size)?, number(rank)?);
         // SAFETY: the slot lives for ever, the configuration until the call has copied it.
-        let begun =
-            unsafe { sys::ncclCommInitRankConfig(comm.slot.as_ptr(), world_size, id, rank, &raw mut config) };
-        check(begun)?;
-        if comm.handle().is_null() { Err(internal("no communicator was made")) } else { Ok(comm) }
+        let met =
+            unsafe { sys::ncclCommInitRankConfig(self.slot.as_ptr(), world_size, id, rank, &raw mut config) };
+        check(met)?;
+        if self.is_made() { Ok(()) } else { Err(internal("no communicator was made")) }
     }
 
-    /// Begins to split off groups, with all other ranks: those of one colour are together, in the order of their keys.
-    /// The group's communicator is there when this one is ready again; none for a rank without a colour.
-    pub(super) fn begin_split(&self, color_and_key: Option<(usize, usize)>) -> Result<Self> {
-        let part = Comm::empty();
+    /// Splits off groups, with all other ranks: those of one colour are together, in the order of their keys. The group's
+    /// communicator is `part`; a rank without a colour gets none.
+    pub(super) fn split(&self, color_and_key: Option<(usize, usize)>, part: Comm) -> Result<()> {
         let (color, key) = match color_and_key {
             Some((color, key)) => (number(color)?, number(key)?),
             None => (NO_COLOR, 0),
         };
         // SAFETY: the handle is alive, the slot lives for ever, and null means this one's configuration.
-        let begun = unsafe {
+        check(unsafe {
             sys::ncclCommSplit(self.handle(), color, key, part.slot.as_ptr(), std::ptr::null_mut())
-        };
-        check(begun).map(|()| part)
+        })
     }
 
     /// Whether there is a communicator behind it.
@@ -148,56 +207,53 @@ impl Comm {
         }
     }
 
-    /// Begins to enqueue on a stream of `device`, which the communicator was made with.
-    pub(super) fn enqueue(&self, work: &Work<'_>, device: &Device, stream: StreamKind) -> Result<()> {
+    /// Enqueues these as one call, whose parts cannot wait for each other, on a stream of the GPU that the communicator was
+    /// made with.
+    pub(super) fn enqueue(&self, orders: &[Order], queue: Queue) -> Result<()> {
+        match orders {
+            [only] => self.enqueue_one(only, queue),
+            several => together(|| several.iter().try_for_each(|order| self.enqueue_one(order, queue))),
+        }
+    }
+
+    fn enqueue_one(&self, order: &Order, Queue(stream): Queue) -> Result<()> {
         use sys::ncclDataType_t::ncclUint8 as BYTES;
         let comm = self.handle();
-        let stream: sys::cudaStream_t = match device.stream_handle(stream) {
-            Some(handle) => handle.cast(),
-            None => return Err(internal("the device has no streams")),
-        };
-        let code = match *work {
-            Work::AllReduce { region, dtype } => {
-                let (at, (count, kind)) = (address(region)?, elements(region.bytes, dtype)?);
-                // SAFETY: `address` checked that the region lies inside a buffer of a GPU, where it stays: buffers go
-                // back to an allocator that gives nothing to the driver while work is under way.
-                unsafe { sys::ncclAllReduce(at, at, count, kind, SUM, comm, stream) }
-            }
-            Work::ReduceScatter { input, output, dtype } => {
-                let (from, to) = (address(input)?, address(output)?);
-                let (count, kind) = elements(output.bytes, dtype)?;
-                // SAFETY: as above; the caller checked that the input has a part of this length for every rank.
-                unsafe { sys::ncclReduceScatter(from, to, count, kind, SUM, comm, stream) }
-            }
-            Work::AllGather { input, output } => {
-                let (from, to) = (address(input)?, address(output)?);
-                // SAFETY: as above, for the output.
-                unsafe { sys::ncclAllGather(from, to, input.bytes, BYTES, comm, stream) }
-            }
-            Work::Broadcast { root, region } => {
-                let (at, root) = (address(region)?, number(root)?);
-                // SAFETY: as above.
-                unsafe { sys::ncclBroadcast(at, at, region.bytes, BYTES, root, comm, stream) }
-            }
-            Work::Send { to, region } => {
-                let (at, to) = (address(region)?, number(to)?);
-                // SAFETY: as above.
-                unsafe { sys::ncclSend(at, region.bytes, BYTES, to, comm, stream) }
-            }
-            Work::Receive { from, region } => {
-                let (at, from) = (address(region)?, number(from)?);
-                // SAFETY: as above.
-                unsafe { sys::ncclRecv(at, region.bytes, BYTES, from, comm, stream) }
-            }
-        };
-        check(code)
+        let pointer = std::ptr::without_provenance_mut::<c_void>;
+        check(match *order {
+            // SAFETY: `address` checked that the region lies inside a buffer of a GPU, where it stays: buffers go back to
+            // an allocator that gives nothing to the driver while work is under way.
+            Order::AllReduce { at, count, kind } => unsafe {
+                sys::ncclAllReduce(pointer(at), pointer(at), count, kind, SUM, comm, stream)
+            },
+            // SAFETY: as above; the caller checked that the input has a part of this length for every rank.
+            Order::ReduceScatter { from, to, count, kind } => unsafe {
+                sys::ncclReduceScatter(pointer(from), pointer(to), count, kind, SUM, comm, stream)
+            },
+            // SAFETY: as above, for the output.
+            Order::AllGather { from, to, bytes } => unsafe {
+                sys::ncclAllGather(pointer(from), pointer(to), bytes, BYTES, comm, stream)
+            },
+            // SAFETY: as above.
+            Order::Broadcast { at, bytes, root } => unsafe {
+                sys::ncclBroadcast(pointer(at), pointer(at), bytes, BYTES, root, comm, stream)
+            },
+            // SAFETY: as above.
+            Order::Send { at, bytes, to } => unsafe {
+                sys::ncclSend(pointer(at), bytes, BYTES, to, comm, stream)
+            },
+            // SAFETY: as above.
+            Order::Receive { at, bytes, from } => unsafe {
+                sys::ncclRecv(pointer(at), bytes, BYTES, from, comm, stream)
+            },
+        })
     }
 }
 
 const SUM: sys::ncclRedOp_t = sys::ncclRedOp_t::ncclSum;
 
 /// Makes what `body` begins one call, whose parts cannot wait for each other.
-pub(super) fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
+fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
     // SAFETY: ended below, whatever happens between.
     check(unsafe { sys::ncclGroupStart() })?;
     let begun = body();
@@ -207,59 +263,92 @@ pub(super) fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
 }
 
 /// How communicators end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Ending {
     /// With all other ranks of the group, which must come to it as well.
     Destroy,
-    /// At once: work on the device that waits for a peer ends without it.
-    Abort,
+    /// At once: work on the device that waits for a peer ends without it, and so does the call that is being made.
+    Abort(Busy),
 }
 
-/// Ends communicators, which nobody uses any more, on a thread of its own: NCCL may wait for other ranks there. Whether
-/// that was over within `patience`; otherwise it goes on by itself.
-pub(super) fn end(comms: &[Comm], how: Ending, patience: Duration) -> bool {
-    let made: Vec<Comm> = comms.iter().copied().filter(Comm::is_made).collect();
+/// Ends communicators, which nobody uses any more but a call that is being made, on a thread of its own: NCCL may wait for
+/// other ranks there. Whether that was over within `patience`; otherwise it goes on by itself.
+pub(super) fn end(comms: &[Comm], how: &Ending, patience: Duration) -> bool {
+    if comms.is_empty() {
+        return true;
+    }
     let (done, over) = mpsc::channel();
-    let theirs = made.clone();
+    let (theirs, their_way) = (comms.to_vec(), how.clone());
     let started = Builder::new().name("nccl-end".to_owned()).spawn(move || {
-        end_here(&theirs, how);
+        end_here(&theirs, &their_way, patience);
         // Who waited may have given up.
         let _ = done.send(());
     });
     match started {
         Ok(_) => over.recv_timeout(patience).is_ok(),
         Err(_) => {
-            end_here(&made, how);
+            end_here(comms, how, patience);
             true
         }
     }
 }
 
-/// Communicators that are aborted go together: one that frees memory would otherwise wait for another's work.
-fn end_here(comms: &[Comm], how: Ending) {
-    let each = || {
-        for comm in comms {
-            let handle = comm.handle();
-            // What fails in the end has nobody to act on it.
-            let _ = match how {
-                // SAFETY: the handle is alive, and `end` takes it for the last time.
-                Ending::Destroy => unsafe { sys::ncclCommDestroy(handle) },
-                // SAFETY: likewise.
-                Ending::Abort => unsafe { sys::ncclCommAbort(handle) },
+fn end_here(comms: &[Comm], how: &Ending, patience: Duration) {
+    match how {
+        Ending::Destroy => {
+            let each = || {
+                for comm in comms.iter().filter(|comm| comm.is_made()) {
+                    // SAFETY: the handle is alive, and `end` takes it for the last time. What fails in the end has nobody to
+                    // act on it.
+                    let _ = unsafe { sys::ncclCommDestroy(comm.handle()) };
+                }
+                Ok(())
             };
+            let _ = if comms.len() > 1 { together(each) } else { each() };
         }
-        Ok(())
-    };
-    let _ = if comms.len() > 1 { together(each) } else { each() };
+        Ending::Abort(busy) => abort(comms, busy, Instant::now() + patience),
+    }
 }
 
-/// Everything as NCCL chooses, but that calls return before they are through.
+/// Aborts communicators in a group: that tells their work and their calls to end at once, and frees at the group's end, when
+/// no call uses them any more. They go together: one that frees memory would otherwise wait for another's work.
+fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
+    // SAFETY: ended below, on this thread, or never where a call still uses what would be freed.
+    if check(unsafe { sys::ncclGroupStart() }).is_err() {
+        return;
+    }
+    let mut left = comms.to_vec();
+    loop {
+        // Asked first: what a call made is there when it is over.
+        let over = !busy.is_set();
+        left.retain(|comm| {
+            let made = comm.is_made();
+            if made {
+                // SAFETY: the handle is alive, and told so once; what fails in the end has nobody to act on it.
+                let _ = unsafe { sys::ncclCommAbort(comm.handle()) };
+            }
+            !made
+        });
+        if over {
+            break;
+        }
+        if Instant::now() >= until {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    // SAFETY: begun above.
+    let _ = unsafe { sys::ncclGroupEnd() };
+}
+
+/// Everything as NCCL chooses, and that calls return when they are through: for those that return before, NCCL starts a
+/// thread each, which takes longer than the call.
 fn config() -> sys::ncclConfig_t {
     sys::ncclConfig_t {
         size: size_of::<sys::ncclConfig_t>(),
         magic: CONFIG_MAGIC,
         version: BOUND_VERSION,
-        blocking: 0,
+        blocking: 1,
         cgaClusterSize: UNSET,
         minCTAs: UNSET,
         maxCTAs: UNSET,
@@ -277,12 +366,12 @@ fn config() -> sys::ncclConfig_t {
 }
 
 /// Where a region begins. Errors: one that is not inside a buffer of a GPU.
-fn address(region: Region<'_>) -> Result<*mut c_void> {
+fn address(region: Region<'_>) -> Result<usize> {
     let end = region.offset.checked_add(region.bytes);
     if region.buffer.backend() != Backend::Cuda || end.is_none_or(|end| end > region.buffer.bytes()) {
         return Err(internal("a region that is not inside a buffer of a GPU"));
     }
-    Ok(std::ptr::without_provenance_mut(region.buffer.address() as usize + region.offset))
+    Ok(region.buffer.address() as usize + region.offset)
 }
 
 fn elements(bytes: usize, dtype: DType) -> Result<(usize, sys::ncclDataType_t)> {

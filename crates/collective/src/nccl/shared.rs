@@ -1,5 +1,8 @@
 //! What all communicators of a rank share: which they are, what was begun last, and whether it is over with them.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
@@ -9,6 +12,7 @@ use device::Device;
 use crate::call::{Call, Operation, Plane};
 use crate::control::Watch;
 use crate::error::{CollectiveError, Failure, Result};
+use crate::nccl::caller::Caller;
 use crate::nccl::raw::{self, Comm, Ending, Fault};
 use crate::nccl::window::Signals;
 
@@ -52,6 +56,7 @@ pub(super) struct Shared {
     timeout: Duration,
     patience: Cell<Duration>,
     watch: Watch,
+    caller: Caller,
     comms: RefCell<Vec<Option<Comm>>>,
     /// By which streams wait for other ranks.
     signals: RefCell<Vec<Weak<Signals>>>,
@@ -62,7 +67,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(rank: usize, world_size: usize, timeout: Duration, watch: Watch) -> Self {
+    pub(super) fn new(
+        rank: usize,
+        world_size: usize,
+        timeout: Duration,
+        watch: Watch,
+        caller: Caller,
+    ) -> Self {
         let call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
         Shared {
             rank,
@@ -70,6 +81,7 @@ impl Shared {
             timeout,
             patience: Cell::new(timeout),
             watch,
+            caller,
             comms: RefCell::default(),
             signals: RefCell::default(),
             begun: RefCell::new(Begun { call, others: Rc::default() }),
@@ -78,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// Keeps a communicator and hands out its place.
+    /// Keeps a communicator, which may be yet to be made, and hands out its place.
     pub(super) fn keep(&self, comm: Comm) -> usize {
         let mut comms = self.comms.borrow_mut();
         comms.push(Some(comm));
@@ -120,14 +132,35 @@ impl Shared {
         self.end.borrow().as_ref().map_or(Ok(()), |end| Err(self.error(end, call)))
     }
 
-    /// Waits until a communicator takes the next call. Errors: what came first instead.
-    pub(super) fn settle(&self, comm: Comm, call: Call) -> Result<()> {
+    /// Has a call of NCCL made, by the thread for them, and waits until the communicator takes the next one. Errors: what
+    /// came first instead.
+    pub(super) fn make(
+        &self,
+        comm: Comm,
+        call: Call,
+        body: impl FnOnce() -> raw::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.have_made(call, body)?;
+        self.until(call, || match comm.is_ready() {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(fault) => Some(Err(fault)),
+        })
+    }
+
+    fn have_made(&self, call: Call, body: impl FnOnce() -> raw::Result<()> + Send + 'static) -> Result<()> {
+        self.caller.begin(body);
+        self.until(call, || self.caller.answer())
+    }
+
+    /// Asks until there is an answer. Errors: what came first instead.
+    fn until(&self, call: Call, answer: impl Fn() -> Option<raw::Result<()>>) -> Result<()> {
         let began = Instant::now();
         loop {
-            match comm.is_ready() {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(fault) => return Err(self.broken(fault, call)),
+            match answer() {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(fault)) => return Err(self.broken(fault, call)),
+                None => {}
             }
             let waited = began.elapsed();
             if waited < SPIN {
@@ -175,9 +208,13 @@ impl Shared {
         if let Some(failure) = self.watch.failure() {
             return Some(End::Failed(failure));
         }
-        let comms: Vec<Comm> = self.comms.borrow().iter().flatten().copied().collect();
-        if let Some(fault) = comms.iter().find_map(|comm| comm.is_ready().err()) {
-            return Some(self.behind(fault));
+        // A call that is being made says itself what fails, and what it makes is not to be asked yet.
+        if !self.caller.busy().is_set() {
+            let comms: Vec<Comm> = self.comms.borrow().iter().flatten().copied().collect();
+            let mut made = comms.iter().filter(|comm| comm.is_made());
+            if let Some(fault) = made.find_map(|comm| comm.is_ready().err()) {
+                return Some(self.behind(fault));
+            }
         }
         if waited < self.patience.get() {
             return None;
@@ -214,12 +251,16 @@ impl Shared {
         *self.end.borrow_mut() = Some(end.clone());
         self.release();
         let comms: Vec<Comm> = self.comms.borrow_mut().iter_mut().filter_map(Option::take).collect();
-        raw::end(&comms, Ending::Abort, ABORTING);
+        raw::end(&comms, &self.abort(), ABORTING);
         if let End::Late { peer: Some(peer), waited } = end {
             let (call, waited) = (self.begun.borrow().call, waited.as_secs_f64());
             let reason = format!("it did not answer rank {} within {waited:.1} s, in {call}", self.rank);
             self.watch.peers().lost(peer, &reason);
         }
+    }
+
+    fn abort(&self) -> Ending {
+        Ending::Abort(self.caller.busy().clone())
     }
 
     /// What a call answers once it is over.
@@ -277,8 +318,8 @@ impl Shared {
             let done = device.synchronize().is_ok();
             self.parting.set(false);
             let comm = self.comms.borrow_mut()[place].take();
-            let ending = if done { Ending::Destroy } else { Ending::Abort };
-            raw::end(comm.as_slice(), ending, PARTING);
+            let ending = if done { Ending::Destroy } else { self.abort() };
+            raw::end(comm.as_slice(), &ending, PARTING);
         }
         if self.comms.borrow().iter().all(Option::is_none) {
             device.set_guard(None);

@@ -1,0 +1,106 @@
+//! The thread that calls NCCL for a rank, one call after the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::raw::{Fault, Result};
+
+/// The thread keeps its processor so long after a call: the next one mostly comes soon, and waking takes as long as a call.
+const SPIN: Duration = Duration::from_micros(100);
+/// What NCCL's own threads have.
+const STACK_BYTES: usize = 8 << 20;
+
+type Body = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// Whether a call is being made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn set(&self, busy: bool) {
+        self.0.store(busy, Ordering::Release);
+    }
+}
+
+/// Has calls made, and hears how they went. It never waits for one.
+#[derive(Debug)]
+pub(super) struct Caller {
+    /// `None` while this is dropped.
+    calls: Option<Sender<Body>>,
+    answers: Receiver<Result<()>>,
+    busy: Busy,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Caller {
+    /// Errors: no thread can be started.
+    pub(super) fn start() -> Result<Self> {
+        let ((calls, taken), (answer, answers)) = (mpsc::channel::<Body>(), mpsc::channel());
+        let busy = Busy::default();
+        let theirs = busy.clone();
+        let body = move || {
+            while let Some(call) = next(&taken) {
+                let said = call();
+                theirs.set(false);
+                // A rank that gave up has gone.
+                let _ = answer.send(said);
+            }
+        };
+        let started = Builder::new().name("nccl-calls".to_owned()).stack_size(STACK_BYTES).spawn(body);
+        let thread = started.map_err(|error| Fault { code: 0, text: format!("a thread for it: {error}") })?;
+        Ok(Caller { calls: Some(calls), answers, busy, thread: Some(thread) })
+    }
+
+    /// Has `call` made. The one before it has been answered.
+    pub(super) fn begin(&self, call: impl FnOnce() -> Result<()> + Send + 'static) {
+        self.busy.set(true);
+        // Where the thread is gone, there will be no answer, which says so.
+        let _ = self.calls.as_ref().map(|calls| calls.send(Box::new(call)));
+    }
+
+    /// How the call went that was begun last; `None` as long as it is being made.
+    pub(super) fn answer(&self) -> Option<Result<()>> {
+        match self.answers.try_recv() {
+            Ok(said) => Some(said),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                Some(Err(Fault { code: 0, text: "the thread that calls it is gone".to_owned() }))
+            }
+        }
+    }
+
+    /// Whether a call is being made.
+    pub(super) fn busy(&self) -> &Busy {
+        &self.busy
+    }
+}
+
+impl Drop for Caller {
+    /// The thread ends when it has nothing to do; where it is in a call that does not come back, nobody waits for it.
+    fn drop(&mut self) {
+        self.calls = None;
+        if let Some(thread) = self.thread.take().filter(|_| !self.busy.is_set()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The next call; none when nobody is left to make one.
+fn next(calls: &Receiver<Body>) -> Option<Body> {
+    let began = Instant::now();
+    while began.elapsed() < SPIN {
+        match calls.try_recv() {
+            Ok(call) => return Some(call),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+        }
+    }
+    calls.recv().ok()
+}
