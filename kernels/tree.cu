@@ -1,5 +1,6 @@
 // The sum over ranks whose memory this GPU reaches: one pass that reads every rank's values over the links between GPUs,
-// adds them as a balanced binary tree in rank order, each node rounded to the type, and writes the sum.
+// adds them as a balanced binary tree in rank order, each node rounded to the type, and writes the sum. Values that were
+// brought here before are added by the same kernels.
 #include "common.cuh"
 
 // Launch: THREADS threads and as many blocks as the caller likes: few leave the multiprocessors to others, and the links

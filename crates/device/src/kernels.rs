@@ -1,5 +1,7 @@
 //! The kernel families, embedded: the one list of what is compiled at start.
 
+use crate::DType;
+
 /// `kernels/<name>.cu`: kernels of one subject.
 #[derive(Debug)]
 pub struct Family {
@@ -64,8 +66,33 @@ family! {
     OPTIMIZER = "optimizer";
     /// The norm of all gradients.
     NORM = "norm";
-    /// Sums over ranks whose memory a GPU reaches.
+    /// Sums over ranks, of parts that a GPU has or reaches.
     TREE = "tree";
+}
+
+/// Threads of a block of [`TREE`]'s kernels,
+pub const TREE_THREADS: u32 = 512;
+/// and the vectors of 16 bytes that each of them has in flight.
+const TREE_LOADS: usize = 16;
+
+/// The kernel of [`TREE`] that adds so many parts of a type, where there is one.
+pub fn tree(dtype: DType, parts: usize) -> Option<Function> {
+    let name = match (dtype, parts) {
+        (DType::F32, 2) => "tree_f32_2",
+        (DType::F32, 4) => "tree_f32_4",
+        (DType::F32, 8) => "tree_f32_8",
+        (DType::Bf16, 2) => "tree_bf16_2",
+        (DType::Bf16, 4) => "tree_bf16_4",
+        (DType::Bf16, 8) => "tree_bf16_8",
+        _ => return None,
+    };
+    Some(Function::new(&TREE, name))
+}
+
+/// Blocks of a kernel of [`TREE`] for parts of so many vectors of 16 bytes: at most `most`, which is what they fill.
+pub fn tree_blocks(vectors: usize, parts: usize, most: u32) -> u32 {
+    let block = TREE_THREADS as usize * TREE_LOADS / parts.max(1);
+    vectors.div_ceil(block).clamp(1, most.max(1) as usize) as u32
 }
 
 /// Attention in bf16 on tensor cores of any kind, for heads of each of these widths.

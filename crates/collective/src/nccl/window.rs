@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
-use device::{DType, Device, DeviceError, Region, StreamKind};
+use device::{DType, Device, DeviceError, Region, StreamKind, kernels};
 
 use crate::data::{DataPlane, PeerOptions};
 use crate::error::Result;
@@ -22,7 +22,7 @@ use crate::host::Operand;
 use crate::nccl::plane::NcclPlane;
 use crate::peers::Window;
 use files::Post;
-pub(super) use gpus::{Gpus, Signals, kernel};
+pub(super) use gpus::{Gpus, Signals};
 use said::{Introduction, Offer, Offered};
 
 /// What went wrong where all ranks go on without.
@@ -100,7 +100,7 @@ fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
 /// Holds the ranks' introductions against each other. Errors: why they cannot reach each other's memory.
 fn acquaint(plane: &NcclPlane, said: &[Vec<u8>]) -> Attempt<Vec<Peer>> {
     let said = agreed(decoded(said, Introduction::decode)?, |said| &said.trouble)?;
-    if kernel(DType::F32, said.len()).is_none() {
+    if kernels::tree(DType::F32, said.len()).is_none() {
         return Err(format!("there are {} ranks, and kernels add those of 2, 4 or 8", said.len()));
     }
     let first = said[0].clone();

@@ -1,5 +1,5 @@
 //! The sum over ranks in a fixed order: where ranks reach each other's memory, in one pass over it ([`DataPlane::sum_shared`]);
-//! elsewhere exchange shards, add them up in tree order, gather. The bits are the same.
+//! elsewhere exchange shards, add them up in tree order in one pass, gather. The bits are the same.
 //!
 //! Everything is enqueued on the stream that is given.
 
@@ -65,17 +65,7 @@ fn exchange_and_add(
     plane.exchange(&sends, &receives, stream)?;
     let mut sums = incoming.into_iter().map(|(_, tensor)| tensor).collect::<Vec<_>>();
     sums.insert(rank, own.clone());
-    let mut stride = 1;
-    while stride < ranks {
-        for left in (0..ranks - stride).step_by(2 * stride) {
-            ops::add::into_on(&sums[left], &sums[left + stride], stream)?;
-        }
-        stride *= 2;
-    }
-    if rank != 0 {
-        own.copy_from_on(&sums[0], stream)?;
-    }
-    Ok(())
+    Ok(ops::tree::into_on(&own, &sums, stream)?)
 }
 
 /// Rank `index`'s part of a tensor that divides into as many as there are ranks.

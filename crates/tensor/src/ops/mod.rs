@@ -34,6 +34,7 @@ pub mod scale;
 pub mod sgd;
 mod table;
 mod target;
+pub mod tree;
 
 pub use activation::Activation;
 pub use table::Table;

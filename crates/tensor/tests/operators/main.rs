@@ -17,3 +17,4 @@ mod repeat;
 mod scenario;
 mod support;
 mod threads;
+mod tree;

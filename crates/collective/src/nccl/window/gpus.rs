@@ -8,9 +8,6 @@ use device::{DType, Device, DeviceError, Function, Region, StreamKind, kernels};
 
 use crate::peers::{Engine, Place};
 
-/// Threads of the kernel that adds, and the vectors that each has in flight, as `kernels/tree.cu` says.
-const THREADS: usize = 512;
-const LOADS: usize = 16;
 /// How far a word that is let go is ahead of what anybody waits for.
 const RELEASED: u32 = 1 << 30;
 
@@ -105,18 +102,16 @@ impl Engine for Gpus {
         stream: StreamKind,
     ) -> device::Result<()> {
         let ranks = self.memory.len();
-        // Whoever calls has asked whether there is one; a name that no kernel has is refused.
-        let name = kernel(dtype, ranks).unwrap_or_default();
         let vectors = place.bytes / 16;
-        let blocks = vectors.div_ceil(THREADS * LOADS / ranks).clamp(1, self.blocks.max(1) as usize);
-        let mut launch = self.device.kernel(Function::new(&kernels::TREE, name)).on(stream);
+        let blocks = kernels::tree_blocks(vectors, ranks, self.blocks);
+        let mut launch = self.device.kernel(function(dtype, ranks)).on(stream);
         for rank in 0..ranks {
             launch = launch.peer(self.at(rank, place)?);
         }
         launch = launch.peer(self.at(self.rank, place)?).u64(vectors as u64).u32(u32::from(everywhere));
         let written = if everywhere { ranks } else { 1 };
         launch = launch.cost((place.bytes * (ranks + written)) as u64, (vectors * 4 * (ranks - 1)) as u64);
-        launch.launch([blocks as u32, 1, 1], THREADS as u32)
+        launch.launch([blocks, 1, 1], kernels::TREE_THREADS)
     }
 
     fn fetch_and_add(
@@ -132,18 +127,16 @@ impl Engine for Gpus {
         for other in (1..ranks).map(|distance| (self.rank + distance) % ranks) {
             self.device.copy_from_peer(self.at(other, place)?, copy_of(other), stream)?;
         }
-        let name = kernel(dtype, ranks).unwrap_or_default();
         let vectors = bytes / 16;
-        let most = self.device.description().multiprocessors.max(1) as usize;
-        let blocks = vectors.div_ceil(THREADS * LOADS / ranks).clamp(1, most);
+        let blocks = kernels::tree_blocks(vectors, ranks, self.device.description().multiprocessors);
         let own = self.at(self.rank, place)?;
-        let mut launch = self.device.kernel(Function::new(&kernels::TREE, name)).on(stream);
+        let mut launch = self.device.kernel(function(dtype, ranks)).on(stream);
         for rank in 0..ranks {
             launch = if rank == self.rank { launch.peer(own) } else { launch.read(copy_of(rank)) };
         }
         launch = launch.peer(own).u64(vectors as u64).u32(0);
         launch = launch.cost((bytes * (ranks + 1)) as u64, (vectors * 4 * (ranks - 1)) as u64);
-        launch.launch([blocks as u32, 1, 1], THREADS as u32)
+        launch.launch([blocks, 1, 1], kernels::TREE_THREADS)
     }
 
     fn put(&mut self, place: Place, peer: usize, stream: StreamKind) -> device::Result<()> {
@@ -151,15 +144,7 @@ impl Engine for Gpus {
     }
 }
 
-/// The kernel that adds elements of a type, where there is one for so many ranks.
-pub(in crate::nccl) fn kernel(dtype: DType, ranks: usize) -> Option<&'static str> {
-    Some(match (dtype, ranks) {
-        (DType::F32, 2) => "tree_f32_2",
-        (DType::F32, 4) => "tree_f32_4",
-        (DType::F32, 8) => "tree_f32_8",
-        (DType::Bf16, 2) => "tree_bf16_2",
-        (DType::Bf16, 4) => "tree_bf16_4",
-        (DType::Bf16, 8) => "tree_bf16_8",
-        _ => return None,
-    })
+/// The kernel that adds; whoever calls has asked whether there is one, and a name that no kernel has is refused.
+fn function(dtype: DType, ranks: usize) -> Function {
+    kernels::tree(dtype, ranks).unwrap_or(Function::new(&kernels::TREE, ""))
 }

@@ -1,0 +1,54 @@
+//! Sums of several tensors, added as a balanced binary tree.
+
+use device::{Backend, StreamKind, kernels};
+
+use super::{add, check, gpu};
+use crate::{Result, Tensor};
+
+/// target = the parts, added as a balanced binary tree in their order and rounded to their type at every node, on a stream of
+/// the caller's choice. Parts of one shape that do not overlap, all f32 or all bf16; the target is one of them, or apart.
+/// The parts may be overwritten.
+/// Errors: no parts, shapes or types that do not agree, memory that overlaps.
+pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<()> {
+    const OPERATOR: &str = "tree.into";
+    let Some(first) = parts.first() else {
+        return Err(check::wrong(OPERATOR, "target", target, "parts to be the sum of".to_owned()));
+    };
+    for part in parts {
+        check::computed(OPERATOR, &[("target", target), ("part", part)])?;
+        check::shape(OPERATOR, "part", part, target.shape())?;
+    }
+    if target.device().backend() == Backend::Cuda && on_gpu(target, parts, stream)? {
+        return Ok(());
+    }
+    let mut stride = 1;
+    while stride < parts.len() {
+        for left in (0..parts.len() - stride).step_by(2 * stride) {
+            add::into_on(&parts[left], &parts[left + stride], stream)?;
+        }
+        stride *= 2;
+    }
+    if first.region().offset == target.region().offset && first.shares_storage(target) {
+        return Ok(());
+    }
+    target.copy_from_on(first, stream)
+}
+
+/// All of it in one pass, where there is a kernel for as many parts, and they lie and end where its accesses do.
+fn on_gpu(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<bool> {
+    let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
+    let whole = target.elements().is_multiple_of(gpu::lanes(target.dtype()));
+    let kernel = kernels::tree(target.dtype(), parts.len()).filter(|_| whole && gpu::aligned(&all));
+    let Some(kernel) = kernel else { return Ok(false) };
+    let vectors = target.elements() / gpu::lanes(target.dtype());
+    let blocks = kernels::tree_blocks(vectors, parts.len(), target.device().description().multiprocessors);
+    let mut launch = target.device().kernel(kernel).on(stream);
+    for part in parts {
+        launch = launch.read(part.region());
+    }
+    // The last argument: only there, and not into every part.
+    launch = launch.write(target.region()).u64(vectors as u64).u32(0);
+    launch = launch.cost(gpu::bytes(&all), (target.elements() * (parts.len() - 1)) as u64);
+    launch.launch([blocks, 1, 1], kernels::TREE_THREADS)?;
+    Ok(true)
+}

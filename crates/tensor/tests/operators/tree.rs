@@ -1,0 +1,51 @@
+use device::StreamKind;
+use tensor::Tensor;
+use tensor::ops::tree;
+
+use crate::support::{Case, gradient_cases, read};
+
+/// Lengths, one that is no whole vectors of any type, and so many parts; the last takes all blocks of a GPU more than once.
+fn sizes() -> impl Iterator<Item = (usize, usize)> {
+    [13, 4096].into_iter().flat_map(|length| (1..=8).map(move |count| (length, count))).chain([(1 << 20, 8)])
+}
+
+/// The sum of `parts` at `index`, each node of the tree rounded.
+fn expected(case: &Case, parts: &[Vec<f64>], index: usize) -> f64 {
+    let mut nodes: Vec<f64> = parts.iter().map(|part| part[index]).collect();
+    while nodes.len() > 1 {
+        let sum = |pair: &[f64]| match *pair {
+            [a, b] => f64::from(case.round((a + b) as f32)),
+            _ => pair[0],
+        };
+        nodes = nodes.chunks(2).map(sum).collect();
+    }
+    nodes[0]
+}
+
+#[test]
+fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
+    for case in gradient_cases() {
+        for (length, count) in sizes() {
+            let targets = if length > 4096 { vec![count - 1] } else { (0..=count).collect() };
+            for target in targets {
+                let operand = |part: usize| case.operand(&format!("part {part}"), [length]);
+                let (parts, wide): (Vec<Tensor>, Vec<Vec<f64>>) = (0..count).map(operand).unzip();
+                let into = parts.get(target).cloned().unwrap_or_else(|| operand(count).0);
+                tree::into_on(&into, &parts, StreamKind::Compute).unwrap();
+                let found = read(&into);
+                let wrong = (0..length).find(|index| found[*index] != expected(&case, &wide, *index));
+                assert_eq!(wrong, None, "{} × {length} into {target}, {}", count, case.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_have_the_shape_of_their_sum() {
+    for case in gradient_cases() {
+        let (a, b) = (case.operand("a", [4]).0, case.operand("b", [8]).0);
+        let sum = |parts: &[Tensor]| tree::into_on(&a, parts, StreamKind::Compute).unwrap_err().to_string();
+        assert!(sum(&[a.clone(), b]).contains("part"));
+        assert!(sum(&[]).contains("parts to be the sum of"));
+    }
+}
