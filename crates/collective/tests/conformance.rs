@@ -339,7 +339,9 @@ fn alone_and_over_threads() {
 fn over_nccl() {
     let Some(gpus) = gpus() else { return };
     for world_size in 2..=gpus.largest_world {
-        for settings in SETTINGS {
+        // How memory was taken matters to the reach of GPUs, and little to how many they are.
+        let settings = if world_size == gpus.largest_world { &SETTINGS[..] } else { &SETTINGS[1..] };
+        for settings in settings {
             let outcome = run_on_gpus(world_size, PATIENCE, settings, |communicator, device| {
                 CHECKS.iter().try_for_each(|(_, check)| check(communicator, device))
             });
