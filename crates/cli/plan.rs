@@ -141,5 +141,7 @@ fn describe(arguments: &Arguments, file: Option<&Path>) -> Result<(), TrainError
         // What fails leaves nothing behind.
         let _ = std::fs::remove_file(path);
     }
-    out.write_all(described?.as_bytes()).map_err(failed)
+    out.write_all(described?.as_bytes()).map_err(failed)?;
+    print(&format!("{} describes this device: `plimsoll plan CONFIG --device {0}`\n", path.display()));
+    Ok(())
 }

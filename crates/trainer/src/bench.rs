@@ -187,8 +187,22 @@ const ROUNDS: usize = 10;
 
 pub(crate) fn rates(device: &Device) -> Result<Rates> {
     let request = Request::new(Category::Other, "rates");
+    let (from, to) = (
+        Tensor::zeros(device, [COPIED], DType::F32, request)?,
+        Tensor::empty(device, [COPIED], DType::F32, request)?,
+    );
+    let seconds = timed(device, || Ok(to.copy_from(&from)?))?;
+    Ok(Rates {
+        flops_per_second: products_per_second(device, DType::Bf16)?,
+        bytes_per_second: 2.0 * from.bytes() as f64 / seconds,
+    })
+}
+
+/// Operations a second of large products of random values of this type.
+pub(crate) fn products_per_second(device: &Device, dtype: DType) -> Result<f64> {
+    let request = Request::new(Category::Other, "rates");
     let square = |name: &str| -> Result<Tensor> {
-        let matrix = Tensor::empty(device, [SIDE, SIDE], DType::Bf16, request)?;
+        let matrix = Tensor::empty(device, [SIDE, SIDE], dtype, request)?;
         ops::random::uniform(&matrix, 1, name, -1.0, 1.0)?;
         Ok(matrix)
     };
@@ -197,27 +211,21 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
         m: SIDE,
         n: SIDE,
         k: SIDE,
-        a: Operand::new(a.region(), DType::Bf16),
-        b: Operand::new(b.region(), DType::Bf16),
-        out: Operand::new(out.region(), DType::Bf16),
+        a: Operand::new(a.region(), dtype),
+        b: Operand::new(b.region(), dtype),
+        out: Operand::new(out.region(), dtype),
         accumulate: false,
         epilogue: device::Epilogue::None,
     };
-    let timed = |run: &dyn Fn() -> Result<()>| -> Result<f64> {
-        run()?;
-        device.begin_profile();
-        (0..ROUNDS).try_for_each(|_| run())?;
-        let times: Vec<_> = device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect();
-        Ok(median(&times) / 1e3)
-    };
-    let product_seconds = timed(&|| Ok(device.matmul(&product)?))?;
-    let (from, to) = (
-        Tensor::zeros(device, [COPIED], DType::F32, request)?,
-        Tensor::empty(device, [COPIED], DType::F32, request)?,
-    );
-    let copy_seconds = timed(&|| Ok(to.copy_from(&from)?))?;
-    Ok(Rates {
-        flops_per_second: 2.0 * (SIDE as f64).powi(3) / product_seconds,
-        bytes_per_second: 2.0 * from.bytes() as f64 / copy_seconds,
-    })
+    let seconds = timed(device, || Ok(device.matmul(&product)?))?;
+    Ok(2.0 * (SIDE as f64).powi(3) / seconds)
+}
+
+/// Seconds that one call takes on the device, the median of several.
+fn timed(device: &Device, run: impl Fn() -> Result<()>) -> Result<f64> {
+    run()?;
+    device.begin_profile();
+    (0..ROUNDS).try_for_each(|_| run())?;
+    let times: Vec<_> = device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect();
+    Ok(median(&times) / 1e3)
 }

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use collective::{Communicator, threads};
+use collective::{Communicator, Use, threads};
 use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
 use super::imitated::{DeviceRates, Overhead, PlanDevice};
-use crate::bench::{Rates, rates};
+use crate::bench::{Rates, products_per_second, rates};
 use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure;
@@ -101,6 +101,8 @@ pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
 struct Measured {
     statistics: RankStatistics,
     rates: Rates,
+    /// Operations a second in f32.
+    flops_f32: f64,
     /// Bytes a second; `None` for a rank alone.
     link: Option<f64>,
 }
@@ -139,10 +141,20 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     for step in 0..setup.config.train.steps {
         worker.step(step)?;
     }
+    let (device, ranks) = (worker.device().clone(), worker.communicator.world_size());
+    if ranks > 1 {
+        // The most that any run connects.
+        device
+            .connecting(|| Ok::<_, TrainError>(worker.communicator.data.warm_up(&Use::everything(ranks))?))?;
+    }
     let statistics = run::statistics(&mut worker)?;
-    let link = (worker.communicator.world_size() > 1).then(|| link(&mut worker)).transpose()?;
-    let rates = rates(worker.device())?;
-    Ok(Measured { statistics, rates, link })
+    let link = (ranks > 1).then(|| link(&mut worker)).transpose()?;
+    Ok(Measured {
+        statistics,
+        rates: rates(&device)?,
+        flops_f32: products_per_second(&device, DType::F32)?,
+        link,
+    })
 }
 
 /// Bytes a second of an all-reduce as every rank sends them: 2 (n − 1) / n of the region, the bus bandwidth.
@@ -168,7 +180,8 @@ fn link(worker: &mut Worker) -> Result<f64> {
 /// The largest of every part of the overhead, the slowest of every rate; what was not measured as in `others`.
 fn described(description: &Description, all: &[Measured], others: PlanDevice) -> PlanDevice {
     let largest = |statistic| all.iter().map(|rank| rank.statistics.get(statistic)).max().unwrap_or(0);
-    let slowest = |rate: fn(&Measured) -> Option<f64>| all.iter().filter_map(rate).reduce(f64::min);
+    let slowest =
+        |rate: fn(&Measured) -> Option<f64>| all.iter().filter_map(rate).reduce(f64::min).map(legible);
     let connected = all.len() > 1;
     let not = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let overhead = Overhead {
@@ -183,12 +196,12 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
     };
     let rates = others.rates.map(|assumed| {
         let known = description.model == others.model;
-        let mut names = vec!["flops_f32"];
+        let mut names = Vec::new();
         names.extend((!known).then_some("efficiency"));
         names.extend((!connected).then_some("link_bytes"));
         DeviceRates {
             flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),
-            flops_f32: assumed.flops_f32,
+            flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),
             memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
             link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
             efficiency: assumed.efficiency,
@@ -200,4 +213,10 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
         device.libraries += &format!(", NCCL {version}");
     }
     device
+}
+
+/// Four digits of it, which is more than two measurements agree in.
+fn legible(rate: f64) -> f64 {
+    let unit = 10_f64.powi(rate.abs().log10().floor() as i32 - 3);
+    (rate / unit).round() * unit
 }
