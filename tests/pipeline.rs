@@ -1,4 +1,4 @@
-//! Pipelines on the command line: the picture of a schedule, and the benchmark of all of them.
+//! Pipelines on the command line: the picture of a schedule, the benchmark of all of them, and divisions by measured times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::jobs::{text, workplace};
+use common::jobs::{summary, text, workplace};
 
 const SCHEDULES: [&str; 4] = ["gpipe", "1f1b", "interleaved", "zero-bubble"];
 
@@ -59,12 +59,14 @@ fn the_benchmark_measures_every_schedule() {
         "--set=model.context=32",
         "--alone",
         "--json",
+        "--profile=times.toml",
     ];
     let output = plimsoll(directory.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let lines = text(&output.stdout);
     let runs: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(directory.path().join("times.toml").exists());
     let names: Vec<_> = runs.iter().map(|run| run["schedule"].as_str().unwrap()).collect();
     assert_eq!(names[1..], SCHEDULES);
     for run in &runs {
@@ -79,4 +81,88 @@ fn the_benchmark_measures_every_schedule() {
         }
         assert!(run["passes_ms"].as_f64().unwrap() > 0.0 && run["simulated_ms"].as_f64().unwrap() > 0.0);
     }
+}
+
+/// Two ranks with four layers and a long head.
+const DIVIDED: [&str; 5] = [
+    "--set=parallel.pipeline=2",
+    "--set=model.layers=4",
+    "--set=model.vocabulary=2000",
+    "--set=train.steps=2",
+    "--set=parallel.lanes=2",
+];
+
+/// Standard output of a call that succeeds.
+fn done(directory: &Path, arguments: &[&str]) -> String {
+    let output = plimsoll(directory, arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// The one sentence of a call that is refused.
+fn refused(directory: &Path, arguments: &[&str]) -> String {
+    let output = plimsoll(directory, arguments);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");
+    said
+}
+
+#[test]
+fn measured_times_divide_a_plan_and_its_run_alike() {
+    let directory = workplace();
+    let directory = directory.path();
+    let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
+    let take = [&plan[..], &["--profile", "times.toml"]].concat();
+    let said = done(directory, &take);
+    assert!(
+        said.contains("milliseconds on ")
+            && said.contains("layers of each stage: ")
+            && said.contains("the fastest by the times in "),
+        "{said}"
+    );
+    // A file that is there stays as it is.
+    assert!(refused(directory, &take).contains("--profile times.toml: File exists"));
+    // As if the first layer took as long as all others together and more.
+    let file = directory.join("times.toml");
+    let mut times: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+    let layers = times["layers"].as_array_mut().unwrap();
+    assert_eq!(layers.iter().map(|layer| layer["count"].as_integer().unwrap()).sum::<i64>(), 4);
+    layers[0]["forward"] = 1_000_000_000_000_i64.into();
+    std::fs::write(&file, times.to_string()).unwrap();
+
+    let by_times = "--set=parallel.profile=times.toml";
+    let plan_of = |more: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&done(directory, &[&plan[..], &["--json"], more].concat())).unwrap()
+    };
+    let planned = plan_of(&[by_times]);
+    assert_eq!(planned["pipeline"]["layers"], serde_json::json!([1, 3]));
+    assert!(planned["pipeline"]["times"].as_str().unwrap().contains("times.toml"));
+    assert_ne!(plan_of(&[])["pipeline"]["layers"], planned["pipeline"]["layers"]);
+    let train = |run: &str, more: &[&str]| {
+        let arguments = ["train", "run.toml", "--device=cpu", "--run-dir", run];
+        let output = plimsoll(directory, &[&arguments, &DIVIDED[..], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        (summary(&directory.join(run)), text(&output.stderr) + &text(&output.stdout))
+    };
+    let (counted, _) = train("counted", &[]);
+    let (timed, said) = train("timed", &[by_times, "--set=checkpoint.every=1"]);
+    assert!(said.contains("layers of each stage: 1, 3, the fastest by the times in "), "{said}");
+    assert_eq!(counted["weights_sha256"], timed["weights_sha256"]);
+    for rank in 0..2 {
+        for key in ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"] {
+            assert_eq!(timed["ranks"][rank][key], planned["ranks"][rank][key], "rank {rank}, {key}");
+        }
+    }
+    // A run that goes on knows where its times are, and says so where they are gone.
+    let resume = ["train", "--device=cpu", "--run-dir", "timed", "--resume"];
+    std::fs::rename(&file, directory.join("gone.toml")).unwrap();
+    assert!(refused(directory, &resume).contains("times.toml cannot be read"));
+    std::fs::rename(directory.join("gone.toml"), &file).unwrap();
+    done(directory, &resume);
+    // Other layers have other times.
+    let wide = "--set=model.width=64";
+    let said = refused(directory, &[&plan[..], &[by_times, wide]].concat());
+    assert!(said.contains("is of other layers: model.width is 64 here and 32 there"), "{said}");
+    let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=20MiB"]].concat());
+    assert!(said.contains(" --set parallel.profile=)"), "{said}");
 }

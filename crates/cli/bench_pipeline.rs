@@ -2,14 +2,17 @@
 //! simulator makes of these times.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use telemetry::units::{bytes, grouped};
-use trainer::config::{RunConfig, Schedule};
-use trainer::{BenchOptions, DeviceChoice, PipelineMeasure, TrainError, bench_pipeline};
+use trainer::config::{Division, RunConfig, Schedule};
+use trainer::{
+    BenchOptions, DeviceChoice, PipelineMeasure, PlanTarget, TrainError, bench_pipeline, timed_divisions,
+};
 
 use crate::bench_model::{BenchModel, StepArgs};
+use crate::profile;
 
 /// The arguments of `plimsoll bench pipeline`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +31,9 @@ pub(crate) struct BenchPipelineArgs {
     /// The schedules [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = Schedule::NAMES.to_vec())]
     schedules: Vec<String>,
+    /// First time the layers, into FILE, which must not exist, and divide by these times
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Also a run that is not a pipeline: that many micro-batches on one rank
     #[arg(long)]
     alone: bool,
@@ -48,7 +54,19 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> ExitCode {
 }
 
 fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
-    let (cases, options) = prepare(args)?;
+    let (mut cases, options) = prepare(args)?;
+    if let (Some(path), Some(config)) = (&args.profile, cases.last()) {
+        let target = PlanTarget::AtHand(options.device);
+        let path = std::path::absolute(path).map_err(unprinted)?;
+        let taken = profile::take(config, &path, &target)?;
+        writeln!(std::io::stderr(), "{taken}").map_err(unprinted)?;
+        for division in timed_divisions(config, &path, &target)? {
+            writeln!(std::io::stderr(), "{division}").map_err(unprinted)?;
+        }
+        for config in &mut cases {
+            (config.parallel.division, config.parallel.profile) = (Division::Fastest, Some(path.clone()));
+        }
+    }
     let mut measures = Vec::new();
     for config in cases {
         let schedule = config.parallel.schedule.name();

@@ -1,7 +1,6 @@
 //! `plimsoll plan`.
 
 use std::fmt::Display;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,10 +10,12 @@ use telemetry::units::parse_bytes;
 use trainer::config::RunConfig;
 use trainer::{
     PlanOptions, PlanTarget, Proposal, Searched, TrainError, Try, describe_device, plan_page, plan_run,
-    propose, search_largest,
+    propose, search_largest, timed_divisions,
 };
 
+use crate::new_file;
 use crate::plan_schedule::{self, ScheduleArgs};
+use crate::profile;
 use crate::report::write_page;
 
 /// Say what each rank of a run will use, to the byte, without running it
@@ -56,6 +57,10 @@ pub(crate) struct Arguments {
     /// take, so they should have nothing else to do. Into FILE, which must not exist, or printed.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["config", "set", "capacity", "json"])]
     describe: Option<Option<PathBuf>>,
+    /// Instead: time the layers on the device at hand, one rank of it, into FILE, which must not exist; with parallel.profile =
+    /// FILE, plans and runs divide a pipeline by these times.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "schedule", "largest", "fit", "describe", "capacity"])]
+    profile: Option<PathBuf>,
     #[command(flatten)]
     schedule: ScheduleArgs,
 }
@@ -86,6 +91,9 @@ fn plan(arguments: &Arguments) -> Result<(), TrainError> {
         None => RunConfig::quickstart(&arguments.set)?,
     };
     let target = PlanTarget::from_argument(&arguments.device)?;
+    if let Some(path) = &arguments.profile {
+        return profile(&config, path, &target);
+    }
     let given = [("--capacity", &arguments.capacity), ("--fit", &arguments.fit)];
     let capacity =
         given.into_iter().find_map(|(name, text)| Some(bytes(name, text.as_ref()?))).transpose()?;
@@ -128,20 +136,21 @@ fn bytes(argument: &str, text: &str) -> Result<u64, TrainError> {
 
 fn describe(arguments: &Arguments, file: Option<&Path>) -> Result<(), TrainError> {
     let target = PlanTarget::from_argument(&arguments.device)?;
+    let described = || describe_device(&target)?.to_toml();
     let Some(path) = file else {
-        print(&describe_device(&target)?.to_toml()?);
+        print(&described()?);
         return Ok(());
     };
-    let failed =
-        |error: std::io::Error| TrainError::Refused(format!("--describe {}: {error}", path.display()));
-    // Before anything is measured: a file that is there may be a configuration.
-    let mut out = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    let described = describe_device(&target).and_then(|device| device.to_toml());
-    if described.is_err() {
-        // What fails leaves nothing behind.
-        let _ = std::fs::remove_file(path);
-    }
-    out.write_all(described?.as_bytes()).map_err(failed)?;
+    new_file::fill("--describe", path, described)?;
     print(&format!("{} describes this device: `plimsoll plan CONFIG --device {0}`\n", path.display()));
+    Ok(())
+}
+
+/// Times the layers into a file, and says what that changes.
+fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), TrainError> {
+    print(&profile::take(config, path, target)?.to_string());
+    for division in timed_divisions(config, path, target)? {
+        print(&division.to_string());
+    }
     Ok(())
 }

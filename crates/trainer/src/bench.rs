@@ -111,7 +111,7 @@ impl StepMeasure {
     }
 }
 
-fn median(seconds: &[f64]) -> f64 {
+pub(crate) fn median(seconds: &[f64]) -> f64 {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)

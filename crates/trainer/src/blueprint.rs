@@ -107,6 +107,12 @@ impl Blueprint {
         self.stages_of(rank % self.pipeline).map(stage).collect::<Vec<_>>().join(", ")
     }
 
+    /// How many layers each stage has, such as `13, 12, 12, 11`.
+    pub(crate) fn layers_of_stages(&self) -> String {
+        let counts = self.stages.iter().map(|stage| stage.layers.len().to_string());
+        counts.collect::<Vec<_>>().join(", ")
+    }
+
     /// Elements of every parameter, in order.
     pub(crate) fn sizes(&self) -> Vec<usize> {
         self.parameters.iter().map(|entry| entry.shape.elements()).collect()

@@ -2,16 +2,18 @@
 
 use device::Description;
 use nn::Stage;
-use parallel::pipeline::{Division, DivisionError, LayerBytes, LayerCosts, PartBytes, loads};
+use parallel::pipeline::{Division, DivisionError, LayerBytes, PartBytes, loads};
 
 use crate::blueprint;
 use crate::build::Dataset;
 use crate::config::{self, RunConfig};
+use crate::costs::Costs;
 use crate::error::{Result, TrainError};
 use crate::measure;
 
-/// The stages of a run, in order. What layers take is measured on Meta, so that every rank comes to the same division.
-/// Errors: a division that cannot be, data that cannot be read.
+/// The stages of a run, in order. What layers take is counted on Meta or in a file, so that every rank comes to the same
+/// division, and so does a plan.
+/// Errors: a division that cannot be, data that cannot be read, a profile that is not of this run.
 pub(crate) fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<Stage>> {
     let (layers, stages) = (config.layers(), config.stages());
     if stages == 1 {
@@ -20,20 +22,28 @@ pub(crate) fn stages(config: &RunConfig, dataset: &Dataset, description: &Descri
     let division = match &config.parallel.division {
         config::Division::Layers(counts) => Division::explicit(layers, stages, counts),
         config::Division::Fastest => {
-            let costs = measure::layers(config, dataset, description)?;
-            let layers = costs.iter().map(|layer| layer.cost).collect();
-            // What comes before and after the layers is measured with the first and the last.
-            Division::fastest(&LayerCosts { layers, first: 0, last: 0 }, stages)
+            Division::fastest(&Costs::of(config, dataset, description)?.for_division(config), stages)
         }
         config::Division::Smallest => {
             let measured = measure::layers(config, dataset, description)?;
-            let crossing = measured.iter().map(|layer| layer.output).max().unwrap_or(0);
+            let crossing = measured.iter().filter_map(|layer| layer.output);
+            let crossing = crossing.map(|cut| (cut.shape.elements() * cut.dtype.bytes()) as u64).max();
             let layers = measured.iter().map(|layer| layer.bytes).collect();
             let none = PartBytes::default();
-            let bytes = LayerBytes { layers, first: none, last: none, crossing };
+            let bytes = LayerBytes { layers, first: none, last: none, crossing: crossing.unwrap_or(0) };
             Division::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
         }
     };
     let refused = |error: DivisionError| TrainError::Refused(format!("parallel.division: {error}"));
     Ok(division.map_err(refused)?.stages())
+}
+
+/// How layers are divided, in words.
+pub(crate) fn in_words(config: &RunConfig) -> String {
+    match (&config.parallel.division, &config.parallel.profile) {
+        (config::Division::Layers(_), _) => "as configured".to_owned(),
+        (config::Division::Smallest, _) => "for the smallest peak".to_owned(),
+        (config::Division::Fastest, None) => "the fastest by operations and bytes".to_owned(),
+        (config::Division::Fastest, Some(path)) => format!("the fastest by the times in {}", path.display()),
+    }
 }

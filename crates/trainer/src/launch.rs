@@ -16,6 +16,7 @@ use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{bytes, grouped};
 
 use crate::config::{Recompute, RunConfig};
+use crate::division;
 use crate::error::{Result, TrainError};
 use crate::expected::Expected;
 use crate::failure::{self, Lost};
@@ -225,6 +226,10 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     tracing::info!("run directory {}", directory.path().display());
     if config.memory.recompute != Recompute::None {
         tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
+    }
+    if config.stages() > 1 {
+        let layers = setup.blueprint.layers_of_stages();
+        tracing::info!("layers of each stage: {layers}, {}", division::in_words(config));
     }
     if let Some(plan) = plans.largest() {
         let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));

@@ -26,15 +26,13 @@ const CPU_BALANCE: u64 = 10;
 /// What a layer takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LayerMeasure {
-    /// Of the time of a micro-batch's forward and backward pass: operations of its products, and what else could be done in
-    /// the time in which its operators move their bytes.
-    pub(crate) cost: u64,
-    /// The same for the forward pass, the input half of backward and the weights' half.
+    /// Of the time of a micro-batch's forward pass, the input half of backward and the weights' half: operations of its
+    /// products, and what else could be done in the time in which its operators move their bytes.
     pub(crate) passes: [u64; 3],
     /// What it holds.
     pub(crate) bytes: PartBytes,
-    /// Bytes of its output.
-    pub(crate) output: u64,
+    /// What it gives to the next one.
+    pub(crate) output: Option<Crossing>,
 }
 
 /// A Meta device like `description`, with more memory.
@@ -55,7 +53,7 @@ pub(crate) fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tenso
 }
 
 /// Inputs and targets of a micro-batch.
-fn batch(dataset: &Dataset, device: &Device, dtype: DType) -> Result<(Tensor, Tensor)> {
+pub(crate) fn batch(dataset: &Dataset, device: &Device, dtype: DType) -> Result<(Tensor, Tensor)> {
     let mut batch = MicroBatch::default();
     dataset.source.train(0, &mut batch)?;
     Ok((upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?))
@@ -74,27 +72,27 @@ pub(crate) fn layers(
     for layer in 0..of {
         let device = device(description)?;
         let stage = Stage { layers: layer..layer + 1, of };
-        let (measure, output) = layer_alone(config, dataset, &device, &stage, before)?;
-        before = output;
+        let measure = layer_alone(config, dataset, &device, &stage, before)?;
+        before = measure.output;
         measures.push(measure);
     }
     Ok(measures)
 }
 
-/// One layer, and what it gives to the next.
+/// One layer.
 fn layer_alone(
     config: &RunConfig,
     dataset: &Dataset,
     device: &Device,
     stage: &Stage,
     before: Option<Crossing>,
-) -> Result<(LayerMeasure, Option<Crossing>)> {
+) -> Result<LayerMeasure> {
     let start = held(device);
     let mut parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
     let optimizer = parts::optimizer(device, config, &parts)?;
     let parameters = held(device) - start;
     let mut plane = Communicator::counted(0, config.parallel.data).data;
-    let (mut measure, mut crossing) = (LayerMeasure::default(), None);
+    let mut measure = LayerMeasure::default();
     for StagePart { model, reduction } in &mut parts {
         let (start, before_passes) = (held(device), work(device));
         let (tape, loss, output) = passed_forward(dataset, device, &**model, stage, before)?;
@@ -102,8 +100,7 @@ fn layer_alone(
         let (leaves, pending) = match (loss, output) {
             (Some(loss), _) => tape.backward_input(loss)?,
             (None, Some((source, cut))) => {
-                measure.output = cut.shape.elements() as u64 * cut.dtype.bytes() as u64;
-                crossing = Some(cut);
+                measure.output = Some(cut);
                 tape.backward_input_from(vec![(source, tensor(device, cut)?)])?
             }
             (None, None) => continue,
@@ -114,10 +111,9 @@ fn layer_alone(
         measure.bytes = PartBytes { parameters, activations, weights };
         let end = work(device);
         measure.passes = [after_forward - before_passes, after_input - after_forward, end - after_input];
-        measure.cost = end - before_passes;
     }
     drop(optimizer);
-    Ok((measure, crossing))
+    Ok(measure)
 }
 
 /// Where backward starts from: the loss, or an output that is gone.
@@ -145,7 +141,8 @@ fn passed_forward(
     Ok((tape, None, Some((output.source(), cut))))
 }
 
-fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
+/// What crosses, with whatever is there.
+pub(crate) fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
     Ok(Tensor::empty(device, cut.shape, cut.dtype, Request::new(Category::Communication, "crossing"))?)
 }
 

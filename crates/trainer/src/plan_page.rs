@@ -29,10 +29,11 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let ranks: Vec<_> = with_ranks.map(|(plan, ranks)| memory(&setup, plan, ranks.collect())).collect();
     let schedule = match config.parallel.pipeline {
         1 => None,
-        _ => Some(SchedulePicture {
-            picture: PlannedSchedule::of(&setup)?.svg(),
-            note: "drawn with passes as long as their operations and bytes, and transfers hidden".to_owned(),
-        }),
+        _ => {
+            let planned = PlannedSchedule::of(&setup)?;
+            let note = format!("drawn with passes {}, and transfers hidden", planned.times());
+            Some(SchedulePicture { picture: planned.svg(), note })
+        }
     };
     let mut tiles = memory_tiles(&ranks);
     let steps = telemetry::units::grouped(config.train.steps);

@@ -41,8 +41,10 @@ pub struct PipelinePlan {
     pub layers: Vec<usize>,
     /// Micro-batches that it runs in a step.
     pub micro_batches: usize,
-    /// The share of its time in which ranks wait for others, simulated with passes that take what they were measured to have on Meta.
+    /// The share of its time in which ranks wait for others, simulated.
     pub bubble: f64,
+    /// What passes take in that, in words.
+    pub times: String,
 }
 
 impl PipelinePlan {
@@ -51,17 +53,19 @@ impl PipelinePlan {
         if config.parallel.pipeline == 1 {
             return Ok(None);
         }
+        let planned = PlannedSchedule::of(setup)?;
         Ok(Some(PipelinePlan {
             schedule: config.schedule_kind().name(),
             layers: stages.iter().map(|stage| stage.layers.len()).collect(),
             micro_batches: config.train.micro_batches / config.parallel.data,
-            bubble: PlannedSchedule::of(setup)?.bubble(),
+            bubble: planned.bubble(),
+            times: planned.times(),
         }))
     }
 
     fn to_json(&self) -> Value {
-        let PipelinePlan { schedule, layers, micro_batches, bubble } = self;
-        json!({"schedule": schedule, "layers": layers, "micro_batches": micro_batches, "bubble": bubble})
+        let PipelinePlan { schedule, layers, micro_batches, bubble, times } = self;
+        json!({"schedule": schedule, "layers": layers, "micro_batches": micro_batches, "bubble": bubble, "times": times})
     }
 }
 

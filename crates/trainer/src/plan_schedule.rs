@@ -1,14 +1,15 @@
 //! `plimsoll plan --schedule`: what every rank of a pipeline does in a step, and when.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use parallel::pipeline::{ActionTimes, Schedule, StageTimes, Timeline, loads, simulate, svg, text};
 use telemetry::units::grouped;
 
 use crate::blueprint;
 use crate::config::RunConfig;
+use crate::costs::Costs;
 use crate::error::{Result, TrainError};
-use crate::measure;
 use crate::placement::Placement;
 use crate::plan_report::PlanOptions;
 use crate::worker::Setup;
@@ -16,8 +17,8 @@ use crate::worker::Setup;
 /// Parts of a step that pictures tell apart.
 const PARTS: u64 = 1000;
 
-/// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to have on Meta;
-/// transfers are taken to be hidden.
+/// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to have on Meta, or
+/// what the configuration's profile says; transfers are taken to be hidden.
 #[derive(Clone, Debug)]
 pub struct PlannedSchedule {
     schedule: Schedule,
@@ -26,6 +27,8 @@ pub struct PlannedSchedule {
     /// The shortest pass.
     shortest: u64,
     stages: Vec<PlannedStage>,
+    /// Where times of passes were read.
+    profile: Option<PathBuf>,
 }
 
 /// What is known of a stage.
@@ -51,13 +54,9 @@ impl PlannedSchedule {
     /// That of a run. Errors: those of a model's parts on Meta.
     pub(crate) fn of(setup: &Setup) -> Result<Self> {
         let (config, blueprint) = (&setup.config, &setup.blueprint);
-        let layers = measure::layers(config, &setup.dataset, &setup.placement.description())?;
+        let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
         let schedule = blueprint::schedule(config)?;
-        let times = |stage: &nn::Stage| {
-            let sum = |pass: usize| layers[stage.layers.clone()].iter().map(|layer| layer.passes[pass]).sum();
-            StageTimes { forward: sum(0), backward_input: sum(1), backward_weight: sum(2) }
-        };
-        let stages: Vec<StageTimes> = blueprint.stages.iter().map(times).collect();
+        let stages: Vec<StageTimes> = blueprint.stages.iter().map(|stage| costs.of_stage(stage)).collect();
         let refused = |error: parallel::pipeline::ScheduleError| TrainError::Refused(error.to_string());
         let timeline =
             simulate(&schedule, &ActionTimes { stages: stages.clone(), transfer: 0 }).map_err(refused)?;
@@ -79,13 +78,23 @@ impl PlannedSchedule {
         let shortest = stages.iter().flat_map(passes).filter(|time| *time > 0).min().unwrap_or(1);
         let unit = (timeline.makespan / PARTS).max(1);
         let (timeline, shortest) = (timeline.in_units(unit), (shortest / unit).max(1));
-        Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule })
+        let profile = costs.profile().map(Path::to_path_buf);
+        Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule, profile })
     }
 
     /// The share of the passes' time in which ranks wait for others.
     #[must_use]
     pub fn bubble(&self) -> f64 {
         self.timeline.bubble()
+    }
+
+    /// What its passes take, in words.
+    #[must_use]
+    pub fn times(&self) -> String {
+        match &self.profile {
+            None => "as their operations and bytes are counted beforehand".to_owned(),
+            Some(path) => format!("as {} has them", path.display()),
+        }
     }
 
     /// As a picture for a browser.
@@ -99,7 +108,8 @@ impl fmt::Display for PlannedSchedule {
         writeln!(f, "{}", text(&self.schedule, &self.timeline, self.shortest))?;
         writeln!(
             f,
-            "one column: the shortest pass; times in thousandths of the step; transfers are taken to be hidden\n"
+            "one column: the shortest pass; times in thousandths of the step, {}; transfers are taken to be hidden\n",
+            self.times()
         )?;
         writeln!(
             f,

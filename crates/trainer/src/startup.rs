@@ -164,6 +164,8 @@ struct Facts {
     device: String,
     corpus: String,
     fingerprint: String,
+    /// Layers of every stage.
+    division: String,
     /// The whole of it, to say what differs.
     configuration: String,
 }
@@ -175,18 +177,21 @@ impl Facts {
             device: device_facts(setup),
             corpus: setup.dataset.corpus_sha256().unwrap_or("none").to_owned(),
             fingerprint: setup.config.fingerprint(),
+            division: setup.blueprint.layers_of_stages(),
             configuration: setup.config.to_toml(),
         }
     }
 
     fn encode(&self) -> String {
-        [&*self.version, &self.device, &self.corpus, &self.fingerprint, &self.configuration].join("\n")
+        let Facts { version, device, corpus, fingerprint, division, configuration } = self;
+        [&**version, device, corpus, fingerprint, division, configuration].join("\n")
     }
 
     fn decode(text: &str) -> Self {
-        let mut parts = text.splitn(5, '\n').map(str::to_owned);
+        let mut parts = text.splitn(6, '\n').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
-        Facts { version: next(), device: next(), corpus: next(), fingerprint: next(), configuration: next() }
+        let (version, device, corpus, fingerprint) = (next(), next(), next(), next());
+        Facts { version, device, corpus, fingerprint, division: next(), configuration: next() }
     }
 
     /// What another rank has otherwise, if anything.
@@ -201,13 +206,15 @@ impl Facts {
             })
             .or_else(|| is("kind of device", &self.device, &other.device))
             .or_else(|| is("corpus", &self.corpus, &other.corpus))
+            .or_else(|| is("division into stages of layers", &self.division, &other.division))
     }
 
     /// The first key that both configurations have with different values.
     fn different_line(&self, other: &Facts) -> String {
-        // Where the paths start may differ between hosts.
+        // Where files are may differ between hosts.
+        let place = |line: &&str| line.starts_with("base =") || line.starts_with("profile =");
         let lines = |facts: &'_ Facts| -> Vec<String> {
-            let kept = facts.configuration.lines().filter(|line| !line.starts_with("base ="));
+            let kept = facts.configuration.lines().filter(|line| !place(line));
             kept.map(str::to_owned).collect()
         };
         let (mine, theirs) = (lines(self), lines(other));
@@ -245,6 +252,7 @@ mod tests {
             version: version.to_owned(),
             device: "CPU".to_owned(),
             corpus: corpus.to_owned(),
+            division: "2, 2".to_owned(),
             fingerprint: configuration.replace("base = 'b'", "base = 'a'").replace('\n', " "),
             configuration: configuration.to_owned(),
         };
@@ -263,6 +271,9 @@ mod tests {
         for (other, difference) in table {
             assert_eq!(own.difference(&other).as_deref(), difference, "{other:?}");
         }
+        let divided = Facts { division: "1, 3".to_owned(), ..Facts::decode(&own.encode()) };
+        let difference = "division into stages of layers, 1, 3 and not 2, 2,";
+        assert_eq!(own.difference(&divided).as_deref(), Some(difference));
     }
 
     #[test]

@@ -45,14 +45,29 @@ pub enum DivisionError {
 }
 
 /// How long each layer takes, in any one unit: forward and backward of a micro-batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerCosts {
     /// The layers, in order.
     pub layers: Vec<u64>,
+    /// What each takes on top where backward computes it again; one without takes nothing.
+    pub again: Vec<u64>,
+    /// How many layers of every stage that is, the first ones.
+    pub recomputed: usize,
     /// What comes on top in the first stage: the embedding.
     pub first: u64,
     /// What comes on top in the last stage: head and loss.
     pub last: u64,
+}
+
+impl LayerCosts {
+    /// The cost of a stage with these layers: the first and the last of the model have what comes on top there.
+    pub fn of(&self, layers: Range<usize>) -> u64 {
+        let extra = [(layers.start == 0, self.first), (layers.end == self.layers.len(), self.last)];
+        let extra = extra.into_iter().filter(|(here, _)| *here).map(|(_, cost)| cost);
+        let again = self.again.get(layers.clone()).unwrap_or_default().iter().take(self.recomputed);
+        let own = self.layers.get(layers).unwrap_or_default();
+        own.iter().chain(again).copied().chain(extra).fold(0, u64::saturating_add)
+    }
 }
 
 /// What a part of a model holds on the device, in bytes.
@@ -110,12 +125,7 @@ impl Division {
 
     /// The division whose slowest stage is as fast as can be.
     pub fn fastest(costs: &LayerCosts, stages: usize) -> Result<Self, DivisionError> {
-        let layers = costs.layers.len();
-        divide(layers, stages, |stage, range| {
-            let extra = [(stage == 0, costs.first), (stage + 1 == stages, costs.last)];
-            let extra = extra.into_iter().filter(|(here, _)| *here).map(|(_, cost)| cost);
-            costs.layers[range].iter().copied().chain(extra).fold(0, u64::saturating_add)
-        })
+        divide(costs.layers.len(), stages, |_, range| costs.of(range))
     }
 
     /// The division whose stage with the largest peak has as small a one as can be; `loads` are the schedule's stages

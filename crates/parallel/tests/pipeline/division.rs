@@ -31,15 +31,20 @@ fn explicit_counts() {
 
 #[test]
 fn an_expensive_head_gets_fewer_layers() {
-    let even = LayerCosts { layers: vec![10; 8], first: 0, last: 0 };
+    let even = LayerCosts { layers: vec![10; 8], ..LayerCosts::default() };
     assert_eq!(Division::fastest(&even, 4).unwrap().counts(), [2, 2, 2, 2]);
-    let head = LayerCosts { last: 15, ..even };
+    let head = LayerCosts { last: 15, ..even.clone() };
     assert_eq!(Division::fastest(&head, 4).unwrap().counts(), [2, 2, 3, 1]);
     assert_eq!(
         Division::fastest(&head, 9).unwrap_err(),
         DivisionError::TooManyStages { stages: 9, layers: 8 }
     );
-    let uneven = LayerCosts { layers: vec![7; 5], first: 0, last: 0 };
+    // Where all layers are computed again the head is less of a stage; where some are, the layers after them cost less.
+    for (recomputed, counts) in [(usize::MAX, [2, 2, 2, 2]), (2, [1, 3, 3, 1]), (1, [2, 2, 3, 1])] {
+        let again = LayerCosts { layers: vec![10; 8], again: vec![10; 8], recomputed, last: 15, first: 0 };
+        assert_eq!(Division::fastest(&again, 4).unwrap().counts(), counts, "{recomputed}");
+    }
+    let uneven = LayerCosts { layers: vec![7; 5], ..LayerCosts::default() };
     assert_eq!(Division::fastest(&uneven, 3).unwrap().counts(), [1, 2, 2]);
 }
 
@@ -72,13 +77,16 @@ fn stage_cost(costs: &LayerCosts, counts: &[usize], stage: usize) -> u64 {
     let start: usize = counts[..stage].iter().sum();
     let extra =
         if stage == 0 { costs.first } else { 0 } + if stage + 1 == counts.len() { costs.last } else { 0 };
-    costs.layers[start..start + counts[stage]].iter().sum::<u64>() + extra
+    let range = start..start + counts[stage];
+    let again: u64 = costs.again[range.clone()].iter().take(costs.recomputed).sum();
+    costs.layers[range].iter().sum::<u64>() + again + extra
 }
 
 fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u64 {
     let sum = |of: fn(&PartBytes) -> u64| {
-        let layers = bytes.layers.iter().map(of).collect();
-        stage_cost(&LayerCosts { layers, first: of(&bytes.first), last: of(&bytes.last) }, counts, stage)
+        let layers: Vec<_> = bytes.layers.iter().map(of).collect();
+        let (again, first, last) = (vec![0; layers.len()], of(&bytes.first), of(&bytes.last));
+        stage_cost(&LayerCosts { layers, again, recomputed: 0, first, last }, counts, stage)
     };
     let (activations, weights) = (sum(|part| part.activations), sum(|part| part.weights));
     let held = loads[stage].during.iter();
@@ -100,12 +108,14 @@ proptest! {
     /// No other division has a faster slowest stage.
     #[test]
     fn fastest_is_exact(
-        layers in proptest::collection::vec(0..100_u64, 1..10),
+        layers in proptest::collection::vec((0..100_u64, 0..50_u64), 1..10),
+        recomputed in 0..4_usize,
         first in 0..300_u64,
         last in 0..300_u64,
         stages in 1..6_usize,
     ) {
-        let costs = LayerCosts { layers, first, last };
+        let (layers, again): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
+        let costs = LayerCosts { layers, again, recomputed, first, last };
         let n = costs.layers.len();
         prop_assume!(stages <= n);
         let slowest = |counts: &[usize]| (0..stages).map(|stage| stage_cost(&costs, counts, stage)).max();

@@ -1,8 +1,10 @@
-//! Which settings decide the bits of a run, and which may change when it is continued.
+//! Which settings decide the bits of a run, and which may change when it is continued; and which decide its times.
 
 use std::collections::BTreeMap;
 
 use super::RunConfig;
+use super::error::ConfigError;
+use super::key::Key;
 use super::keys::{self, KEYS};
 
 /// Sections that decide where and how the work is done, and never what comes out.
@@ -24,16 +26,36 @@ impl RunConfig {
             &keys::SCHEDULE,
             &keys::CHUNKS,
             &keys::DIVISION,
+            &keys::PROFILE,
             &keys::SHARD_OPTIMIZER,
             &keys::BUCKET_BYTES,
             &keys::PEERS,
             &keys::PEER_BLOCKS,
             &keys::TIMEOUT_SECONDS,
         ];
-        let decides = |path: &str, section: &str| {
-            !FREE_SECTIONS.contains(&section) && !free.iter().any(|key| key.path == path)
-        };
-        let deciding = KEYS.iter().filter(|key| key.applies(self) && decides(key.path, key.section));
-        deciding.filter_map(|key| Some((key.path.to_owned(), (key.read)(self)?.to_string()))).collect()
+        self.settings(|key| {
+            !FREE_SECTIONS.contains(&key.section) && !free.iter().any(|free| free.path == key.path)
+        })
+    }
+
+    /// The settings that decide how long a layer of a run takes on a device, in the same way.
+    #[must_use]
+    pub fn timing(&self) -> BTreeMap<String, String> {
+        let others = [&keys::MICRO_BATCH, &keys::OPTIM_KIND, &keys::COMPUTE, &keys::GRADIENTS];
+        let model = keys::MODEL_KIND.section;
+        self.settings(|key| key.section == model || others.iter().any(|other| other.path == key.path))
+    }
+
+    /// `sets`, each as `section.key=value`; and, where these make other layers than the profile is of, that there is none.
+    pub(crate) fn with_profile_of(&self, mut sets: Vec<String>) -> Result<Vec<String>, ConfigError> {
+        if self.parallel.profile.is_some() && self.with(&sets)?.timing() != self.timing() {
+            sets.push(format!("{}=", keys::PROFILE.path));
+        }
+        Ok(sets)
+    }
+
+    fn settings(&self, chosen: impl Fn(&Key) -> bool) -> BTreeMap<String, String> {
+        let chosen = KEYS.iter().filter(|key| key.applies(self) && chosen(key));
+        chosen.filter_map(|key| Some((key.path.to_owned(), (key.read)(self)?.to_string()))).collect()
     }
 }

@@ -39,6 +39,7 @@ const MLP: Option<(&Key, &str)> = Some((&MODEL_KIND, "mlp"));
 const TEXT: Option<(&Key, &str)> = Some((&DATA_KIND, "text"));
 const ADAMW: Option<(&Key, &str)> = Some((&OPTIM_KIND, "adamw"));
 const SGD: Option<(&Key, &str)> = Some((&OPTIM_KIND, "sgd"));
+const FASTEST: Option<(&Key, &str)> = Some((&DIVISION, "fastest"));
 const INTERLEAVED: Option<(&Key, &str)> = Some((&SCHEDULE, "interleaved"));
 
 fn gpt(config: &RunConfig) -> Option<&Gpt> {
@@ -175,6 +176,9 @@ keys! {
     DIVISION = ["parallel"] "division": ChoiceOrIntegers(Division::NAMES, 1, 10_000), Literal("\"fastest\""), None,
         "Layers over a pipeline's stages: the slowest as fast, or the largest peak as low as can be, or so many for each.",
         |c| Some(division(&c.parallel.division));
+    PROFILE = ["parallel"] "profile": Text, Literal("\"\""), FASTEST,
+        "A file of times that `plimsoll plan --profile` took, which the division goes by, relative to the configuration; without one, it goes by what is counted beforehand.",
+        |c| Some(c.parallel.profile.as_ref().map_or("".into(), |path| path.to_string_lossy().into_owned().into()));
     REDUCTION = ["parallel"] "reduction": Choice(Reduction::NAMES), Literal("\"tree\""), None,
         "Who adds gradients over ranks: a fixed tree, with the same bits on every grid, or NCCL, the same on the same grid.",
         |c| Some(c.parallel.reduction.name().into());

@@ -181,11 +181,12 @@ impl RunConfig {
         self.render(|_| true)
     }
 
-    /// The SHA-256 of the resolved text in hexadecimal, without `data.base`: ranks on machines that keep the data in
-    /// different places have the same configuration. What the data is, its own fingerprint tells.
+    /// The SHA-256 of the resolved text in hexadecimal, without the paths `data.base` and `parallel.profile`: ranks on
+    /// machines that keep files in different places have the same configuration. What the data is, its own fingerprint
+    /// tells, and what the division is, its stages.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let text = self.render(|path| path != keys::BASE.path);
+        let text = self.render(|path| path != keys::BASE.path && path != keys::PROFILE.path);
         Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 

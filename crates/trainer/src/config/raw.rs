@@ -111,10 +111,13 @@ fn parse_override(argument: &str) -> Result<(&'static Key, Entry), ConfigError> 
     let Some((path, text)) = argument.split_once('=').map(|(path, text)| (path.trim(), text.trim())) else {
         return Err(ConfigError::BadOverride { place });
     };
-    if path.is_empty() || text.is_empty() {
+    if path.is_empty() {
         return Err(ConfigError::BadOverride { place });
     }
     let Some(key) = find(path) else { return Err(unknown_key(place, path)) };
+    if text.is_empty() && !matches!(key.takes, Takes::Text) {
+        return Err(ConfigError::BadOverride { place });
+    }
     // A shell has taken the quotes of a string away: what is not TOML is a string, and so is all that a key of
     // strings is given without quotes.
     let string = match key.takes {

@@ -2,7 +2,7 @@
 
 use super::RunConfig;
 use super::error::{ConfigError, Place};
-use super::key::Takes;
+use super::key::{Key, Takes};
 use super::raw::Raw;
 use super::sections::*;
 use super::typed::{
@@ -23,7 +23,7 @@ pub(super) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, Confi
         data,
         train: train(&raw)?,
         optim: optim(&raw)?,
-        parallel: parallel(&raw)?,
+        parallel: parallel(&raw, directory)?,
         precision: Precision {
             compute: choice(&raw, &keys::COMPUTE, Compute::from_name)?,
             gradients: choice(&raw, &keys::GRADIENTS, Gradients::from_name)?,
@@ -54,8 +54,13 @@ fn sift(raw: &mut Raw) -> Result<(), ConfigError> {
         let Some(kind) = raw.value(kind_key).filter(|kind| kind.value != needed.into()) else { continue };
         let overridden = |place: &Place| matches!(place, Place::Override { .. });
         // A kind that does not exist is reported as such, later.
-        let exists = matches!((&kind_key.takes, &kind.value),
-            (Takes::Choice(names), Value::Text(name)) if names.contains(&name.as_str()));
+        let exists = match (&kind_key.takes, &kind.value) {
+            (Takes::Choice(names) | Takes::ChoiceOrIntegers(names, ..), Value::Text(name)) => {
+                names.contains(&name.as_str())
+            }
+            (Takes::ChoiceOrIntegers(..), Value::List(_)) => true,
+            _ => false,
+        };
         if exists && (overridden(&given.place) || !overridden(&kind.place)) {
             let (place, kind) = (given.place.clone(), kind.shown);
             return Err(ConfigError::NotApplicable {
@@ -95,10 +100,7 @@ fn data(raw: &Raw, directory: &Path) -> Result<Data, ConfigError> {
         (DataKind::Text, None) => directory.to_path_buf(),
         (DataKind::Text, Some(_)) => normal(&directory.join(text(raw, &keys::BASE)?)),
     };
-    if base.to_str().is_none() {
-        let reason = format!("the directory of the data, {}, has a name that is not UTF-8", base.display());
-        return Err(ConfigError::Conflict { place: raw.place(&[&keys::BASE]), reason });
-    }
+    in_utf8(raw, &keys::BASE, "directory of the data", &base)?;
     let name = text(raw, &keys::TOKENIZER)?;
     let tokenizer = Tokenizer::from_name(&name).map_err(|error| ConfigError::Conflict {
         place: raw.place(&[&keys::TOKENIZER]),
@@ -106,6 +108,15 @@ fn data(raw: &Raw, directory: &Path) -> Result<Data, ConfigError> {
     })?;
     let (paths, validation_fraction) = (texts(raw, &keys::PATHS)?, number(raw, &keys::VALIDATION_FRACTION)?);
     Ok(Data { kind, tokenizer, base, paths, validation_fraction })
+}
+
+/// Refuses a path that no text of a configuration can name.
+fn in_utf8(raw: &Raw, key: &Key, what: &str, path: &Path) -> Result<(), ConfigError> {
+    if path.to_str().is_some() {
+        return Ok(());
+    }
+    let reason = format!("the {what}, {}, has a name that is not UTF-8", path.display());
+    Err(ConfigError::Conflict { place: raw.place(&[key]), reason })
 }
 
 /// The path without `.` and `..`, as a shell's `cd` reads them: by name, whatever is on disk.
@@ -153,7 +164,18 @@ fn optim(raw: &Raw) -> Result<Optim, ConfigError> {
     })
 }
 
-fn parallel(raw: &Raw) -> Result<Parallel, ConfigError> {
+/// The file of times, if one is named.
+fn profile(raw: &Raw, directory: &Path) -> Result<Option<PathBuf>, ConfigError> {
+    let name = text(raw, &keys::PROFILE)?;
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let path = normal(&directory.join(name));
+    in_utf8(raw, &keys::PROFILE, "file of times", &path)?;
+    Ok(Some(path))
+}
+
+fn parallel(raw: &Raw, directory: &Path) -> Result<Parallel, ConfigError> {
     let lanes = match raw.given(&keys::LANES) {
         Some(_) => size(raw, &keys::LANES)?,
         None => check::default_lanes(size(raw, &keys::MICRO_BATCHES)?),
@@ -171,6 +193,7 @@ fn parallel(raw: &Raw) -> Result<Parallel, ConfigError> {
         schedule,
         chunks: if schedule == Schedule::Interleaved { size(raw, &keys::CHUNKS)? } else { 1 },
         division: choice_or_sizes(raw, &keys::DIVISION, from_name, Division::Layers)?,
+        profile: profile(raw, directory)?,
         reduction: choice(raw, &keys::REDUCTION, Reduction::from_name)?,
         shard_optimizer: flag(raw, &keys::SHARD_OPTIMIZER)?,
         bucket_bytes: integer(raw, &keys::BUCKET_BYTES)?,

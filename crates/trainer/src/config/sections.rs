@@ -252,6 +252,8 @@ pub struct Parallel {
     pub chunks: usize,
     /// How layers are divided over stages.
     pub division: Division,
+    /// The absolute path of the times that the division goes by, instead of what is counted on Meta.
+    pub profile: Option<PathBuf>,
     /// Who adds gradients over ranks.
     pub reduction: Reduction,
     /// Whether each rank holds a part of the optimizer's state only.

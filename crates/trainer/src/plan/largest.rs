@@ -70,13 +70,13 @@ impl Searched {
         })
     }
 
-    /// The keys of a configuration that has so many steps of it.
-    fn sets(self, value: usize, step: usize) -> Vec<String> {
+    /// The keys of a configuration like `config` that has so many of it. Errors: what is no configuration.
+    fn sets(self, config: &RunConfig, value: usize, step: usize) -> Result<Vec<String>> {
         let mut sets = vec![format!("{}={value}", self.key())];
         if self == Searched::Width {
             sets.push(format!("model.heads={}", value / step));
         }
-        sets
+        Ok(config.with_profile_of(sets)?)
     }
 }
 
@@ -147,7 +147,7 @@ pub fn search_largest(
     let mut attempt = |steps: usize| -> Result<Try> {
         tries += 1;
         let value = steps.saturating_mul(step);
-        let outcome = outcome(&setup, &searched.sets(value, step))?;
+        let outcome = outcome(&setup, searched.sets(&setup.config, value, step))?;
         let tried = Try { value, outcome };
         heard(&tried);
         Ok(tried)
@@ -172,22 +172,24 @@ pub fn search_largest(
         }
     }
     if above.outcome == Outcome::TooLarge {
-        let plans = plan_all(&changed(&setup, &searched.sets(above.value, step))?)?;
+        let sets = searched.sets(&setup.config, above.value, step)?;
+        let plans = plan_all(&changed(&setup, &sets)?)?;
         let needs = Fit::of(&setup, &plans, overhead.clone(), true).needs;
         above.outcome = Outcome::Needs(needs);
     }
     let taken: u64 = overhead.iter().map(|part| part.bytes).sum();
     let available = device.total_bytes - taken;
-    let found = found.map(|tried: Try| {
-        let sets = searched.sets(tried.value, step);
-        (tried, sets)
-    });
+    let with_sets = |tried: Try| -> Result<_> {
+        let sets = searched.sets(&setup.config, tried.value, step)?;
+        Ok((tried, sets))
+    };
+    let found = found.map(with_sets).transpose()?;
     Ok(Largest { key: searched.key(), found, next: above, available, tries })
 }
 
 /// Plans as far as it fits. Errors: those that are not about this configuration.
-fn outcome(setup: &Setup, sets: &[String]) -> Result<Outcome> {
-    let changed = match changed(setup, sets) {
+fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
+    let changed = match sets.and_then(|sets| changed(setup, &sets)) {
         Ok(changed) => changed,
         Err(error) if error.exit_status() == 2 => return Ok(Outcome::Refused(error.to_string())),
         Err(error) => return Err(error),

@@ -83,9 +83,10 @@ pub fn propose(
     let mut candidates = Vec::new();
     for layout in layouts(&config, ranks) {
         // What the configuration refuses is no candidate.
-        let Ok(changed) = config.with(&sets(&config, &layout)) else { continue };
+        let Ok(sets) = config.with_profile_of(sets(&config, &layout)) else { continue };
+        let Ok(changed) = config.with(&sets) else { continue };
         let Ok(cost) = cost(&changed, &rates, &equal_stages(&changed)) else { continue };
-        candidates.push((layout, cost));
+        candidates.push((layout, sets, cost));
     }
     if candidates.is_empty() {
         let samples = config.train.micro_batch * config.train.micro_batches;
@@ -93,7 +94,7 @@ pub fn propose(
             "--fit: no grid of {ranks} ranks divides the {samples} samples of a step and the model's layers"
         )));
     }
-    candidates.sort_by(|(_, a), (_, b)| a.seconds().total_cmp(&b.seconds()));
+    candidates.sort_by(|(.., a), (.., b)| a.seconds().total_cmp(&b.seconds()));
     let (all, description) = (candidates.len(), device.description(ranks > 1));
     let mut found = Proposals {
         list: Vec::new(),
@@ -108,11 +109,11 @@ pub fn propose(
     };
     // Of what does not fit, all that needs no less.
     let mut too_large: Vec<Layout> = Vec::new();
-    for (layout, _) in candidates {
+    for (layout, sets, _) in candidates {
         if too_large.iter().any(|other| needs_no_less(&layout, other)) {
             continue;
         }
-        let setup = Setup::new(config.with(&sets(&config, &layout))?, Placement::Meta(description.clone()))?;
+        let setup = Setup::new(config.with(&sets)?, Placement::Meta(description.clone()))?;
         found.planned += 1;
         let plans = match plan_within(&setup) {
             Ok(plans) => plans,
@@ -131,7 +132,7 @@ pub fn propose(
         let (needs, available) = (fit.needs, fit.available());
         // With the layers where they are, and not where they were thought to be.
         let cost = cost(&setup.config, &rates, &setup.blueprint.stages)?;
-        let proposal = Proposal { sets: sets(&config, &layout), layout, cost, needs, available, sent };
+        let proposal = Proposal { sets, layout, cost, needs, available, sent };
         heard(&proposal);
         found.list.push(proposal);
         if found.list.len() == PROPOSALS {

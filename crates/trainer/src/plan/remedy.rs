@@ -52,6 +52,7 @@ pub(crate) fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let candidates = candidates(&setup.config);
     let timely = candidates.into_iter().take_while(|_| began.elapsed() < PATIENCE);
     timely.into_iter().find_map(|sets| {
+        let sets = setup.config.with_profile_of(sets).ok()?;
         let changed = changed(setup, &sets).ok()?;
         let fit = Fit::of(&changed, &plan_within(&changed).ok()?, fit.overhead.clone(), fit.shared_by > 1);
         fit.fits.then_some(Remedy { needs: fit.needs, sets })

@@ -99,7 +99,7 @@ impl fmt::Display for PlanReport {
             write!(f, "{}", standing(largest, peak))?;
             write!(f, "{}", module_table(largest, peak))?;
         }
-        if let Some(PipelinePlan { schedule, layers, micro_batches, bubble }) = &self.pipeline {
+        if let Some(PipelinePlan { schedule, layers, micro_batches, bubble, times }) = &self.pipeline {
             let (stages, bubble) = (layers.len(), 100.0 * bubble);
             let layers = match (layers.iter().min(), layers.iter().max()) {
                 (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
@@ -108,7 +108,7 @@ impl fmt::Display for PlanReport {
             writeln!(
                 f,
                 "\n{schedule}: {stages} stages of {layers} layers, {micro_batches} micro-batches; ranks wait {bubble:.1} % of the \
-                 time, simulated with passes as they are measured on Meta"
+                 time, simulated with passes {times}"
             )?;
         }
         write!(f, "\n{}", self.fit)

@@ -41,6 +41,32 @@ fn a_kind_from_the_command_line_drops_what_the_file_says_of_another() {
 }
 
 #[test]
+fn a_file_of_times_is_named_from_where_the_configuration_is() {
+    let named =
+        |sets: &[&str]| parse(&format!("{LEAST}[parallel]\nprofile = \"a/../times.toml\"\n"), sets).unwrap();
+    let config = named(&[]);
+    assert_eq!(config.parallel.profile.as_deref(), Some(Path::new("/base/times.toml")));
+    assert_eq!(config.with(&[]).unwrap(), config);
+    let elsewhere = named(&["parallel.profile=/other/times.toml"]);
+    assert_eq!(elsewhere.parallel.profile.as_deref(), Some(Path::new("/other/times.toml")));
+    assert_eq!((elsewhere.fingerprint(), elsewhere.identity()), (config.fingerprint(), config.identity()));
+    for none in
+        ["parallel.profile=", "parallel.profile=\"\"", "parallel.division=smallest", "parallel.division=[4]"]
+    {
+        assert_eq!(named(&[none]).parallel.profile, None, "{none}");
+    }
+    // Other layers have other times; the same layers elsewhere have not.
+    for (set, kept) in
+        [("model.width=64", false), ("train.micro_batch=3", false), ("parallel.pipeline=2", true)]
+    {
+        let mut sets = vec![set.to_owned()];
+        sets.extend((!kept).then(|| "parallel.profile=".to_owned()));
+        assert_eq!(config.with_profile_of(vec![set.to_owned()]).unwrap(), sets);
+        assert_eq!(parse(LEAST, &[]).unwrap().with_profile_of(vec![set.to_owned()]).unwrap(), [set]);
+    }
+}
+
+#[test]
 fn defaults_that_follow_from_other_keys() {
     for (micro_batches, lanes) in [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (8, 8), (12, 4), (16, 8), (40, 8)]
     {
@@ -196,6 +222,7 @@ fn what_decides_the_bits_and_what_does_not() {
         "parallel.peer_blocks",
         "parallel.peers",
         "parallel.pipeline",
+        "parallel.profile",
         "parallel.schedule",
         "parallel.shard_optimizer",
         "parallel.timeout_seconds",

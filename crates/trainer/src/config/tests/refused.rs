@@ -140,6 +140,10 @@ fn keys_of_another_kind_are_refused() {
             "quick.toml:2: optim.momentum belongs to optim.kind = \"sgd\", and optim.kind is \"adamw\"",
         ),
         (
+            "[parallel]\ndivision = [2, 2]\nprofile = \"times.toml\"\n",
+            "quick.toml:3: parallel.profile belongs to parallel.division = \"fastest\", and parallel.division is [2, 2]",
+        ),
+        (
             "[model]\nkind = \"mlp\"\n",
             "quick.toml:2: data.kind = \"text\" gives tokens and model.kind = \"mlp\" takes numbers: use data.kind = \"synthetic\"",
         ),
