@@ -152,5 +152,7 @@ fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), T
     for division in timed_divisions(config, path, target)? {
         print(&division.to_string());
     }
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    print(&format!("to divide by these times: --set parallel.profile={}", path.display()));
     Ok(())
 }
