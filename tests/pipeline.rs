@@ -6,17 +6,24 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use common::devices::gpu;
 use common::jobs::{summary, text, workplace};
 
 const SCHEDULES: [&str; 4] = ["gpipe", "1f1b", "interleaved", "zero-bubble"];
 
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = clean(directory, arguments);
+    command.env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
+}
+
+/// The program without what a launcher or a user may have set here.
+fn clean(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(common::program());
-    command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "").args(arguments);
+    command.current_dir(directory).args(arguments);
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
         command.env_remove(variable);
     }
-    command.output().unwrap()
+    command
 }
 
 #[test]
@@ -169,4 +176,35 @@ fn measured_times_divide_a_plan_and_its_run_alike() {
     assert!(said.contains("is of other layers: model.width is 64 here and 32 there"), "{said}");
     let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=20MiB"]].concat());
     assert!(said.contains(" --set parallel.profile=)"), "{said}");
+}
+
+/// On one GPU, where one rank does the work of both; with two or more, as a pipeline.
+#[test]
+fn a_gpu_times_layers_and_the_run_by_its_times_is_as_planned() {
+    if !gpu() {
+        return;
+    }
+    let directory = workplace();
+    let half =
+        ["--set=precision.compute=bf16", "--set=model.width=128", "--set=model.heads=4", "--device=cuda"];
+    let on_gpus = |arguments: &[&str]| {
+        let output = clean(directory.path(), &[arguments, &DIVIDED, &half].concat()).output().unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        said
+    };
+    let said = on_gpus(&["plan", "run.toml", "--profile", "times.toml"]);
+    assert!(said.contains("the fastest by the times in "), "{said}");
+    let times: toml::Table =
+        std::fs::read_to_string(directory.path().join("times.toml")).unwrap().parse().unwrap();
+    for layer in times["layers"].as_array().unwrap() {
+        let of = |key: &str| layer[key].as_integer().unwrap();
+        // No kernel takes less than a microsecond, and none of these a second.
+        for key in ["forward", "backward_input", "backward_weight", "update"] {
+            assert!((1_000..1_000_000_000).contains(&of(key)), "{key}: {times}");
+        }
+    }
+    let by_times = "--set=parallel.profile=times.toml";
+    let said = on_gpus(&["train", "run.toml", "--run-dir", "out", by_times]);
+    assert!(said.contains("Every rank used what was planned, to the byte."), "{said}");
 }
