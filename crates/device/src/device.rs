@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::{Allocator, Category, Label, RawMemory, Settings, Statistics, Tag};
 
+use crate::arrival::Wait;
 use crate::buffer::Buffer;
 use crate::context::{Context, ModuleScope, Request};
 use crate::cuda::{Cuda, CudaError, Named, WaitGuard};
@@ -99,7 +100,11 @@ struct State {
     backend: Backend,
     // Before the rest, so that nothing is under way when memory and context go.
     blas_workspace: RefCell<Option<Buffer>>,
+    /// What nobody has asked for yet.
+    waits: RefCell<Vec<Wait>>,
     cuda: Option<Cuda>,
+    /// What went wrong where it could not be said.
+    deferred: RefCell<Option<DeviceError>>,
     rank: usize,
     description: Description,
     allocator: Arc<Mutex<DeviceAllocator>>,
@@ -149,7 +154,9 @@ impl Device {
         let state = State {
             backend,
             blas_workspace: RefCell::default(),
+            waits: RefCell::default(),
             cuda,
+            deferred: RefCell::default(),
             rank,
             description,
             allocator,
@@ -334,8 +341,23 @@ impl Device {
         self.0.cuda.as_ref()
     }
 
+    /// The GPU, to give it work. Errors: what went wrong before and could not be said there.
+    pub(crate) fn gpu_to_use(&self) -> Result<Option<&Cuda>> {
+        self.0.deferred.take().map_or(Ok(self.gpu()), Err)
+    }
+
+    /// Keeps an error for [`Device::gpu_to_use`].
+    pub(crate) fn defer(&self, error: DeviceError) {
+        self.0.deferred.borrow_mut().get_or_insert(error);
+    }
+
+    pub(crate) fn waits(&self) -> &RefCell<Vec<Wait>> {
+        &self.0.waits
+    }
+
     pub(crate) fn gpu_or_refuse(&self, call: &'static str) -> Result<&Cuda> {
-        self.gpu().ok_or_else(|| DeviceError::NotOnGpu { call, device: self.0.description.name.clone() })
+        self.gpu_to_use()?
+            .ok_or_else(|| DeviceError::NotOnGpu { call, device: self.0.description.name.clone() })
     }
 
     pub(crate) fn cuda_error(&self, source: CudaError) -> DeviceError {

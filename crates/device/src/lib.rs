@@ -25,6 +25,7 @@
 //! What it must never know: autograd, models, ranks' relations. `unsafe` is in `access`, `blas`, `raw` and `cuda` only.
 
 mod access;
+mod arrival;
 mod blas;
 mod buffer;
 mod context;
@@ -43,6 +44,7 @@ mod transfer;
 pub mod workspace;
 
 pub use access::{ReadGuard, WriteGuard};
+pub use arrival::Arrival;
 pub use blas::{MatrixRef, gemm, gemm_then};
 pub use buffer::{Buffer, Region};
 pub use context::{ModuleScope, Request};

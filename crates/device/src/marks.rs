@@ -16,7 +16,7 @@ pub struct Mark {
 }
 
 #[derive(Debug)]
-enum Moment {
+pub(crate) enum Moment {
     Host(Instant),
     Stream(Point),
 }
@@ -25,14 +25,17 @@ impl Device {
     /// Marks the end of what the compute stream has been given so far. It waits for nothing and costs an event of a pool; what
     /// is marked is timed when both ends are over, see [`Mark::until`]. Errors: the driver's.
     pub fn mark(&self) -> Result<Mark> {
-        let moment = match self.gpu() {
-            None => Moment::Host(Instant::now()),
-            Some(cuda) => {
-                let point = cuda.marks.record(cuda.streams.handle(StreamKind::Compute));
-                Moment::Stream(point.map_err(|error| self.cuda_error(error))?)
-            }
-        };
-        Ok(Mark { device: self.clone(), moment })
+        Ok(self.marked(self.moment()?))
+    }
+
+    pub(crate) fn marked(&self, moment: Moment) -> Mark {
+        Mark { device: self.clone(), moment }
+    }
+
+    pub(crate) fn moment(&self) -> Result<Moment> {
+        let Some(cuda) = self.gpu() else { return Ok(Moment::Host(Instant::now())) };
+        let point = cuda.marks.record(cuda.streams.handle(StreamKind::Compute));
+        Ok(Moment::Stream(point.map_err(|error| self.cuda_error(error))?))
     }
 }
 

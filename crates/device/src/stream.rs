@@ -10,7 +10,7 @@ use crate::cuda::Point;
 pub enum StreamKind {
     /// Forward, backward and optimizer.
     Compute,
-    /// Reduction of gradients over ranks.
+    /// Reduction of gradients over ranks, and new weights from one to another.
     Reduce,
     /// Host copies and transfers between stages.
     Transfer,

@@ -13,7 +13,7 @@ impl Device {
     /// Writes `values` into `target`, whose length in bytes must be theirs. They may change once it returns.
     pub fn copy_from_host<T: Element>(&self, values: &[T], target: Region<'_>) -> Result<()> {
         same_length("copy_from_host", size_of_val(values), target.bytes)?;
-        match self.gpu() {
+        match self.gpu_to_use()? {
             Some(cuda) => {
                 let (address, stream) = (target.checked_address()?, cuda.streams.handle(StreamKind::Compute));
                 let bytes = bytemuck::cast_slice(values);
@@ -32,7 +32,7 @@ impl Device {
     /// Reads `source` into `values`; Meta has nothing to read and gives zeros. Waits for the device.
     pub fn copy_to_host<T: Element>(&self, source: Region<'_>, values: &mut [T]) -> Result<()> {
         same_length("copy_to_host", source.bytes, size_of_val(values))?;
-        match self.gpu() {
+        match self.gpu_to_use()? {
             Some(cuda) => {
                 let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
                 let bytes = bytemuck::cast_slice_mut(values);
@@ -52,7 +52,7 @@ impl Device {
     /// the work enqueued so far is done, and waits for nothing that is enqueued later.
     pub fn begin_copy_to_host<T: Element>(&self, source: Region<'_>) -> Result<HostCopy<T>> {
         let elements = elements::<T>(source)?;
-        let Some(cuda) = self.gpu() else {
+        let Some(cuda) = self.gpu_to_use()? else {
             let mut values = vec![T::zeroed(); elements];
             self.copy_to_host(source, &mut values)?;
             return Ok(HostCopy(Coming::Here(values)));
@@ -74,7 +74,7 @@ impl Device {
     /// [`Device::copy`] on a stream of the caller's choice.
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
-        match (self.gpu(), words(source) && words(target)) {
+        match (self.gpu_to_use()?, words(source) && words(target)) {
             (Some(cuda), _) => cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error)),
             (None, _) if self.is_meta() => Ok(()),
             (None, true) => copy_as::<u32>(source, target),
@@ -110,7 +110,7 @@ impl Device {
 
     /// Sets every byte of `target`, of even length, to zero.
     pub fn zero(&self, target: Region<'_>) -> Result<()> {
-        match (self.gpu(), words(target)) {
+        match (self.gpu_to_use()?, words(target)) {
             (Some(cuda), _) => cuda.zero(target)?.map_err(|error| self.cuda_error(error)),
             (None, _) if self.is_meta() => Ok(()),
             (None, true) => zero_as::<u32>(target),

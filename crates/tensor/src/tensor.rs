@@ -1,9 +1,12 @@
 //! Dense views into reference-counted storages.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use device::{Buffer, Category, DType, Device, Element, ReadGuard, Region, Request, StreamKind, WriteGuard};
+use device::{
+    Arrival, Buffer, Category, DType, Device, Element, ReadGuard, Region, Request, StreamKind, WriteGuard,
+};
 
 use crate::error::{Result, TensorError};
 use crate::shape::Shape;
@@ -23,6 +26,24 @@ pub struct Tensor {
 struct Storage {
     buffer: Buffer,
     device: Device,
+    /// What another stream is bringing.
+    arriving: RefCell<Option<Arrival>>,
+}
+
+impl Storage {
+    /// Whoever touches it from now on comes after what is being brought.
+    fn settle(&self) {
+        if let Some(arrival) = self.arriving.take() {
+            self.device.await_arrival(&arrival);
+        }
+    }
+}
+
+impl Drop for Storage {
+    /// Its memory is used again in the order of the compute stream.
+    fn drop(&mut self) {
+        self.settle();
+    }
 }
 
 impl Tensor {
@@ -30,7 +51,7 @@ impl Tensor {
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
         let shape = shape.into();
         let buffer = device.allocate(shape.elements() * dtype.bytes(), request)?;
-        let storage = Rc::new(Storage { buffer, device: device.clone() });
+        let storage = Rc::new(Storage { buffer, device: device.clone(), arriving: RefCell::default() });
         Ok(Tensor { storage, offset: 0, shape, dtype })
     }
 
@@ -119,8 +140,21 @@ impl Tensor {
         Rc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// Its bytes on the device.
+    /// Another stream is filling its storage, up to `arrival`: whatever asks for bytes of it from now on, by this view or
+    /// another, has compute wait for that first. All ways to its elements lead through here: nobody can forget to.
+    pub fn arrives(&self, arrival: &Arrival) {
+        self.storage.settle();
+        *self.storage.arriving.borrow_mut() = Some(arrival.clone());
+    }
+
+    /// Whether nobody has touched its storage since [`Tensor::arrives`].
+    pub fn is_arriving(&self) -> bool {
+        self.storage.arriving.borrow().is_some()
+    }
+
+    /// Its bytes on the device, for work of the compute stream or of one that has waited for that.
     pub fn region(&self) -> Region<'_> {
+        self.storage.settle();
         self.storage.buffer.region(self.offset, self.bytes())
     }
 
@@ -128,12 +162,14 @@ impl Tensor {
     /// elements being written.
     pub fn read<T: Element>(&self) -> Result<ReadGuard<'_, T>> {
         self.check_type::<T>("read")?;
+        self.storage.settle();
         Ok(self.storage.buffer.read(self.offset, self.elements())?)
     }
 
     /// Its elements to write. Errors: as for [`Tensor::read`], or elements being read.
     pub fn write<T: Element>(&self) -> Result<WriteGuard<'_, T>> {
         self.check_type::<T>("write")?;
+        self.storage.settle();
         Ok(self.storage.buffer.write(self.offset, self.elements())?)
     }
 

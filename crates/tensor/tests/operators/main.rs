@@ -1,6 +1,7 @@
 //! Every operator against plain f64 code, by its public functions alone.
 #![allow(missing_docs, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
+mod arriving;
 mod attention;
 mod cross_entropy;
 mod elementwise;
