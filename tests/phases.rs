@@ -3,9 +3,14 @@
 
 mod common;
 
-use common::runs::{GPT, config, train_in};
+use std::sync::{Arc, Mutex};
+
+use autograd::{Tape, Var};
+use common::runs::{GPT, MLP, config, train_in};
+use nn::{Input, Model, NnError, Parameters};
 use telemetry::{Phase, RankStatistics, Statistic, Unit};
-use trainer::DeviceChoice;
+use tensor::Tensor;
+use trainer::{DeviceChoice, ModelHook, RunOptions};
 
 #[test]
 fn phases_add_up_to_the_step() {
@@ -68,4 +73,86 @@ fn a_dry_run_times_nothing() {
         counts
     };
     assert_eq!(without(&meta.ranks), without(&cpu.ranks), "timing takes no memory");
+}
+
+/// A forward pass: on which rank, in which step, whether it was recorded; how many of the weights were on their way before it
+/// and after it, and how many there are.
+type Pass = (usize, u32, bool, [usize; 3]);
+
+/// A model, and who looks at its weights.
+struct Look {
+    inner: Box<dyn Model>,
+    seen: Arc<Mutex<Vec<Pass>>>,
+}
+
+impl Look {
+    fn arriving(&self) -> usize {
+        self.parameters().list().iter().filter(|parameter| parameter.tensor.is_arriving()).count()
+    }
+}
+
+impl Model for Look {
+    fn parameters(&self) -> &Parameters {
+        self.inner.parameters()
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
+        let before = self.arriving();
+        let output = self.inner.forward(tape, input)?;
+        let device = tape.device();
+        if !device.is_meta() {
+            let counts = [before, self.arriving(), self.parameters().list().len()];
+            let pass = (device.rank(), device.step(), tape.is_recording(), counts);
+            self.seen.lock().unwrap().push(pass);
+        }
+        Ok(output)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
+        self.inner.loss(tape, prediction, targets, scale)
+    }
+}
+
+/// Weights of a divided optimizer are on their way when a step has been enqueued, and are waited for where a pass comes to
+/// them: the next step's, or a validation's.
+#[test]
+fn new_weights_travel_into_the_next_pass() {
+    let sharded = "parallel.shard_optimizer=true";
+    let table: &[(&str, &[&str], bool)] = &[
+        (GPT, &["parallel.data=2", sharded], true),
+        (GPT, &["parallel.data=2", "parallel.pipeline=2", sharded], true),
+        (MLP, &["parallel.data=4", sharded, "parallel.reduction=nccl"], true),
+        (GPT, &["parallel.data=2"], false),
+        (GPT, &[sharded, "parallel.data=1"], false),
+    ];
+    for (text, overrides, travels) in table {
+        let seen: Arc<Mutex<Vec<Pass>>> = Arc::default();
+        let of_hook = Arc::clone(&seen);
+        let hook = ModelHook::new(move |inner| Box::new(Look { inner, seen: Arc::clone(&of_hook) }));
+        let directory = tempfile::tempdir().unwrap();
+        let options = RunOptions {
+            device: DeviceChoice::Cpu,
+            model_hook: Some(hook),
+            run_dir: Some(directory.path().join("run")),
+            quiet: true,
+            ..RunOptions::default()
+        };
+        let report = trainer::train(config(text, overrides), options).unwrap();
+        let seen = seen.lock().unwrap();
+        for rank in 0..report.ranks.len() {
+            // What came before the first pass: no update.
+            let mut last = (1, true);
+            let mut updates = 0;
+            for (_, step, training, [before, after, all]) in seen.iter().filter(|pass| pass.0 == rank) {
+                // The first pass after an update: of the next step, or of a validation.
+                let first = last.1 && (last.0 < *step || !training);
+                let expected = if first && *travels { *all } else { 0 };
+                assert_eq!((*before, *after), (expected, 0), "{overrides:?}: {rank}, {step}, {training}");
+                updates += usize::from(first);
+                last = (*step, *training);
+            }
+            // A step is followed by a step or a validation, and a validation by a step whose weights have come.
+            assert_eq!(updates, report.summary.losses.len(), "{overrides:?}");
+        }
+    }
 }

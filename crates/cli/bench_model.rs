@@ -72,10 +72,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 const MOST_WARM_UP: Duration = Duration::from_secs(3600);
 
-/// Whether a step is seen as a timeline.
+/// Whether steps are seen as a timeline.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TraceArgs {
-    /// One more step as a timeline of phases and streams, a file for each run in this directory that Perfetto shows
+    /// Two more steps as a timeline of phases and streams, a file for each run in this directory that Perfetto shows
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
 }

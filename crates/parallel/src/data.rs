@@ -1,6 +1,7 @@
 //! Data parallelism: every rank has the whole stage and runs other micro-batches.
 
 mod buckets;
+mod groups;
 mod lanes;
 mod reduction;
 mod shards;

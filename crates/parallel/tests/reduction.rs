@@ -207,7 +207,16 @@ fn every_rank_gets_the_weights_that_others_keep() {
                 write(&piece.of(&weights[piece.parameter])?, &values)?;
             }
             communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
-            gather_weights(&mut *communicator.data, reduction.shards(), &parameters)?;
+            gather_weights(&mut *communicator.data, &reduction, &parameters)?;
+            // They are on their way, group by group, and who comes to one waits for all of its group.
+            for (number, group) in reduction.weight_groups().iter().filter(|_| ranks > 1).enumerate() {
+                assert!(group.iter().all(|parameter| weights[*parameter].is_arriving()), "group {number}");
+                for parameter in group {
+                    assert!(weights[*parameter].region().bytes > 0);
+                }
+                assert_eq!(device.take_waits().len(), 1, "group {number}");
+            }
+            assert!(!weights.iter().any(Tensor::is_arriving));
             for (parameter, weight) in weights.iter().enumerate() {
                 let found = read(weight)?;
                 let expected: Vec<_> = (0..weight.elements()).map(|i| mark(parameter, i)).collect();

@@ -15,8 +15,8 @@ pub enum Phase {
     /// host, which transfers and computes in turn, all of them.
     Pipeline,
     /// What compute waits for other ranks: for the sum of gradients and, where the optimizer is divided among them, for
-    /// norms and new weights. That is the exposed part of the communication, the waiting for slower ranks included. On a
-    /// host nothing overlaps, so all of it is here.
+    /// norms and, where a pass comes to them, for new weights. That is the exposed part of the communication, the waiting for
+    /// slower ranks included. On a host nothing overlaps, so all of it is here.
     Reduce,
     /// Norm, clipping and the update of the weights.
     Update,

@@ -1,4 +1,4 @@
-//! One step as a timeline: what each rank's streams did and when, in the trace format of Chrome, which Perfetto
+//! Steps as a timeline: what each rank's streams did and when, in the trace format of Chrome, which Perfetto
 //! (ui.perfetto.dev) shows. A rank is a process there, and a row a thread.
 
 use collective::ControlPlane;
@@ -10,7 +10,7 @@ use crate::error::{Result, TelemetryError};
 /// Where a span is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Row {
-    /// The phases of the step, as the compute stream goes through them.
+    /// The phases of each step, as the compute stream goes through them.
     Phases,
     /// Kernels, products and copies of the compute stream.
     Compute,
@@ -42,7 +42,7 @@ pub struct Span {
     pub name: String,
     /// What it was of, such as a family of kernels.
     pub category: String,
-    /// Microseconds from the step's start to its own.
+    /// Microseconds from the first step's start to its own.
     pub begin: f64,
     /// Microseconds.
     pub length: f64,

@@ -39,7 +39,7 @@ pub struct BenchOptions {
     pub warm_up: u64,
     /// How long these take, at least: clocks of GPUs fall in the first seconds of work.
     pub warm_up_time: Duration,
-    /// A directory for one more step as a timeline.
+    /// A directory for two more steps as a timeline.
     pub trace: Option<PathBuf>,
 }
 

@@ -10,6 +10,9 @@ use telemetry::{Phase, PhaseCounter, PhaseTimes};
 
 use crate::error::Result;
 
+/// A step: each phase that it entered, and when; and its end.
+type Enqueued = (Vec<(Phase, Mark)>, Mark);
+
 /// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn, [`Phases::end`]. On
 /// Meta nothing is timed. The first step, which warms up, is counted only as long as there is no other.
 #[derive(Debug)]
@@ -19,8 +22,10 @@ pub struct Phases {
     now: Option<Phase>,
     /// The step being enqueued: each phase that it entered, and when.
     current: Vec<(Phase, Mark)>,
-    /// Steps that are enqueued and not read yet, with their ends.
-    unread: VecDeque<(Vec<(Phase, Mark)>, Mark)>,
+    /// Steps that are enqueued and not read yet.
+    unread: VecDeque<Enqueued>,
+    /// Steps that were read, while somebody wants to see where their phases lay.
+    kept: Option<Vec<Enqueued>>,
     first: Option<PhaseCounter>,
     counter: PhaseCounter,
 }
@@ -33,15 +38,18 @@ impl Phases {
             now: None,
             current: Vec::new(),
             unread: VecDeque::new(),
+            kept: None,
             first: None,
             counter: PhaseCounter::default(),
         }
     }
 
-    /// A step begins, with its inputs. One that did not end is forgotten. Errors: the driver's.
+    /// A step begins, with its inputs. One that did not end is forgotten, and so is what was between steps. Errors: the
+    /// driver's.
     pub fn begin(&mut self) -> Result<()> {
         self.current.clear();
         self.now = None;
+        self.device.take_waits();
         self.read()?;
         self.enter(Phase::Inputs)
     }
@@ -49,9 +57,11 @@ impl Phases {
     /// What is enqueued from now on is of `phase`; a step may enter one several times. The allocator's history hears of it
     /// too. Errors: the driver's.
     pub fn enter(&mut self, phase: Phase) -> Result<()> {
-        if self.now.replace(phase) == Some(phase) {
+        if self.now == Some(phase) {
             return Ok(());
         }
+        self.note_waits();
+        self.now = Some(phase);
         self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
         if !self.device.is_meta() {
             self.current.push((phase, self.device.mark()?));
@@ -69,8 +79,17 @@ impl Phases {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }
 
+    /// Where compute came to weights that were still on their way, the phase was interrupted.
+    fn note_waits(&mut self) {
+        let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
+        for (before, after) in self.device.take_waits() {
+            self.current.extend([(Phase::Reduce, before), (now, after)]);
+        }
+    }
+
     /// The step is enqueued. Errors: the driver's.
     pub fn end(&mut self) -> Result<()> {
+        self.note_waits();
         self.now = None;
         if !self.current.is_empty() {
             let end = self.device.mark()?;
@@ -97,15 +116,26 @@ impl Phases {
         })
     }
 
-    /// Where the phases of the last step lay, from `zero` on. Waits for the device. Errors: what failed on it.
-    pub(crate) fn last(&self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
+    /// Keeps where phases lie from now on, for [`Phases::spans`]. Waits for the device. Errors: what failed on it.
+    pub(crate) fn keep(&mut self) -> Result<()> {
         self.device.synchronize()?;
-        let Some((marks, end)) = self.unread.back() else { return Ok(Vec::new()) };
-        let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([end]);
+        self.read()?;
+        self.kept = Some(Vec::new());
+        Ok(())
+    }
+
+    /// Where the phases of the steps since [`Phases::keep`] lay, from `zero` on. Waits for the device. Errors: what failed on
+    /// it.
+    pub(crate) fn spans(&mut self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
+        self.device.synchronize()?;
+        self.read()?;
         let mut spans = Vec::new();
-        for ((phase, mark), end) in marks.iter().zip(ends) {
-            if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
-                spans.push((*phase, begin, end));
+        for (marks, end) in self.kept.take().unwrap_or_default() {
+            let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([&end]);
+            for ((phase, mark), end) in marks.iter().zip(ends) {
+                if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
+                    spans.push((*phase, begin, end));
+                }
             }
         }
         Ok(spans)
@@ -122,7 +152,9 @@ impl Phases {
     fn read(&mut self) -> Result<()> {
         while let Some((marks, end)) = self.unread.front() {
             let Some(step) = times(marks, end)? else { return Ok(()) };
-            self.unread.pop_front();
+            if let (Some(over), Some(kept)) = (self.unread.pop_front(), &mut self.kept) {
+                kept.push(over);
+            }
             match self.first {
                 None => self.first.insert(PhaseCounter::default()).add(step),
                 Some(_) => self.counter.add(step),
@@ -167,7 +199,7 @@ impl<S: GradientSink> GradientSink for PhaseSink<'_, S> {
 
 #[cfg(test)]
 mod tests {
-    use device::{Description, DeviceOptions};
+    use device::{Description, DeviceOptions, StreamKind};
 
     use super::*;
 
@@ -208,6 +240,33 @@ mod tests {
         phases.restart();
         step(&mut phases, [1, 1, 1, 1]);
         assert_eq!(phases.times().unwrap().steps, 1);
+    }
+
+    #[test]
+    fn a_phase_is_interrupted_where_compute_comes_to_what_is_on_its_way() {
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let mut phases = Phases::new(&device);
+        let comes = || device.arrival(StreamKind::Reduce).unwrap();
+        let arrivals = [comes(), comes(), comes()];
+        // Between steps, nobody's phase is interrupted.
+        device.await_arrival(&arrivals[0]);
+        phases.keep().unwrap();
+        let zero = device.mark().unwrap();
+        for _ in 0..2 {
+            phases.begin().unwrap();
+            phases.enter(Phase::Forward).unwrap();
+            // Each is waited for once.
+            arrivals.iter().for_each(|arrival| device.await_arrival(arrival));
+            phases.enter(Phase::Update).unwrap();
+            phases.end().unwrap();
+        }
+        let spans = phases.spans(&zero).unwrap();
+        let names: Vec<_> = spans.iter().map(|(phase, ..)| *phase).collect();
+        let (forward, reduce) = (Phase::Forward, Phase::Reduce);
+        let first = [Phase::Inputs, forward, reduce, forward, reduce, forward, Phase::Update];
+        assert_eq!(names, [&first[..], &[Phase::Inputs, forward, Phase::Update]].concat());
+        assert!(spans.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{spans:?}");
+        assert!(phases.spans(&zero).unwrap().is_empty());
     }
 
     #[test]

@@ -96,15 +96,16 @@ impl Worker {
             }
         }
         self.optimizer.step(&self.gradients, self.schedule.rate(step), Some(norm))?;
+        self.report(step)?;
+        // Last, since what compute would wait for on the same stream would wait for all weights.
         for StagePart { model, reduction } in &self.parts {
             if reduction.shards().is_divided() {
                 self.phases.enter(Phase::Reduce)?;
                 let planes = planes(&mut self.communicator, &mut self.data_plane);
-                gather_weights(planes.data, reduction.shards(), model.parameters())?;
-                self.phases.enter(Phase::Update)?;
+                gather_weights(planes.data, reduction, model.parameters())?;
             }
         }
-        self.report(step)
+        Ok(())
     }
 
     /// Brings loss and norm on their way to the host.

@@ -91,6 +91,15 @@ impl BucketLayout {
         self.places.get(use_id.0 as usize).copied()
     }
 
+    /// By parameter, the place of the gradient of its first use, if it has one.
+    pub fn first_uses(&self, parameters: &Parameters) -> Vec<Option<Place>> {
+        let mut first = vec![None; parameters.list().len()];
+        for (used, place) in parameters.uses().iter().zip(&self.places) {
+            first[used.parameter.0].get_or_insert(*place);
+        }
+        first
+    }
+
     /// Elements of the largest bucket.
     pub fn largest(&self) -> usize {
         self.elements.iter().copied().max().unwrap_or(0)

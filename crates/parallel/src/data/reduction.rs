@@ -7,6 +7,7 @@ use nn::Parameters;
 use tensor::{Tensor, ops};
 
 use super::buckets::{BucketLayout, Place};
+use super::groups::weight_groups;
 use super::lanes::Lanes;
 use super::shards::Shards;
 use super::tree::{shard, tree_all_reduce, tree_reduce_scatter};
@@ -61,6 +62,7 @@ pub struct GradientReduction {
     sets: Vec<Vec<Tensor>>,
     scratch: Option<Scratch>,
     shards: Shards,
+    weight_groups: Vec<Vec<usize>>,
     /// View of set 0 by piece: what the optimizer reads.
     gradients: Vec<Tensor>,
     further_uses: FurtherUses,
@@ -109,6 +111,7 @@ impl GradientReduction {
             (Reduction::Tree, _) => Some(Scratch::new(device, layout.largest(), options.dtype, loss)?),
         };
         let (gradients, further_uses) = views(parameters, &layout, &shards, &sets[0])?;
+        let weight_groups = weight_groups(parameters, &layout);
         let names = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
         let names = parameters.uses().iter().map(names).collect();
         let missing = layout.members.clone();
@@ -120,6 +123,7 @@ impl GradientReduction {
             sets,
             scratch,
             shards,
+            weight_groups,
             gradients,
             further_uses,
             names,
@@ -204,6 +208,12 @@ impl GradientReduction {
     /// Who keeps what.
     pub fn shards(&self) -> &Shards {
         &self.shards
+    }
+
+    /// The numbers of the parameters that travel together where ranks keep different parts of them, in the order in which
+    /// forward comes to them.
+    pub fn weight_groups(&self) -> &[Vec<usize>] {
+        &self.weight_groups
     }
 
     /// The summed gradient of each of this rank's pieces, in their order; the next step overwrites them.

@@ -49,12 +49,8 @@ impl Shards {
 
     /// The division over `ranks`, of which this is `rank`, that follows from where gradients lie.
     pub fn divided(parameters: &Parameters, layout: &BucketLayout, ranks: usize, rank: usize) -> Self {
-        let mut first_uses = vec![None; parameters.list().len()];
-        for (used, place) in parameters.uses().iter().zip(&layout.places) {
-            first_uses[used.parameter.0].get_or_insert(*place);
-        }
         let sizes = parameters.list().iter().map(|parameter| parameter.tensor.elements());
-        let placed: Vec<_> = first_uses.into_iter().zip(sizes).collect();
+        let placed: Vec<_> = layout.first_uses(parameters).into_iter().zip(sizes).collect();
         let of = |rank| pieces_of(&placed, &layout.elements, ranks, rank);
         Shards { pieces: (0..ranks).map(of).collect(), own: rank }
     }

@@ -1,4 +1,5 @@
-//! One step of every rank as a timeline, taken after the steps that are timed: its calls are then surrounded by events.
+//! Two steps of every rank as a timeline, so that it shows what goes on from one into the next. They are taken after the steps
+//! that are timed: their calls are then surrounded by events.
 
 use std::path::Path;
 
@@ -12,19 +13,21 @@ use super::steps::control;
 use crate::error::Result;
 use crate::worker::Worker;
 
-/// Runs step `step` on all ranks, or on all worlds that are `beside` each other, and writes what they did, from the first, as
-/// `file`. They begin together, as well as a message between their hosts can say. Errors: those of a step; the file's.
+/// Runs `step` and the step after it on all ranks, or on all worlds that are `beside` each other, and writes what they did,
+/// from the first, as `file`. They begin together, as well as a message between their hosts can say. Errors: those of a step;
+/// the file's.
 pub(super) fn write(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
     step: u64,
     file: &Path,
 ) -> Result<()> {
-    worker.device().synchronize()?;
+    worker.phases.keep()?;
     control(worker, beside).barrier()?;
     let zero = worker.device().mark()?;
     worker.device().begin_profile();
     worker.step(step)?;
+    worker.step(step + 1)?;
     let calls = worker.device().end_profile()?;
     let mut spans: Vec<Span> = calls
         .iter()
@@ -37,7 +40,7 @@ pub(super) fn write(
             exposed: false,
         })
         .collect();
-    for (phase, begin, end) in worker.phases.last(&zero)? {
+    for (phase, begin, end) in worker.phases.spans(&zero)? {
         let exposed = phase.waits() && worker.grid().world_size() > 1;
         let (begin, end) = (1e6 * begin.as_secs_f64(), 1e6 * end.as_secs_f64());
         let name = if exposed { format!("{}, exposed", phase.name()) } else { phase.name().to_owned() };
