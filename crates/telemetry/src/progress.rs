@@ -62,14 +62,14 @@ impl Progress {
         Progress { output, steps, every: every.max(1), first: None }
     }
 
-    /// Shows that a step (from 1) is done.
-    pub fn step(&mut self, step: u64, loss: f32, tokens_per_second: f64) {
+    /// Shows that a step (from 1) is done, and at which rate if that is known.
+    pub fn step(&mut self, step: u64, loss: f32, tokens_per_second: Option<f64>) {
         let now = Instant::now();
         let (first, since) = *self.first.get_or_insert((step, now));
         let per_step = (now - since).as_secs_f64() / step.saturating_sub(first) as f64;
         let left = per_step * self.steps.saturating_sub(step) as f64;
-        let message =
-            format!("loss {loss:.4}  {} tokens/s  eta {}", grouped(tokens_per_second as u64), duration(left));
+        let rate = tokens_per_second.map(|rate| format!("  {} tokens/s", grouped(rate as u64)));
+        let message = format!("loss {loss:.4}{}  eta {}", rate.unwrap_or_default(), duration(left));
         match &mut self.output {
             Output::Bar(bar) => {
                 bar.set_message(message);

@@ -73,8 +73,8 @@ pub struct StepMetrics {
     pub learning_rate: f32,
     /// Before clipping.
     pub gradient_norm: f32,
-    /// Tokens (or samples) of all ranks per second of this step.
-    pub tokens_per_second: f64,
+    /// Tokens (or samples) of all ranks per second of this step; not of a process's first, which warms up.
+    pub tokens_per_second: Option<f64>,
     /// Rank 0's statistics after the step.
     pub allocated_bytes: u64,
     /// See [`crate::Statistic::ReservedBytes`].

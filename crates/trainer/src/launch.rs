@@ -15,7 +15,7 @@ use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{bytes, grouped};
 
-use crate::config::{Recompute, RunConfig};
+use crate::config::{Compute, Model, Recompute, RunConfig};
 use crate::division;
 use crate::error::{Result, TrainError};
 use crate::expected::Expected;
@@ -216,12 +216,27 @@ fn launch(
     })
 }
 
+/// Values of half precision in the widest access: rows of other lengths do not begin where one may.
+const HALF_LANES: usize = 8;
+/// What vocabularies are commonly rounded up to, as 50257 to 50304.
+const VOCABULARY_PADDING: usize = 128;
+
 /// Says what is about to happen, and what it will take.
 fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     let config = &setup.config;
     tracing::info!(ranks = config.world_size(), "computing on {}", setup.reason);
     for warning in setup.device.settings.warnings() {
         tracing::warn!("memory.allocator: {warning}");
+    }
+    if let (Model::Gpt(gpt), Compute::Bf16) = (&config.model, config.precision.compute)
+        && !gpt.vocabulary.is_multiple_of(HALF_LANES)
+    {
+        tracing::warn!(
+            "model.vocabulary = {} is no multiple of {HALF_LANES}, which products in half precision take a slow way for: {} is \
+             faster, and what it has more of stays unused",
+            gpt.vocabulary,
+            gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)
+        );
     }
     tracing::info!("run directory {}", directory.path().display());
     if config.memory.recompute != Recompute::None {
