@@ -114,14 +114,17 @@ fn print_tables(head: &str, found: &StepMeasure) -> std::io::Result<()> {
     writeln!(out, "\n{:<20} {:>8} {:>10} {:>10} {:>7}", "family", "launches", "ms", "floor ms", "ratio")?;
     let (mut launches, mut milliseconds, mut floor) = (0, 0.0, 0.0);
     for family in &found.families {
+        // Beside less than a microsecond, a launch is all that takes time.
+        let ratio = (family.floor_milliseconds > 1e-3)
+            .then(|| format!("{:.2}", family.milliseconds / family.floor_milliseconds));
         writeln!(
             out,
-            "{:<20} {:>8} {:>10.3} {:>10.3} {:>7.2}",
+            "{:<20} {:>8} {:>10.3} {:>10.3} {:>7}",
             family.family,
             family.calls,
             family.milliseconds,
             family.floor_milliseconds,
-            family.milliseconds / family.floor_milliseconds
+            ratio.unwrap_or_default()
         )?;
         launches += family.calls;
         milliseconds += family.milliseconds;
