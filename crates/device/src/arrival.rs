@@ -46,8 +46,8 @@ impl Device {
         }
     }
 
-    /// Where compute was made to wait for arrivals since the last call, in order: a mark before and one after. They cost nothing
-    /// to leave, and are as many as arrivals were awaited.
+    /// Where compute was made to wait for arrivals since the last call, in order: a mark before and one after. They are kept
+    /// until somebody takes them.
     pub fn take_waits(&self) -> Vec<(Mark, Mark)> {
         let waits = self.waits().take();
         waits.into_iter().map(|(before, after)| (self.marked(before), self.marked(after))).collect()

@@ -73,7 +73,7 @@ pub struct StepMetrics {
     pub learning_rate: f32,
     /// Before clipping.
     pub gradient_norm: f32,
-    /// Tokens (or samples) of all ranks per second of this step; not of a process's first, which warms up.
+    /// Tokens (or samples) of all ranks per second of this step; where its time is known: not of the first, which warms up.
     pub tokens_per_second: Option<f64>,
     /// Rank 0's statistics after the step.
     pub allocated_bytes: u64,

@@ -233,7 +233,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     {
         tracing::warn!(
             "model.vocabulary = {} is no multiple of {HALF_LANES}, which products in half precision take a slow way for: {} is \
-             faster, and what it has more of stays unused",
+             faster, and no text has what is added",
             gpt.vocabulary,
             gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)
         );

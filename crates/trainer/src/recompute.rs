@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::blueprint::Blueprint;
 use crate::config::{Memory, Recompute};
 use crate::error::{Result, TrainError};
 use crate::plan::roles::{Plans, plan_within};
@@ -43,18 +44,46 @@ pub(crate) fn settle(setup: Setup) -> Result<Setup> {
 pub(crate) fn settle_soon(mut setup: Setup) -> Result<Setup> {
     let mut short = setup.clone();
     Arc::make_mut(&mut short.config).train.steps = setup.first_step() + STEPS;
-    Arc::make_mut(&mut setup.config).memory = settle(short)?.config.memory.clone();
-    Ok(setup)
+    let settled = settle(short)?;
+    Arc::make_mut(&mut setup.config).memory = settled.config.memory.clone();
+    Ok(Setup { blueprint: settled.blueprint, ..setup })
 }
 
 /// What rank 0 has chosen, on all ranks.
 ///
 /// Errors: those of the job.
-pub(crate) fn share(startup: &mut Startup, mut setup: Setup) -> Result<Setup> {
-    let text = Choice::of(&setup).map_or_else(String::new, |choice| choice.encode());
-    let shared = startup.of_rank_zero(text)?;
-    if let Some(choice) = Choice::decode(&shared) {
-        setup = choice.apply(&setup);
+pub(crate) fn share(startup: &mut Startup, setup: Setup) -> Result<Setup> {
+    let Memory { recompute, recompute_layers, .. } = setup.config.memory;
+    let text = match recompute {
+        Recompute::Auto => String::new(),
+        Recompute::None => format!("none {recompute_layers}"),
+        Recompute::Block => format!("block {recompute_layers}"),
+        Recompute::Segments(count) => format!("{count} {recompute_layers}"),
+    };
+    match decode(&startup.of_rank_zero(text)?) {
+        Some((recompute, layers)) => with(&setup, recompute, layers),
+        None => Ok(setup),
+    }
+}
+
+fn decode(text: &str) -> Option<(Recompute, usize)> {
+    let (recompute, layers) = text.split_once(' ')?;
+    let recompute = match recompute {
+        "none" => Recompute::None,
+        "block" => Recompute::Block,
+        count => Recompute::Segments(count.parse().ok()?),
+    };
+    Some((recompute, layers.parse().ok()?))
+}
+
+/// The same run with these keys. What is computed again counts in where the model is divided.
+fn with(setup: &Setup, recompute: Recompute, recompute_layers: usize) -> Result<Setup> {
+    let mut setup = setup.clone();
+    let memory = &mut Arc::make_mut(&mut setup.config).memory;
+    (memory.recompute, memory.recompute_layers) = (recompute, recompute_layers);
+    if setup.config.stages() > 1 {
+        let blueprint = Blueprint::new(&setup.config, &setup.dataset, &setup.placement.description())?;
+        setup.blueprint = Arc::new(blueprint);
     }
     Ok(setup)
 }
@@ -65,41 +94,14 @@ fn layers_of_a_stage(setup: &Setup) -> usize {
 }
 
 impl Choice {
-    /// What `setup` has, if that is settled.
-    fn of(setup: &Setup) -> Option<Self> {
-        let all = layers_of_a_stage(setup);
-        let layers = match setup.config.memory.recompute_layers {
-            0 => all,
-            layers => layers,
-        };
-        match setup.config.memory.recompute {
-            Recompute::None => Some(Choice { layers: 0, segments: 0 }),
-            Recompute::Block => Some(Choice { layers, segments: layers }),
-            Recompute::Segments(segments) => Some(Choice { layers, segments }),
-            Recompute::Auto => None,
-        }
-    }
-
-    fn apply(self, setup: &Setup) -> Setup {
-        let mut setup = setup.clone();
-        let all = layers_of_a_stage(&setup);
-        let memory: &mut Memory = &mut Arc::make_mut(&mut setup.config).memory;
-        memory.recompute = match self {
+    /// `setup` with it, where a stage has `all` layers at most.
+    fn apply(self, setup: &Setup, all: usize) -> Result<Setup> {
+        let recompute = match self {
             Choice { segments: 0, .. } => Recompute::None,
             Choice { layers, segments } if layers == segments => Recompute::Block,
             Choice { segments, .. } => Recompute::Segments(segments),
         };
-        memory.recompute_layers = if self.layers >= all { 0 } else { self.layers };
-        setup
-    }
-
-    fn encode(self) -> String {
-        format!("{} {}", self.layers, self.segments)
-    }
-
-    fn decode(text: &str) -> Option<Self> {
-        let (layers, segments) = text.split_once(' ')?;
-        Some(Choice { layers: layers.parse().ok()?, segments: segments.parse().ok()? })
+        with(setup, recompute, if self.layers >= all { 0 } else { self.layers })
     }
 }
 
@@ -112,7 +114,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// The setup of a choice and its plans; `None` if it does not fit.
     fn plans(&self, choice: Choice) -> Result<Option<(Setup, Plans)>> {
-        let setup = choice.apply(self.setup);
+        let setup = choice.apply(self.setup, self.layers)?;
         match plan_within(&setup) {
             Ok(plans) => Ok(Some((setup, plans))),
             Err(error) if error.is_out_of_memory() => Ok(None),

@@ -154,8 +154,6 @@ struct Reporter {
     metrics: MetricsWriter,
     saver: Option<Saver>,
     tokens: f64,
-    /// Of this process. A GPU is still busy with it when the second begins, so the time it seems to take says nothing.
-    first_step: u64,
 }
 
 impl Reporter {
@@ -167,7 +165,6 @@ impl Reporter {
             metrics: MetricsWriter::resume(&directory.path().join("metrics.jsonl"), setup.first_step())?,
             saver: Saver::new(setup, directory.path()),
             tokens: build::tokens_per_step(config) as f64,
-            first_step: setup.first_step(),
         })
     }
 }
@@ -175,8 +172,7 @@ impl Reporter {
 impl Observer for Reporter {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
         let loss = report.scalars.loss;
-        let known = report.step > self.first_step;
-        let tokens_per_second = known.then(|| self.tokens / report.duration.as_secs_f64());
+        let tokens_per_second = report.duration.map(|duration| self.tokens / duration.as_secs_f64());
         if !loss.is_finite() && !worker.device().is_meta() {
             tracing::warn!(step = report.step + 1, "the loss is {loss}");
         }

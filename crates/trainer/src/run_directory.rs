@@ -110,7 +110,7 @@ impl RunDirectory {
     pub(crate) fn write_summary(&self, setup: &Setup, outcome: &Outcome) -> Result<Summary> {
         let config = &setup.config;
         let course = &outcome.course;
-        let timed = (course.steps - course.first).saturating_sub(1) * build::tokens_per_step(config);
+        let timed = course.timed_steps * build::tokens_per_step(config);
         let mut more = serde_json::Map::new();
         more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
         let description = setup.placement.description();

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use collective::ControlPlane;
+use device::Backend;
 use telemetry::log::step_span;
 use telemetry::step_trace::Part;
 
@@ -46,8 +47,9 @@ pub(crate) struct StepReport {
     pub(crate) step: u64,
     pub(crate) scalars: StepScalars,
     pub(crate) learning_rate: f32,
-    /// From the end of the step before to the end of this one.
-    pub(crate) duration: Duration,
+    /// From the end of the step before to the end of this one, where the host's clock tells: not of the first, which warms up,
+    /// nor on a GPU that had nothing to do when it began, after a validation or a checkpoint.
+    pub(crate) duration: Option<Duration>,
     /// Of the validation that followed it, if one did.
     pub(crate) validation_loss: Option<f64>,
 }
@@ -71,7 +73,8 @@ pub(crate) struct Course {
     pub(crate) losses: Vec<f32>,
     /// The last validation.
     pub(crate) validation_loss: Option<f64>,
-    /// Time in steps but the first, which warms up.
+    /// Steps whose duration is known, and those durations.
+    pub(crate) timed_steps: u64,
     pub(crate) seconds: f64,
     /// Whether it was asked to stop before the last step.
     pub(crate) interrupted: bool,
@@ -98,7 +101,8 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     let calendar = Calendar::new(&worker.setup.config);
     let mut course = Course::begin(&worker.setup);
     worker.watch.check(&worker.device, Part::Start, 0)?;
-    let mut began = Instant::now();
+    let (mut began, mut idle) = (Instant::now(), false);
+    let is_ahead = worker.device.backend() == Backend::Cuda;
     // A step's scalars are read when the next one has been enqueued, so that the device never waits for the host.
     let mut unread: Option<Unread> = None;
     for step in course.first..calendar.steps {
@@ -109,7 +113,10 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         if let Some(unread) = unread.take() {
             unread.read(worker, &mut course, observer)?;
         }
-        let duration = std::mem::replace(&mut began, Instant::now()).elapsed();
+        let elapsed = std::mem::replace(&mut began, Instant::now()).elapsed();
+        // A GPU is still busy with a step that began on an idle one.
+        let duration = (step > course.first && !(idle && is_ahead)).then_some(elapsed);
+        idle = false;
         course.steps = step + 1;
         course.interrupted =
             agree_to_stop(&mut *worker.communicator.control, interrupt)? && step + 1 < calendar.steps;
@@ -120,13 +127,14 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         if calendar.validates_after(step) {
             validation_loss = Some(worker.validate()?);
             worker.watch.check(&worker.device, Part::Validation, step + 1)?;
-            began = Instant::now();
+            (began, idle) = (Instant::now(), true);
         }
         let done = Unread { step, duration, validation_loss };
         if calendar.saves_after(step, course.interrupted) {
             // A checkpoint holds the loss of its last step too.
             done.read(worker, &mut course, observer)?;
             observer.save(worker, &course)?;
+            (began, idle) = (Instant::now(), true);
         } else {
             unread = Some(done);
         }
@@ -143,7 +151,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
 /// A completed step whose scalars are still on the device.
 struct Unread {
     step: u64,
-    duration: Duration,
+    duration: Option<Duration>,
     validation_loss: Option<f64>,
 }
 
@@ -153,9 +161,8 @@ impl Unread {
         let scalars = worker.scalars(step)?;
         course.losses.push(scalars.loss);
         course.validation_loss = validation_loss.or(course.validation_loss);
-        if step > course.first {
-            course.seconds += duration.as_secs_f64();
-        }
+        course.timed_steps += u64::from(duration.is_some());
+        course.seconds += duration.map_or(0.0, |duration| duration.as_secs_f64());
         let learning_rate = worker.schedule.rate(step);
         observer.step(worker, &StepReport { step, scalars, learning_rate, duration, validation_loss })
     }

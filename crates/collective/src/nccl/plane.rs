@@ -210,7 +210,10 @@ impl NcclPlane {
         let (part, colour) = (Comm::empty(), several.then_some((group.number, group.place)));
         // Before it is made, so that it can be given up.
         let place = several.then(|| self.shared.keep(part));
-        self.shared.patiently(|| self.shared.make(comm, call, move || comm.split(colour, part)))?;
+        self.shared.patiently(|| {
+            self.shared.make(comm, call, move || comm.split(colour, part))?;
+            if several { self.shared.settle(part, call) } else { Ok(()) }
+        })?;
         Ok(place)
     }
 

@@ -141,6 +141,11 @@ impl Shared {
         body: impl FnOnce() -> raw::Result<()> + Send + 'static,
     ) -> Result<()> {
         self.have_made(call, body)?;
+        self.settle(comm, call)
+    }
+
+    /// Waits until a communicator that does not block is through with its last call. Errors: what came first instead.
+    pub(super) fn settle(&self, comm: Comm, call: Call) -> Result<()> {
         self.until(call, || match comm.is_ready() {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,

@@ -8,7 +8,7 @@ use crate::{Result, Tensor};
 /// target = the parts, added as a balanced binary tree in their order and rounded to their type at every node, on a stream of
 /// the caller's choice. Parts of one shape that do not overlap, all f32 or all bf16; the target is one of them, or apart.
 /// The parts may be overwritten.
-/// Errors: no parts, shapes or types that do not agree, memory that overlaps.
+/// Errors: no parts, shapes or types that do not agree.
 pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "tree.into";
     let Some(first) = parts.first() else {

@@ -79,7 +79,8 @@ const LINK_BYTES: usize = 1 << 30;
 const ROUNDS: usize = 5;
 
 /// Describes the device at hand. On GPUs, which should have nothing else to do, three training steps of a small model run on
-/// as many as there are, up to the largest power of two: what the driver then says is used, and what they do in a second.
+/// as many as there are, up to the largest power of two, which then connect for all that any run may do: what the driver says
+/// is used, and what they do in a second.
 ///
 /// Errors: a file, which is a description already; GPUs that are not there or fail.
 pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
@@ -217,6 +218,22 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
 
 /// Four digits of it, which is more than two measurements agree in.
 fn legible(rate: f64) -> f64 {
+    if !(rate.is_finite() && rate > 0.0) {
+        return rate;
+    }
     let unit = 10_f64.powi(rate.abs().log10().floor() as i32 - 3);
     (rate / unit).round() * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::legible;
+
+    #[test]
+    fn rates_have_four_digits() {
+        for (rate, said) in [(804_658_897_613_337.9, 804.7e12), (4_271.4, 4271.0), (0.0, 0.0)] {
+            assert!((legible(rate) - said).abs() <= 1e-9 * said, "{rate}: {}", legible(rate));
+        }
+        assert!(legible(f64::NAN).is_nan());
+    }
 }

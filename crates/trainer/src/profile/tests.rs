@@ -7,6 +7,8 @@ use super::*;
 use crate::config::Recompute;
 use crate::costs::{Costs, with_recompute};
 use crate::placement::Placement;
+use crate::plan::roles::plan_within;
+use crate::recompute;
 use crate::worker::Setup;
 
 fn config(sets: &[&str]) -> RunConfig {
@@ -189,4 +191,29 @@ fn counted_stages_have_what_is_computed_again() {
     assert_eq!(all.backward_input - some.backward_input, some.backward_input - kept.backward_input);
     let none = with_recompute(&setup(&four).config, Recompute::None);
     assert_eq!(none.memory.recompute, Recompute::None);
+}
+
+/// What `"auto"` chooses is written into the run's configuration, which whoever goes on divides by.
+#[test]
+fn a_chosen_recomputation_divides_as_its_keys_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("times.toml");
+    let sets = ["model.layers=8", "model.context=128", "parallel.pipeline=2", "train.micro_batches=8"];
+    let mut times = profile(8, 2, &config(&sets));
+    times.layers[0].recomputed = 10;
+    std::fs::write(&path, times.to_toml().unwrap()).unwrap();
+    let file = format!("parallel.profile={}", path.display());
+    let setup =
+        |more: &[&str]| Setup::new(config(&[&sets[..], &[&file], more].concat()), Placement::Cpu).unwrap();
+    let peak = |setup: &Setup| plan_within(setup).unwrap().largest().unwrap().statistics.peak_reserved();
+    let (none, block) = (setup(&["memory.recompute=none"]), setup(&["memory.recompute=block"]));
+    assert_ne!(none.blueprint.layers_of_stages(), block.blueprint.layers_of_stages());
+    assert!(peak(&block) < peak(&none));
+    for limit in [peak(&none), peak(&none) - 1, peak(&block)] {
+        let limit = format!("memory.limit_bytes={limit}");
+        let chosen = recompute::settle(setup(&["memory.recompute=auto", &limit])).unwrap();
+        let again = Setup::new((*chosen.config).clone(), Placement::Cpu).unwrap();
+        assert_eq!(chosen.blueprint.layers_of_stages(), again.blueprint.layers_of_stages(), "{limit}");
+        assert_eq!(peak(&chosen), peak(&again), "{limit}");
+    }
 }
