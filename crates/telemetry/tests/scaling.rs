@@ -1,7 +1,9 @@
 //! Runs of the scaling suite as lines, table and plots.
 #![allow(clippy::unwrap_used)] // a test stops at the first surprise
 
-use telemetry::scaling::{Run, Scaling, efficiency_plot, memory_plot, read_runs, runs_of, scaling_table};
+use telemetry::scaling::{
+    RankFigures, Run, Scaling, efficiency_plot, memory_plot, read_runs, runs_of, scaling_table,
+};
 
 /// What `plimsoll bench scaling --json` printed, with rounder times.
 const RECORDED: &str = r#"
@@ -28,7 +30,8 @@ fn alone(round: usize) -> Run {
 fn on(ranks: usize, scaling: Scaling, seconds: f64) -> Run {
     let mut run = recorded()[1].clone();
     let one = run.by_rank[0].clone();
-    run.by_rank = (0..ranks).map(|rank| telemetry::scaling::RankFigures { rank, ..one.clone() }).collect();
+    let of = |rank| RankFigures { rank, device: format!("cuda:{rank}"), ..one.clone() };
+    run.by_rank = (0..ranks).map(of).collect();
     let micro_batches = if scaling == Scaling::Strong { 8 } else { ranks };
     Run { ranks, scaling, micro_batches, tokens: 128 * micro_batches as u64, step_seconds: seconds, ..run }
 }
@@ -123,7 +126,10 @@ other these 2 come to 96.8 % against alone at most
     );
     assert_eq!(svg.matches("class=\"label\"").count(), 2);
     // More to do for each, other devices, fewer of them: no baseline.
-    let others: [fn(&mut Run); 4] = [
+    let others: [fn(&mut Run); 7] = [
+        |alone| alone.by_rank[1].device = "cuda:3".to_owned(),
+        |alone| alone.by_rank[1].host = "another".to_owned(),
+        |alone| alone.by_rank.iter_mut().for_each(|rank| rank.device.clear()),
         |alone| alone.micro_batches = 4,
         |alone| alone.device_model = "another".to_owned(),
         |alone| alone.ranks_are = "processes".to_owned(),
@@ -136,9 +142,20 @@ other these 2 come to 96.8 % against alone at most
     for change in others {
         let mut other = alone(1);
         change(&mut other);
-        let table = scaling_table(&[runs[1].clone(), other]);
+        let table = scaling_table(&[runs[1].clone(), other.clone()]);
         assert!(table.contains("against alone") && !table.contains("93.5 %"), "{table}");
+        // Nor does it take the place of one.
+        for both in [[alone(1), other.clone()], [other, alone(1)]] {
+            let table = scaling_table(&[&runs[1..2], &both].concat());
+            assert!(table.contains("93.5 %") && table.matches("alone    –").count() == 2, "{table}");
+        }
     }
+    // Lines that do not say which devices they are of.
+    let older = runs.map(|mut run| {
+        run.by_rank.iter_mut().for_each(|rank| rank.device.clear());
+        run
+    });
+    assert!(!scaling_table(&older).contains("93.5 %"));
 }
 
 #[test]
@@ -165,9 +182,11 @@ fn the_median_of_several_rounds_counts() {
     assert!(table.contains("\n3 rounds") && table.contains("0.0 % at most (alone, 2 ranks)"), "{table}");
     let mut other = on(2, Scaling::Strong, 0.001);
     (other.round, other.loss) = (2, 5.0);
-    let strong = [on(1, Scaling::Strong, 0.002), on(2, Scaling::Strong, 0.001), other];
+    let third = Run { round: 3, ..on(2, Scaling::Strong, 0.001) };
+    let strong = [on(1, Scaling::Strong, 0.002), on(2, Scaling::Strong, 0.001), other, third];
     let table = scaling_table(&strong);
-    assert!(table.contains("on 1, 2 ranks differ: 5.556") && table.contains(" or 5e0"), "{table}");
+    // Each loss once, also where the first came again.
+    assert!(table.contains("on 1, 2 ranks differ: 5.556") && table.contains(" or 5e0\n"), "{table}");
 }
 
 #[test]

@@ -12,8 +12,10 @@ impl<'a> Alone<'a> {
     pub(super) fn among(runs: &'a [Run]) -> Self {
         let mut all: Vec<Rounds<'a>> = Vec::new();
         for run in runs.iter().filter(|run| run.scaling == Scaling::Alone) {
-            let same =
-                |there: &&mut Rounds<'a>| like(there.median(), run) && there.median().ranks == run.ranks;
+            let same = |there: &&mut Rounds<'a>| {
+                let there = there.median();
+                like(there, run) && there.ranks == run.ranks && devices(there).eq(devices(run))
+            };
             match all.iter_mut().find(same) {
                 Some(there) => there.add(run),
                 None => all.push(Rounds::of(run)),
@@ -32,10 +34,14 @@ impl<'a> Alone<'a> {
     }
 
     /// Tokens a second of `run` over what its ranks' devices do alone with as much to do for each: `None` where that was not
-    /// measured. Of several baselines that have the devices, the one with the fewest.
+    /// measured, or nothing says that it was those. Of several baselines that begin with them, the one with the fewest.
     pub(super) fn against(&self, run: &Run) -> Option<f64> {
+        if devices(run).any(|(_, device)| device.is_empty()) {
+            return None;
+        }
         let medians = self.0.iter().map(Rounds::median);
-        let fitting = medians.filter(|alone| like(alone, run) && alone.ranks >= run.ranks);
+        let has_devices = |alone: &Run| devices(alone).take(run.ranks).eq(devices(run));
+        let fitting = medians.filter(|alone| like(alone, run) && has_devices(alone));
         let alone = fitting.min_by_key(|alone| alone.ranks)?;
         Some(run.tokens_per_second() / alone.tokens_per_second_of_each().take(run.ranks).sum::<f64>())
     }
@@ -46,6 +52,11 @@ pub(super) fn against_one(alone: &Run, all: &[Series<'_>]) -> Option<f64> {
     let first = all.iter().filter_map(|series| series.runs.first());
     let one = first.copied().find(|run| run.ranks == 1 && like(run, alone))?;
     Some(alone.tokens_per_second() / alone.ranks as f64 / one.tokens_per_second())
+}
+
+/// What its ranks computed on, in rank order: host and device. Lines of older versions do not name the device.
+fn devices(run: &Run) -> impl Iterator<Item = (&str, &str)> {
+    run.by_rank.iter().map(|rank| (rank.host.as_str(), rank.device.as_str()))
 }
 
 /// Whether ranks of both have the same to do.

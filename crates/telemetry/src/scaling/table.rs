@@ -222,7 +222,11 @@ fn remarks(series: &Series<'_>) -> String {
 
 /// The losses of all rounds, each once.
 fn losses_of(rounds: &Rounds<'_>) -> String {
-    let mut losses: Vec<String> = rounds.all().iter().map(|run| format!("{:e}", run.loss)).collect();
-    losses.dedup();
+    let mut losses: Vec<String> = Vec::new();
+    for loss in rounds.all().iter().map(|run| format!("{:e}", run.loss)) {
+        if !losses.contains(&loss) {
+            losses.push(loss);
+        }
+    }
     losses.join(" or ")
 }
