@@ -72,8 +72,6 @@ impl Costs {
             layers: self.layers.iter().map(layer).collect(),
             again: self.layers.iter().map(|layer| layer.again).collect(),
             recomputed: self.recomputed,
-            // What comes before and after the layers is in the first and the last.
-            ..LayerCosts::default()
         }
     }
 

@@ -2,7 +2,7 @@
 
 use device::Description;
 use nn::Stage;
-use parallel::pipeline::{Division, DivisionError, LayerBytes, PartBytes, loads};
+use parallel::pipeline::{Division, DivisionError, LayerBytes, loads};
 
 use crate::blueprint;
 use crate::build::Dataset;
@@ -29,8 +29,7 @@ pub(crate) fn stages(config: &RunConfig, dataset: &Dataset, description: &Descri
             let crossing = measured.iter().filter_map(|layer| layer.output);
             let crossing = crossing.map(|cut| (cut.shape.elements() * cut.dtype.bytes()) as u64).max();
             let layers = measured.iter().map(|layer| layer.bytes).collect();
-            let none = PartBytes::default();
-            let bytes = LayerBytes { layers, first: none, last: none, crossing: crossing.unwrap_or(0) };
+            let bytes = LayerBytes { layers, crossing: crossing.unwrap_or(0) };
             Division::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
         }
     };

@@ -44,7 +44,8 @@ pub enum DivisionError {
     },
 }
 
-/// How long each layer takes, in any one unit: forward and backward of a micro-batch.
+/// How long each layer takes, in any one unit: forward and backward of a micro-batch. The first one has what comes before
+/// the layers, the last one what comes after them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerCosts {
     /// The layers, in order.
@@ -53,20 +54,14 @@ pub struct LayerCosts {
     pub again: Vec<u64>,
     /// How many layers of every stage that is, the first ones.
     pub recomputed: usize,
-    /// What comes on top in the first stage: the embedding.
-    pub first: u64,
-    /// What comes on top in the last stage: head and loss.
-    pub last: u64,
 }
 
 impl LayerCosts {
-    /// The cost of a stage with these layers: the first and the last of the model have what comes on top there.
+    /// The cost of a stage with these layers.
     pub fn of(&self, layers: Range<usize>) -> u64 {
-        let extra = [(layers.start == 0, self.first), (layers.end == self.layers.len(), self.last)];
-        let extra = extra.into_iter().filter(|(here, _)| *here).map(|(_, cost)| cost);
         let again = self.again.get(layers.clone()).unwrap_or_default().iter().take(self.recomputed);
         let own = self.layers.get(layers).unwrap_or_default();
-        own.iter().chain(again).copied().chain(extra).fold(0, u64::saturating_add)
+        own.iter().chain(again).copied().fold(0, u64::saturating_add)
     }
 }
 
@@ -81,15 +76,11 @@ pub struct PartBytes {
     pub weights: u64,
 }
 
-/// What a model holds, layer by layer.
+/// What a model holds, layer by layer. The first one has what comes before the layers, the last one what comes after them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerBytes {
     /// The layers, in order.
     pub layers: Vec<PartBytes>,
-    /// What comes on top in the first stage: the embedding.
-    pub first: PartBytes,
-    /// What comes on top in the last stage: head and loss.
-    pub last: PartBytes,
     /// The tensor that crosses a cut.
     pub crossing: u64,
 }
@@ -131,12 +122,9 @@ impl Division {
     /// The division whose stage with the largest peak has as small a one as can be; `loads` are the schedule's stages
     /// (see [`loads`](crate::pipeline::loads)). Where a rank holds several stages, each counts for itself.
     pub fn smallest(bytes: &LayerBytes, loads: &[Load]) -> Result<Self, DivisionError> {
-        let stages = loads.len();
         let levels: Vec<_> = loads.iter().map(Load::levels).collect();
-        divide(bytes.layers.len(), stages, |stage, range| {
-            let extra = [(stage == 0, bytes.first), (stage + 1 == stages, bytes.last)];
-            let extra = extra.into_iter().filter(|(here, _)| *here).map(|(_, part)| part);
-            let part = bytes.layers[range].iter().copied().chain(extra).fold(PartBytes::default(), add);
+        divide(bytes.layers.len(), loads.len(), |stage, range| {
+            let part = bytes.layers[range].iter().copied().fold(PartBytes::default(), add);
             let in_flight = levels[stage].iter().map(|held| {
                 times(part.activations, held.activations).saturating_add(times(part.weights, held.weights))
             });

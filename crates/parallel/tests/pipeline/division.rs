@@ -33,7 +33,8 @@ fn explicit_counts() {
 fn an_expensive_head_gets_fewer_layers() {
     let even = LayerCosts { layers: vec![10; 8], ..LayerCosts::default() };
     assert_eq!(Division::fastest(&even, 4).unwrap().counts(), [2, 2, 2, 2]);
-    let head = LayerCosts { last: 15, ..even.clone() };
+    let with_head = [vec![10; 7], vec![25]].concat();
+    let head = LayerCosts { layers: with_head.clone(), ..LayerCosts::default() };
     assert_eq!(Division::fastest(&head, 4).unwrap().counts(), [2, 2, 3, 1]);
     assert_eq!(
         Division::fastest(&head, 9).unwrap_err(),
@@ -41,7 +42,7 @@ fn an_expensive_head_gets_fewer_layers() {
     );
     // Where all layers are computed again the head is less of a stage; where some are, the layers after them cost less.
     for (recomputed, counts) in [(usize::MAX, [2, 2, 2, 2]), (2, [1, 3, 3, 1]), (1, [2, 2, 3, 1])] {
-        let again = LayerCosts { layers: vec![10; 8], again: vec![10; 8], recomputed, last: 15, first: 0 };
+        let again = LayerCosts { layers: with_head.clone(), again: vec![10; 8], recomputed };
         assert_eq!(Division::fastest(&again, 4).unwrap().counts(), counts, "{recomputed}");
     }
     let uneven = LayerCosts { layers: vec![7; 5], ..LayerCosts::default() };
@@ -52,8 +53,7 @@ fn an_expensive_head_gets_fewer_layers() {
 #[test]
 fn the_smallest_peak_follows_the_schedule() {
     let layer = PartBytes { parameters: 10, activations: 100, weights: 0 };
-    let nothing = PartBytes::default();
-    let bytes = LayerBytes { layers: vec![layer; 12], first: nothing, last: nothing, crossing: 1 };
+    let bytes = LayerBytes { layers: vec![layer; 12], crossing: 1 };
     let smallest = |kind| {
         let stages = loads(&schedule(kind, 4, 1, 8)).stages;
         Division::smallest(&bytes, &stages).unwrap().counts().to_vec()
@@ -75,18 +75,16 @@ fn all(layers: Range<usize>, stages: usize) -> Vec<Vec<usize>> {
 
 fn stage_cost(costs: &LayerCosts, counts: &[usize], stage: usize) -> u64 {
     let start: usize = counts[..stage].iter().sum();
-    let extra =
-        if stage == 0 { costs.first } else { 0 } + if stage + 1 == counts.len() { costs.last } else { 0 };
     let range = start..start + counts[stage];
     let again: u64 = costs.again[range.clone()].iter().take(costs.recomputed).sum();
-    costs.layers[range].iter().sum::<u64>() + again + extra
+    costs.layers[range].iter().sum::<u64>() + again
 }
 
 fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u64 {
     let sum = |of: fn(&PartBytes) -> u64| {
         let layers: Vec<_> = bytes.layers.iter().map(of).collect();
-        let (again, first, last) = (vec![0; layers.len()], of(&bytes.first), of(&bytes.last));
-        stage_cost(&LayerCosts { layers, again, recomputed: 0, first, last }, counts, stage)
+        let again = vec![0; layers.len()];
+        stage_cost(&LayerCosts { layers, again, recomputed: 0 }, counts, stage)
     };
     let (activations, weights) = (sum(|part| part.activations), sum(|part| part.weights));
     let held = loads[stage].during.iter();
@@ -114,9 +112,11 @@ proptest! {
         last in 0..300_u64,
         stages in 1..6_usize,
     ) {
-        let (layers, again): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
-        let costs = LayerCosts { layers, again, recomputed, first, last };
-        let n = costs.layers.len();
+        let (mut layers, again): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
+        let n = layers.len();
+        layers[0] += first;
+        layers[n - 1] += last;
+        let costs = LayerCosts { layers, again, recomputed };
         prop_assume!(stages <= n);
         let slowest = |counts: &[usize]| (0..stages).map(|stage| stage_cost(&costs, counts, stage)).max();
         let division = Division::fastest(&costs, stages).unwrap();
@@ -128,7 +128,7 @@ proptest! {
     /// No other division has a smaller largest peak.
     #[test]
     fn smallest_is_exact(
-        layers in proptest::collection::vec(part(), 1..9),
+        mut layers in proptest::collection::vec(part(), 1..9),
         first in part(),
         last in part(),
         crossing in 0..50_u64,
@@ -140,8 +140,13 @@ proptest! {
         ]),
         micro_batches in 1..8_usize,
     ) {
-        let bytes = LayerBytes { layers, first, last, crossing };
-        let n = bytes.layers.len();
+        let n = layers.len();
+        for (layer, more) in [(0, first), (n - 1, last)] {
+            layers[layer].parameters += more.parameters;
+            layers[layer].activations += more.activations;
+            layers[layer].weights += more.weights;
+        }
+        let bytes = LayerBytes { layers, crossing };
         prop_assume!(stages <= n);
         let loads = loads(&schedule(kind, stages, 1, micro_batches)).stages;
         let largest = |counts: &[usize]| (0..stages).map(|stage| peak(&bytes, &loads, counts, stage)).max();
