@@ -99,6 +99,15 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
         (&["--report=/nowhere/runs.jsonl"], "/nowhere/runs.jsonl: cannot read it"),
         (&["--report=Cargo.toml"], "Cargo.toml: line 1 is no measured run"),
         (&["--report=x", "--json"], "cannot be used with"),
+        (&["--report=x", "--alone"], "cannot be used with"),
+        (&["--report=x", "--rounds=2"], "cannot be used with"),
+        (&["--report=x", "--first-round=2"], "cannot be used with"),
+        (&["--report=x", "--strong"], "cannot be used with"),
+        (&["--report=x", "--weak"], "cannot be used with"),
+        (&["--report=x", "--reduction=tree"], "cannot be used with"),
+        (&["--report=x", "--micro-batches=2"], "cannot be used with"),
+        (&["--report=x", "--shard"], "cannot be used with"),
+        (&["--report=x", "--trace=y"], "cannot be used with"),
         (&["--rounds=0"], "invalid value '0' for '--rounds <N>'"),
         (&["--warm-up-seconds=-1"], "a number of seconds from 0 to 3600 is meant"),
         (&["--warm-up-seconds=soon"], "a number of seconds from 0 to 3600 is meant"),
@@ -120,10 +129,12 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
 #[test]
 fn devices_alone_are_measured_beside_the_runs_in_turn() {
     let directory = tempfile::tempdir().unwrap();
-    let asked = ["--ranks=1,2", "--micro-batches=2", "--strong", "--alone", "--rounds=2", "--json"];
-    let measured = bench(&[&TINY[..], &asked].concat());
-    assert!(measured.status.success(), "{}", text(&measured.stderr));
-    let lines = text(&measured.stdout);
+    let measured = |asked: &[&str]| {
+        let measured = bench(&[&TINY[..], &["--strong", "--json"], asked].concat());
+        assert!(measured.status.success(), "{}", text(&measured.stderr));
+        text(&measured.stdout)
+    };
+    let lines = measured(&["--ranks=1,2", "--micro-batches=2", "--alone", "--rounds=2"]);
     let runs = runs_of(&lines).unwrap();
     let shape = |run: &Run| (run.round, run.scaling, run.ranks, run.micro_batches, run.tokens);
     let of_round = |round| {
@@ -133,15 +144,20 @@ fn devices_alone_are_measured_beside_the_runs_in_turn() {
     };
     let shapes: Vec<_> = runs.iter().map(shape).collect();
     assert_eq!(shapes, [of_round(1), of_round(2)].concat());
+    let one_micro_batch = runs_of(&measured(&["--ranks=1"])).unwrap();
+    let of_one_rank = |micro_batches: usize| {
+        let mut all = runs.iter().chain(&one_micro_batch);
+        all.find(|run| (run.scaling, run.ranks, run.micro_batches) == (Scaling::Strong, 1, micro_batches))
+    };
     for run in &runs {
         let each: Vec<f64> = run.tokens_per_second_of_each().collect();
         assert!(run.by_rank.iter().enumerate().all(|(rank, figures)| figures.rank == rank));
         match run.scaling {
             // Had they talked to each other, a world would not have the bits of one rank.
             Scaling::Alone => {
-                let first = runs.iter().find(|one| one.micro_batches * run.ranks == run.micro_batches);
+                let one = of_one_rank(run.micro_batches / run.ranks).unwrap();
                 assert!((run.tokens_per_second() - each.iter().sum::<f64>()).abs() < 1e-6 * each[0]);
-                assert!(first.is_none_or(|one| one.loss.to_bits() == run.loss.to_bits()), "{run:?}");
+                assert_eq!(one.loss.to_bits(), run.loss.to_bits(), "{run:?}");
             }
             _ => assert_eq!(run.step_seconds, run.by_rank[0].step_seconds),
         }

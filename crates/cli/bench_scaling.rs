@@ -15,11 +15,27 @@ use crate::bench_model::{StepArgs, TraceArgs};
 
 mod cases;
 
+/// What only a measurement goes by.
+const MEASURES: [&str; 12] = [
+    "model",
+    "ranks",
+    "micro_batches",
+    "strong",
+    "weak",
+    "reduction",
+    "alone",
+    "rounds",
+    "first_round",
+    "shard",
+    "trace",
+    "json",
+];
+
 /// The arguments of `plimsoll bench scaling`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchScalingArgs {
     /// Measure nothing, and report on these files of JSON lines
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["model", "ranks", "json"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = MEASURES)]
     report: Vec<PathBuf>,
     /// Which model, as in bench step [default: gpt2-124m on a GPU, else small]
     #[arg(long)]
