@@ -74,6 +74,20 @@ fn the_benchmark_measures_every_schedule() {
     let runs: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(directory.path().join("times.toml").exists());
+    // What the times change for two stages and, interleaved, for four: without them and with them.
+    let said = text(&output.stderr);
+    let divisions = said.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
+    let divisions: Vec<_> = divisions.map(|line| line.split(", ").count() - 2).collect();
+    assert_eq!(divisions, [2, 2, 4, 4], "{said}");
+    // One division cannot go by both.
+    for key in ["parallel.division=smallest", "parallel.profile=times.toml"] {
+        let set = format!("--set={key}");
+        let said =
+            refused(directory.path(), &["bench", "pipeline", "--device=cpu", "--profile=new.toml", &set]);
+        let key = key.split_once('=').unwrap().0;
+        assert!(said.contains(&format!("--set {key}: ")) && said.contains("--profile"), "{said}");
+        assert!(!directory.path().join("new.toml").exists());
+    }
     let names: Vec<_> = runs.iter().map(|run| run["schedule"].as_str().unwrap()).collect();
     assert_eq!(names[1..], SCHEDULES);
     for run in &runs {
@@ -176,6 +190,45 @@ fn measured_times_divide_a_plan_and_its_run_alike() {
     assert!(said.contains("is of other layers: model.width is 64 here and 32 there"), "{said}");
     let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=20MiB"]].concat());
     assert!(said.contains(" --set parallel.profile=)"), "{said}");
+    // One stage has all layers, and the file is to be of this run all the same.
+    let one = "--set=parallel.pipeline=1";
+    done(directory, &[&plan[..], &[by_times, one]].concat());
+    let train = [&["train", "run.toml", "--device=cpu", "--run-dir", "one"], &DIVIDED[..]].concat();
+    for (more, sentence) in [
+        (&[by_times, wide][..], "is of other layers: model.width is 64 here and 32 there"),
+        (&["--set=parallel.profile=gone.toml"], "gone.toml cannot be read"),
+    ] {
+        for arguments in [&plan, &train] {
+            let said = refused(directory, &[&arguments[..], &[one], more].concat());
+            assert!(said.contains(sentence), "{said}");
+        }
+        assert!(!directory.join("one").exists());
+    }
+    // Times are taken anew whatever the old ones are.
+    let gone = ["--set=parallel.profile=gone.toml", "--profile=new.toml"];
+    done(directory, &[&plan[..], &gone].concat());
+}
+
+#[test]
+fn what_a_profile_is_for_is_said_as_it_can_be_typed() {
+    let directory = workplace();
+    let directory = directory.path();
+    let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
+    let divisions = ["parallel.division=fastest", "parallel.division=smallest", "parallel.division=[2, 2]"];
+    for (number, division) in divisions.iter().enumerate() {
+        let file = format!("times{number}.toml");
+        let plan = [&plan[..], &["--set", division]].concat();
+        let said = done(directory, &[&plan[..], &["--profile", &file]].concat());
+        let (_, typed) = said.trim_end().rsplit_once("to divide by these times: ").unwrap();
+        assert_eq!(typed.ends_with(" --set parallel.division=fastest"), number > 0, "{said}");
+        let typed: Vec<_> = typed.split(' ').collect();
+        let planned = done(directory, &[&plan[..], &["--json"], &typed].concat());
+        let planned: serde_json::Value = serde_json::from_str(&planned).unwrap();
+        assert!(planned["pipeline"]["times"].as_str().unwrap().contains(&file), "{planned}");
+    }
+    let one = ["--set=parallel.pipeline=1", "--profile=one.toml"];
+    let said = done(directory, &[&plan[..], &one].concat());
+    assert!(said.contains("there is nothing to divide"), "{said}");
 }
 
 /// On one GPU, where one rank does the work of both; with two or more, as a pipeline.
@@ -206,5 +259,8 @@ fn a_gpu_times_layers_and_the_run_by_its_times_is_as_planned() {
     }
     let by_times = "--set=parallel.profile=times.toml";
     let said = on_gpus(&["train", "run.toml", "--run-dir", "out", by_times]);
+    if device::cuda::availability().unwrap().len() > 1 {
+        assert!(said.contains("layers of each stage: ") && said.contains("by the times in "), "{said}");
+    }
     assert!(said.contains("Every rank used what was planned, to the byte."), "{said}");
 }

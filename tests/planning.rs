@@ -102,6 +102,24 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_not_there() {
+    let directory = workplace();
+    let arguments = ["plan", "--device", "cpu", "--describe", "here.toml"];
+    let mut limited = Command::new("sh");
+    // Files may not grow, and who tries is told so instead of killed.
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"])
+        .arg(common::program())
+        .args(arguments);
+    let output = limited.current_dir(directory.path()).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("--describe here.toml: File too large"), "{said}");
+    assert!(!directory.path().join("here.toml").exists());
+    assert!(plimsoll(directory.path()).args(arguments).output().unwrap().status.success());
+}
+
+#[test]
 fn a_thousand_ranks_are_planned_as_the_few_kinds_that_they_are() {
     let directory = workplace();
     let sets = ["parallel.data=1024", "parallel.lanes=1024", "train.micro_batches=1024"];

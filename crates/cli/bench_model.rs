@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use trainer::{BenchOptions, DeviceChoice, TrainError};
+use trainer::{BenchOptions, DeviceChoice, GPU_WARM_UP, TrainError};
 
 /// How a step is measured, whichever benchmark does it.
 #[derive(Debug, clap::Args)]
@@ -43,6 +43,12 @@ impl StepArgs {
         Ok((device, gpus))
     }
 
+    /// Whether an override is of this key.
+    pub(crate) fn sets(&self, key: &str) -> bool {
+        let named = |set: &String| set.split('=').next().is_some_and(|name| name.trim() == key);
+        self.overrides.iter().any(named)
+    }
+
     /// On which device, and for how long.
     pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
         let on_gpu = match device {
@@ -59,9 +65,6 @@ impl StepArgs {
         }
     }
 }
-
-/// How long a GPU warms up where nobody says otherwise.
-const GPU_WARM_UP: Duration = Duration::from_secs(5);
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

@@ -60,8 +60,15 @@ fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
         let path = std::path::absolute(path).map_err(unprinted)?;
         let taken = profile::take(config, &path, &target)?;
         writeln!(std::io::stderr(), "{taken}").map_err(unprinted)?;
-        for division in timed_divisions(config, &path, &target)? {
-            writeln!(std::io::stderr(), "{division}").map_err(unprinted)?;
+        let mut said = Vec::new();
+        for config in &cases {
+            if said.contains(&config.stages()) {
+                continue;
+            }
+            said.push(config.stages());
+            for division in timed_divisions(config, &path, &target)? {
+                writeln!(std::io::stderr(), "{division}").map_err(unprinted)?;
+            }
         }
         for config in &mut cases {
             (config.parallel.division, config.parallel.profile) = (Division::Fastest, Some(path.clone()));
@@ -94,6 +101,12 @@ fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
 
 /// Every run, checked before the first one starts.
 fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), TrainError> {
+    let divides = |key: &&&str| args.profile.is_some() && args.step.sets(key);
+    if let Some(key) = ["parallel.division", "parallel.profile"].iter().find(divides) {
+        let text =
+            format!("--set {key}: --profile says itself that layers are divided by the times it takes");
+        return Err(TrainError::Refused(text));
+    }
     let (device, gpus) = args.step.device_of_ranks()?;
     let on_gpus = device == DeviceChoice::Cuda;
     let (model, precision) = if on_gpus { ("gpt2-1558m", "bf16") } else { ("small", "f32") };

@@ -16,10 +16,10 @@ pub(crate) fn fill(
     let failed = |error: std::io::Error| TrainError::Refused(format!("{name} {}: {error}", path.display()));
     // Before anything is measured: a file that is there may be a configuration.
     let mut out = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    let made = make();
-    if made.is_err() {
+    let filled = make().and_then(|text| out.write_all(text.as_bytes()).map_err(failed));
+    if filled.is_err() {
         // What fails leaves nothing behind.
         let _ = std::fs::remove_file(path);
     }
-    out.write_all(made?.as_bytes()).map_err(failed)
+    filled
 }

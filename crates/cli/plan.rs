@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::builder::RangedU64ValueParser;
 use telemetry::units::parse_bytes;
-use trainer::config::RunConfig;
+use trainer::config::{Division, RunConfig};
 use trainer::{
     PlanOptions, PlanTarget, Proposal, Searched, TrainError, Try, describe_device, plan_page, plan_run,
     propose, search_largest, timed_divisions,
@@ -153,6 +153,14 @@ fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), T
         print(&division.to_string());
     }
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    print(&format!("to divide by these times: --set parallel.profile={}", path.display()));
+    let fastest = match config.parallel.division {
+        Division::Fastest => "",
+        Division::Smallest | Division::Layers(_) => " --set parallel.division=fastest",
+    };
+    let divide = match config.stages() {
+        1 => "one stage has all layers, and there is nothing to divide; to divide more stages by these times",
+        _ => "to divide by these times",
+    };
+    print(&format!("{divide}: --set parallel.profile={}{fastest}", path.display()));
     Ok(())
 }

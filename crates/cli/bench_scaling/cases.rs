@@ -29,7 +29,7 @@ pub(super) fn prepare(
 ) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
     let (device, gpus) = args.step.device_of_ranks()?;
     let on_gpus = device == DeviceChoice::Cuda;
-    if let Some(own) = OWN.iter().find(|own| args.step.overrides.iter().any(|set| key_of(set) == **own)) {
+    if let Some(own) = OWN.iter().find(|own| args.step.sets(own)) {
         return Err(TrainError::Refused(format!(
             "--set {own}: the suite sets it itself; --ranks, --micro-batches, --reduction and --shard say how"
         )));
@@ -71,11 +71,6 @@ impl BenchScalingArgs {
             _ => &[Scaling::Strong, Scaling::Weak],
         }
     }
-}
-
-/// The key that an override is of.
-fn key_of(set: &str) -> &str {
-    set.split_once('=').map_or(set, |(key, _)| key).trim()
 }
 
 /// The numbers of ranks of a suite, and the micro-batches of its steps.

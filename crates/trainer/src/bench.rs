@@ -28,6 +28,9 @@ pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
 pub use products::{ProductTime, ProductsMeasure, bench_products};
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 
+/// How long a GPU warms up where nobody says otherwise: its clocks fall in the first seconds of work.
+pub const GPU_WARM_UP: Duration = Duration::from_secs(5);
+
 /// How long to measure.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -37,7 +40,7 @@ pub struct BenchOptions {
     pub steps: u64,
     /// Steps before them, at least.
     pub warm_up: u64,
-    /// How long these take, at least: clocks of GPUs fall in the first seconds of work.
+    /// How long these take, at least (see [`GPU_WARM_UP`]).
     pub warm_up_time: Duration,
     /// A directory for two more steps as a timeline.
     pub trace: Option<PathBuf>,

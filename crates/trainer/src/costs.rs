@@ -37,7 +37,7 @@ pub(crate) struct Costs {
 impl Costs {
     /// Those of a run on devices like `description`. Errors: data that cannot be read, a profile that is not of this run.
     pub(crate) fn of(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
-        let profile = config.parallel.profile.as_ref().filter(|_| config.stages() > 1).cloned();
+        let profile = config.parallel.profile.clone();
         let layers = match &profile {
             Some(path) => Profile::of_run(path, config, description)?.costs(),
             None => counted(config, dataset, description)?,

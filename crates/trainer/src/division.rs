@@ -10,6 +10,7 @@ use crate::config::{self, RunConfig};
 use crate::costs::Costs;
 use crate::error::{Result, TrainError};
 use crate::measure;
+use crate::profile::Profile;
 
 /// The stages of a run, in order. What layers take is counted on Meta or in a file, so that every rank comes to the same
 /// division, and so does a plan.
@@ -17,6 +18,10 @@ use crate::measure;
 pub(crate) fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<Stage>> {
     let (layers, stages) = (config.layers(), config.stages());
     if stages == 1 {
+        // A file of times that is named is of this run, also where nothing goes by it.
+        if let Some(path) = &config.parallel.profile {
+            Profile::of_run(path, config, description)?;
+        }
         return Ok(vec![Stage::whole(layers)]);
     }
     let division = match &config.parallel.division {

@@ -55,8 +55,9 @@ mod watch;
 mod worker;
 
 pub use bench::{
-    BenchOptions, FamilyTime, PipelineMeasure, PipelineRank, ProductTime, ProductsMeasure, Rates,
-    ScalingCase, StepMeasure, bench_pipeline, bench_products, bench_scaling, bench_scaling_as, bench_step,
+    BenchOptions, FamilyTime, GPU_WARM_UP, PipelineMeasure, PipelineRank, ProductTime, ProductsMeasure,
+    Rates, ScalingCase, StepMeasure, bench_pipeline, bench_products, bench_scaling, bench_scaling_as,
+    bench_step,
 };
 pub use error::{Result, TrainError};
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};

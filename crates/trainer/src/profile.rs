@@ -144,7 +144,9 @@ impl fmt::Display for Profile {
             rows.push([vec![name], times.map(|time| format!("{:.3}", time as f64 / 1e6)).to_vec()].concat());
             start = end + 1;
         }
-        write!(f, "milliseconds on {}, of a micro-batch\n{}", self.device, aligned(&rows, 1, &[]))?;
+        let with = if self.libraries.is_empty() { String::new() } else { format!(" ({})", self.libraries) };
+        writeln!(f, "milliseconds on {}{with}, of a micro-batch", self.device)?;
+        write!(f, "{}", aligned(&rows, 1, &[]))?;
         write!(f, "the first layer with what comes before it, the last one with what comes after it")
     }
 }

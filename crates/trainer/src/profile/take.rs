@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use autograd::Tape;
 use collective::{Communicator, DataPlane};
-use device::{Device, Mark};
+use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
 use parallel::pipeline::{Crossing, StagePart};
 use tensor::{Tensor, ops};
 
 use super::{LayerTimes, Profile};
-use crate::bench::median;
+use crate::bench::{GPU_WARM_UP, median};
 use crate::config::{Recompute, RunConfig};
 use crate::costs::with_recompute;
 use crate::error::{Result, TrainError};
@@ -23,12 +23,12 @@ use crate::run;
 use crate::startup::Startup;
 use crate::worker::Setup;
 
-/// Steps that are not timed.
+/// Steps of each layer that are not timed.
 const WARM_UP: usize = 1;
 /// At least so many are,
 const LEAST: usize = 3;
-/// as many as this takes,
-const MOMENT: Duration = Duration::from_millis(400);
+/// as many as this takes, with those that compute it again,
+const MOMENT: Duration = Duration::from_millis(800);
 /// and at most so many.
 const MOST: usize = 24;
 /// Micro-batches of a step here: lanes beyond them are left out.
@@ -53,15 +53,16 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     run::prepare_kernels(&setup)?;
     let device = setup.device(0)?;
     let description = setup.placement.description();
+    let warm_up = if device.backend() == Backend::Cuda { GPU_WARM_UP } else { Duration::ZERO };
     Ok(Profile {
-        layers: layers(&setup, &device)?,
+        layers: layers(&setup, &device, warm_up)?,
         device: description.model,
         libraries: description.libraries,
         of: config.timing(),
     })
 }
 
-/// The same step on one rank, with no more micro-batches than are worth timing.
+/// The same step on one rank, with no more micro-batches than are worth timing, whatever it is divided by.
 pub(super) fn alone(config: &RunConfig) -> RunConfig {
     let mut alone = config.clone();
     let of_lane = (config.train.micro_batches / config.parallel.lanes).min(MICRO_BATCHES);
@@ -70,13 +71,14 @@ pub(super) fn alone(config: &RunConfig) -> RunConfig {
         lanes /= 2;
     }
     (alone.parallel.data, alone.parallel.pipeline, alone.parallel.lanes) = (1, 1, lanes);
-    alone.parallel.shard_optimizer = false;
+    (alone.parallel.shard_optimizer, alone.parallel.profile) = (false, None);
     alone.train.micro_batches = lanes * of_lane;
     alone
 }
 
-/// Every layer, those that are alike and follow each other together.
-pub(super) fn layers(setup: &Setup, device: &Device) -> Result<Vec<LayerTimes>> {
+/// Every layer, those that are alike and follow each other together. The first one computes for `warm_up` before anything is
+/// timed, so that all are at the same clocks.
+pub(super) fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
     let (config, of) = (&setup.config, setup.config.layers());
     let kept = with_recompute(config, Recompute::None);
     let again = with_recompute(config, Recompute::Block);
@@ -91,9 +93,13 @@ pub(super) fn layers(setup: &Setup, device: &Device) -> Result<Vec<LayerTimes>> 
         }
         let stage = Stage { layers: layer..layer + 1, of };
         let before = layer.checked_sub(1).and_then(|before| counted[before].output);
-        let times =
-            |config: &RunConfig| Alone::new(setup, device, config, &stage, [before, measure.output])?.times();
-        let (times, longer) = (times(&kept)?, times(&again)?);
+        let alone = |config: &RunConfig| Alone::new(setup, device, config, &stage, [before, measure.output]);
+        let mut both = [alone(&kept)?, alone(&again)?];
+        let began = Instant::now();
+        while layer == 0 && began.elapsed() < warm_up {
+            both[0].step()?;
+        }
+        let [times, longer] = times_in_turn(both)?;
         // What runs again, runs in the half that gives the input's gradient.
         layers.push(LayerTimes {
             recomputed: longer.backward_input.saturating_sub(times.backward_input),
@@ -149,29 +155,6 @@ impl<'a> Alone<'a> {
             stage: stage.clone(),
             seed: after?,
             micro_batches: config.train.micro_batches,
-        })
-    }
-
-    /// The medians over some steps.
-    fn times(mut self) -> Result<LayerTimes> {
-        for _ in 0..WARM_UP {
-            self.step()?;
-        }
-        let (began, mut steps) = (Instant::now(), Vec::new());
-        while steps.len() < LEAST || (steps.len() < MOST && began.elapsed() < MOMENT) {
-            steps.push(self.step()?);
-        }
-        let typical = |part: usize| {
-            let times: Vec<f64> = steps.iter().map(|step| step[part]).collect();
-            median(&times).round() as u64
-        };
-        Ok(LayerTimes {
-            count: 1,
-            forward: typical(0).max(1),
-            backward_input: typical(1),
-            backward_weight: typical(2),
-            recomputed: 0,
-            update: typical(3),
         })
     }
 
@@ -234,6 +217,35 @@ impl<'a> Alone<'a> {
         reduction.end_micro_batch(kept.take().as_ref())?;
         Ok([began, forward, backward, self.device.mark()?])
     }
+}
+
+/// The medians over some steps of both, in turn: what changes meanwhile changes both.
+fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
+    for alone in &mut both {
+        for _ in 0..WARM_UP {
+            alone.step()?;
+        }
+    }
+    let (began, mut steps) = (Instant::now(), [Vec::new(), Vec::new()]);
+    while steps[0].len() < LEAST || (steps[0].len() < MOST && began.elapsed() < MOMENT) {
+        for (alone, steps) in both.iter_mut().zip(&mut steps) {
+            steps.push(alone.step()?);
+        }
+    }
+    Ok(steps.map(|steps| {
+        let typical = |part: usize| {
+            let times: Vec<f64> = steps.iter().map(|step| step[part]).collect();
+            median(&times).round() as u64
+        };
+        LayerTimes {
+            count: 1,
+            forward: typical(0).max(1),
+            backward_input: typical(1),
+            backward_weight: typical(2),
+            recomputed: 0,
+            update: typical(3),
+        }
+    }))
 }
 
 /// What crosses, with values that are no zeros: what a product takes depends on them.

@@ -1,6 +1,7 @@
 //! Files of times, and times that are taken here.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::take::layers;
 use super::*;
@@ -98,6 +99,13 @@ fn files_are_read_back() {
     let profile = profile(8, 2, &config(&["model.layers=8"]));
     assert_eq!(Profile::parse(&profile.to_toml().unwrap(), "again").unwrap(), profile);
     assert_eq!(profile.costs().len(), 8);
+    let model = &profile.device;
+    assert!(
+        profile.to_string().starts_with(&format!("milliseconds on {model}, of a micro-batch\n")),
+        "{profile}"
+    );
+    let with = Profile { libraries: "driver 1.2".to_owned(), ..profile.clone() }.to_string();
+    assert!(with.starts_with(&format!("milliseconds on {model} (driver 1.2), of a micro-batch\n")), "{with}");
 }
 
 #[test]
@@ -162,7 +170,9 @@ fn layers_are_timed_and_leave_nothing() {
         assert!(config.train.micro_batches <= 16 && config.world_size() == 1);
         let setup = Setup::new(config, Placement::Cpu).unwrap();
         let device = setup.device(0).unwrap();
-        let times = layers(&setup, &device).unwrap();
+        let (began, warm_up) = (Instant::now(), Duration::from_millis(200));
+        let times = layers(&setup, &device, warm_up).unwrap();
+        assert!(began.elapsed() >= warm_up);
         assert_eq!(times.iter().map(|layer| layer.count).collect::<Vec<_>>(), counts, "{sets:?}");
         for layer in &times {
             let parts = [layer.forward, layer.backward_input, layer.backward_weight, layer.update];
