@@ -272,10 +272,10 @@ pub(super) enum Ending {
 }
 
 /// Ends communicators, which nobody uses any more but a call that is being made, on a thread of its own: NCCL may wait for
-/// other ranks there. Whether that was over within `patience`; otherwise it goes on by itself.
-pub(super) fn end(comms: &[Comm], how: &Ending, patience: Duration) -> bool {
+/// other ranks there. Waits for that as long as `patience`; then it goes on by itself.
+pub(super) fn end(comms: &[Comm], how: &Ending, patience: Duration) {
     if comms.is_empty() {
-        return true;
+        return;
     }
     let (done, over) = mpsc::channel();
     let (theirs, their_way) = (comms.to_vec(), how.clone());
@@ -285,11 +285,9 @@ pub(super) fn end(comms: &[Comm], how: &Ending, patience: Duration) -> bool {
         let _ = done.send(());
     });
     match started {
-        Ok(_) => over.recv_timeout(patience).is_ok(),
-        Err(_) => {
-            end_here(comms, how, patience);
-            true
-        }
+        // Over, or not: nobody could do more about it.
+        Ok(_) => drop(over.recv_timeout(patience)),
+        Err(_) => end_here(comms, how, patience),
     }
 }
 
