@@ -216,11 +216,6 @@ fn launch(
     })
 }
 
-/// Values of half precision in the widest access: rows of other lengths do not begin where one may.
-const HALF_LANES: usize = 8;
-/// What vocabularies are commonly rounded up to, as 50257 to 50304.
-const VOCABULARY_PADDING: usize = 128;
-
 /// Says what is about to happen, and what it will take.
 fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     let config = &setup.config;
@@ -228,16 +223,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     for warning in setup.device.settings.warnings() {
         tracing::warn!("memory.allocator: {warning}");
     }
-    if let (Model::Gpt(gpt), Compute::Bf16) = (&config.model, config.precision.compute)
-        && !gpt.vocabulary.is_multiple_of(HALF_LANES)
-    {
-        tracing::warn!(
-            "model.vocabulary = {} is no multiple of {HALF_LANES}, which products in half precision take a slow way for: {} is \
-             faster, and no text has what is added",
-            gpt.vocabulary,
-            gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)
-        );
-    }
+    warn_of_vocabulary(config);
     tracing::info!("run directory {}", directory.path().display());
     if config.memory.recompute != Recompute::None {
         tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
@@ -259,6 +245,25 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
         let grows =
             if plans.roles().iter().any(|plan| plan.parts.grows()) { ", more with every step" } else { "" };
         tracing::warn!("planned: {outlived}{grows}");
+    }
+}
+
+/// Values of half precision in the widest access: rows of other lengths do not begin where one may.
+const HALF_LANES: usize = 8;
+/// What vocabularies are commonly rounded up to, as 50257 to 50304.
+const VOCABULARY_PADDING: usize = 128;
+
+/// Says so where the head's products are slow for want of a rounder number.
+fn warn_of_vocabulary(config: &RunConfig) {
+    if let (Model::Gpt(gpt), Compute::Bf16) = (&config.model, config.precision.compute)
+        && !gpt.vocabulary.is_multiple_of(HALF_LANES)
+    {
+        tracing::warn!(
+            "model.vocabulary = {} is no multiple of {HALF_LANES}, which products in half precision take a slow way for: {} is \
+             faster, and no text has what is added",
+            gpt.vocabulary,
+            gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)
+        );
     }
 }
 

@@ -50,6 +50,7 @@ mod startup;
 mod state;
 mod status;
 mod step;
+mod toml_file;
 mod views;
 mod watch;
 mod worker;

@@ -15,6 +15,7 @@ use crate::checkpoint;
 use crate::config::RunConfig;
 use crate::costs::LayerCost;
 use crate::error::{Result, TrainError};
+use crate::toml_file;
 
 mod divisions;
 mod take;
@@ -61,18 +62,13 @@ pub struct LayerTimes {
 impl Profile {
     /// Reads one. Errors: a file that cannot be read or is none, in one sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
-        let name = path.to_string_lossy();
-        let unreadable = |error| TrainError::Refused(format!("{name} cannot be read: {error}"));
-        Self::parse(&std::fs::read_to_string(path).map_err(unreadable)?, &name)
+        let (text, name) = toml_file::read(path)?;
+        Self::parse(&text, &name)
     }
 
     /// Reads the text of a file called `name`. Errors as for [`Profile::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
-        let read: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            let message = error.message().lines().collect::<Vec<_>>().join("; ");
-            TrainError::Refused(format!("{name}:{line}: {message}"))
-        })?;
+        let read: Self = toml_file::parse(text, name)?;
         let times = |layer: &LayerTimes| {
             [layer.forward, layer.backward_input, layer.backward_weight, layer.recomputed, layer.update]
         };

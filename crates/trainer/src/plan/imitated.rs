@@ -6,6 +6,7 @@ use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, TrainError};
+use crate::toml_file;
 
 /// The device that plans imitate where there is no GPU.
 const SHIPPED: &str = include_str!("../../../../launch/devices/h200.toml");
@@ -140,18 +141,13 @@ impl PlanDevice {
 
     /// Reads a description. Errors: a file that cannot be read or is none, in one sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
-        let name = path.to_string_lossy();
-        let unreadable = |error| TrainError::Refused(format!("{name} cannot be read: {error}"));
-        Self::parse(&std::fs::read_to_string(path).map_err(unreadable)?, &name)
+        let (text, name) = toml_file::read(path)?;
+        Self::parse(&text, &name)
     }
 
     /// Reads the text of a file called `name`. Errors as for [`PlanDevice::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
-        let read: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            let message = error.message().lines().collect::<Vec<_>>().join("; ");
-            TrainError::Refused(format!("{name}:{line}: {message}"))
-        })?;
+        let read: Self = toml_file::parse(text, name)?;
         let wrong = |what: &str| Err(TrainError::Refused(format!("{name}: {what}")));
         let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
         let rates = read.rates.iter().flat_map(|rates| {
