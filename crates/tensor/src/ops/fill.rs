@@ -1,14 +1,16 @@
 //! Constant values.
 
+use device::parallel::{CHUNK, for_pieces};
 use device::{Backend, DType, Element};
 use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
 use super::check;
 use super::elementwise::Each;
 use crate::{Result, Tensor};
 
-/// Values that are made on the host at a time.
-pub(crate) const PIECE: usize = 1 << 14;
+/// Values that are made on the host at a time: tasks enough for all of its processors.
+pub(crate) const PIECE: usize = 1 << 20;
 
 /// Sets every element of an f32 or bf16 tensor to `value`. Errors: another type.
 pub fn constant(target: &Tensor, value: f32) -> Result<()> {
@@ -32,8 +34,10 @@ pub(crate) fn in_pieces(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Re
         let values = &mut values[..PIECE.min(target.elements() - first)];
         make(first, values);
         if target.dtype() == DType::Bf16 {
-            rounded.clear();
-            rounded.extend(values.iter().map(|value| bf16::from_f32(*value)));
+            rounded.resize(values.len(), bf16::ZERO);
+            for_pieces(&mut rounded, CHUNK, |index, rounded| {
+                rounded.convert_from_f32_slice(&values[index * CHUNK..][..rounded.len()]);
+            });
             copy(target, first, &rounded)?;
         } else {
             copy(target, first, values)?;
