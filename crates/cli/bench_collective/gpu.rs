@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use collective::{Communicator, PeerOptions, Sharing, Use, Way, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
-use parallel::data::tree_all_reduce;
+use parallel::data::{TreeSum, tree_sums};
 use tensor::Tensor;
 
 use super::choice::Choice;
@@ -211,7 +211,8 @@ impl GpuBench {
     fn tree(&mut self, bucket: &Tensor, scratch: &Tensor, bytes: usize) -> Result<()> {
         let elements = self.part(bytes) * self.ranks() / bucket.dtype().bytes();
         let (bucket, scratch) = (bucket.view(0, [elements])?, scratch.view(0, [elements])?);
-        Ok(tree_all_reduce(&mut *self.communicator.data, &bucket, &scratch, false, STREAM)?)
+        let sum = TreeSum { bucket: &bucket, scratch: &scratch, everywhere: true };
+        Ok(tree_sums(&mut *self.communicator.data, &[sum], false, STREAM)?)
     }
 
     fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {

@@ -43,8 +43,6 @@ pub struct SharedSum<'a> {
     pub dtype: DType,
     /// Whether every rank gets all of the sum, or each its own of the equal shards while the rest stays.
     pub everywhere: bool,
-    /// Whether the device has nothing else to do meanwhile.
-    pub alone: bool,
 }
 
 /// Whether ranks reach each other's memory.
@@ -136,9 +134,10 @@ pub trait DataPlane {
         Ok(Sharing::Apart("this transport has no way to".to_owned()))
     }
 
-    /// Takes a sum in the documented order, whatever the transport's own is. False, on all ranks, where that cannot be done
-    /// and nothing was.
-    fn sum_shared(&mut self, _sum: &SharedSum<'_>, _stream: StreamKind) -> Result<bool> {
+    /// Takes sums in the documented order, whatever the transport's own is: ranks meet before the first and after the last.
+    /// They may have their scratch in common. `alone` says that the device has nothing else to do meanwhile: no bit depends on
+    /// it. False, on all ranks, where that cannot be done for all of them and nothing was.
+    fn sum_shared(&mut self, _sums: &[SharedSum<'_>], _alone: bool, _stream: StreamKind) -> Result<bool> {
         Ok(false)
     }
 

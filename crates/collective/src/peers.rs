@@ -68,13 +68,26 @@ impl<E: Engine> Window<E> {
         place.offset.is_multiple_of(VECTOR) && place.bytes.is_multiple_of(VECTOR * self.ranks)
     }
 
-    /// The sum over ranks at `place`, that of its region, which divides.
-    pub(crate) fn sum(&mut self, place: Place, sum: &SharedSum<'_>, stream: StreamKind) -> Result<()> {
+    /// Sums over ranks, each at the place of its region, which divides.
+    pub(crate) fn sum(
+        &mut self,
+        sums: &[(Place, SharedSum<'_>)],
+        alone: bool,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let way = if alone { Way::Kernel } else { self.way };
+        self.meet(stream)?;
+        for (place, sum) in sums {
+            self.sum_one(*place, sum, way, stream)?;
+        }
+        self.meet(stream)
+    }
+
+    /// What this rank does for one of them between the meetings.
+    fn sum_one(&mut self, place: Place, sum: &SharedSum<'_>, way: Way, stream: StreamKind) -> Result<()> {
         let bytes = place.bytes / self.ranks;
         let own = Place { offset: place.offset + self.rank * bytes, bytes, ..place };
         let SharedSum { scratch, dtype, everywhere, .. } = *sum;
-        let way = if sum.alone { Way::Kernel } else { self.way };
-        self.meet(stream)?;
         match way {
             Way::Kernel => self.engine.add(own, dtype, everywhere, stream)?,
             Way::Copies => self.engine.add(own, dtype, false, stream)?,
@@ -84,7 +97,7 @@ impl<E: Engine> Window<E> {
             // Nobody but this rank reads that shard of others before the second meeting, and it has.
             self.others().try_for_each(|peer| self.engine.put(own, peer, stream))?;
         }
-        self.meet(stream)
+        Ok(())
     }
 
     /// Copies these places of this rank, which are in no other rank's parts, each to one other rank.

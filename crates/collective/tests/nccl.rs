@@ -274,11 +274,11 @@ fn waits_in_shared_memory_end_without_a_rank() {
             let (kept, sums) = (buffer(device, 4), filled(device, &vec![1.0f32; 1 << 20]));
             let scratch = buffer(device, sums.bytes());
             let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
-            let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true, alone: false };
+            let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true };
             if let Sharing::Apart(_) = communicator.data.share(&[whole], PeerOptions::default())? {
                 return Ok(());
             }
-            assert!(communicator.data.sum_shared(&sum, STREAM)?);
+            assert!(communicator.data.sum_shared(&[sum], false, STREAM)?);
             communicator.data.synchronize(STREAM)?;
             let began = Instant::now();
             if communicator.rank() == 1 {
@@ -293,7 +293,7 @@ fn waits_in_shared_memory_end_without_a_rank() {
             // Several that wait, one behind the other.
             let summed = |communicator: &mut Communicator| -> Outcome<()> {
                 for _ in 0..3 {
-                    communicator.data.sum_shared(&sum, STREAM)?;
+                    communicator.data.sum_shared(&[sum], false, STREAM)?;
                 }
                 Ok(communicator.data.synchronize(STREAM)?)
             };
@@ -301,7 +301,7 @@ fn waits_in_shared_memory_end_without_a_rank() {
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
             assert!(said.contains(expected), "{said}");
             assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
-            assert!(communicator.data.sum_shared(&sum, STREAM).is_err());
+            assert!(communicator.data.sum_shared(&[sum], false, STREAM).is_err());
             // The device itself goes on.
             device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
             assert_eq!(values::<f32>(device, &kept, 0, 1)?, [5.0]);

@@ -15,5 +15,5 @@ pub use reduction::{GradientReduction, MicroBatchSink, Reduction, ReductionOptio
 pub use shards::{Piece, Shards};
 pub(crate) use sharing::between_compute;
 pub use sharing::{gather_sums, gather_weights};
-pub use tree::{tree_all_reduce, tree_reduce_scatter};
+pub use tree::{TreeSum, tree_sums};
 pub use uses::Uses;

@@ -9,7 +9,7 @@ use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
 use nn::{Init, Parameters};
 use parallel::data::{
-    GradientReduction, Lanes, Reduction, ReductionOptions, gather_sums, gather_weights, tree_all_reduce,
+    GradientReduction, Lanes, Reduction, ReductionOptions, TreeSum, gather_sums, gather_weights, tree_sums,
 };
 use parallel::{ParallelError, Result};
 use tensor::Tensor;
@@ -98,6 +98,7 @@ fn run(
     micro_batches: usize,
     bucket_bytes: usize,
     how: How,
+    overlap: bool,
 ) -> Result<(f32, Vec<Part>)> {
     let (rank, data) = (communicator.rank(), communicator.world_size());
     let device = Device::cpu(rank, &DeviceOptions::default())?;
@@ -106,6 +107,7 @@ fn run(
     let options = options(lanes, &communicator, bucket_bytes, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
     communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
+    reduction.set_overlap(overlap);
     let each = micro_batches / data;
     for _ in 0..2 {
         for micro_batch in rank * each..(rank + 1) * each {
@@ -163,14 +165,16 @@ fn every_grid_gives_the_sum_of_the_design() {
             // A bucket for each gradient, some gradients, all of them.
             let trees = [1, 1 << 20].into_iter().flat_map(|bytes| [(bytes, ALL[0]), (bytes, ALL[1])]);
             for (bucket_bytes, how) in ALL.map(|how| (40_000, how)).into_iter().chain(trees) {
-                // With what ranks have of each other's memory, and without.
-                for over in [direct::apart, direct::over] {
+                // With what ranks have of each other's memory, and without; while backward goes on, and after it.
+                let overs = [direct::apart as direct::Over, direct::over];
+                for (over, overlap) in overs.into_iter().flat_map(|over| [(over, true), (over, false)]) {
                     let body = move |communicator: Communicator| {
-                        run(over(communicator), lanes, micro_batches, bucket_bytes, how)
+                        run(over(communicator), lanes, micro_batches, bucket_bytes, how, overlap)
                     };
                     let ranks = threads::run(data, threads::Options::default(), body).unwrap();
                     let reference = &references[usize::from(how.2 == DType::Bf16)];
-                    let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}");
+                    let name =
+                        format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}, overlap: {overlap}");
                     assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
                     match how.1 {
                         true => assert_eq!(&assemble(ranks.iter()), reference, "{name}"),
@@ -287,7 +291,8 @@ fn the_tree_adds_in_rank_order() {
         let device = Device::cpu(rank, &DeviceOptions::default())?;
         let bucket = Tensor::from_host(&device, &gradient(7, rank, 512), [512], Category::Gradient)?;
         let scratch = Tensor::from_host(&device, &[f32::NAN; 512], [512], Category::Communication)?;
-        tree_all_reduce(&mut *communicator.data, &bucket, &scratch, false, StreamKind::Reduce)?;
+        let sum = TreeSum { bucket: &bucket, scratch: &scratch, everywhere: true };
+        tree_sums(&mut *communicator.data, &[sum], false, StreamKind::Reduce)?;
         Ok(bucket.to_vec()?)
     };
     for ranks in [1, 2, 4] {

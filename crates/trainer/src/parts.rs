@@ -10,7 +10,7 @@ use tensor::Tensor;
 
 use crate::blueprint::Blueprint;
 use crate::build;
-use crate::config::{self, RunConfig};
+use crate::config::{self, Overlap, RunConfig};
 use crate::error::Result;
 use crate::hook::ModelHook;
 
@@ -49,6 +49,15 @@ pub(crate) fn build(
         parts.push(StagePart { model, reduction });
     }
     Ok(parts)
+}
+
+/// Whether ranks sum gradients while backward computes; `direct`: they do it in each other's memory.
+pub(crate) fn overlaps(config: &RunConfig, direct: bool) -> bool {
+    match config.parallel.overlap {
+        Overlap::Auto => !direct,
+        Overlap::On => true,
+        Overlap::Off => false,
+    }
 }
 
 /// Who adds gradients over ranks.

@@ -205,9 +205,10 @@ impl Worker {
         });
         let blueprint = Arc::clone(&setup.blueprint);
         let stages: Vec<_> = blueprint.stages_of(grid.stage()).map(|s| blueprint.stages[s].clone()).collect();
-        let parts = parts::build(&device, config, grid.data_rank(), &stages, setup.hook.as_ref())?;
+        let mut parts = parts::build(&device, config, grid.data_rank(), &stages, setup.hook.as_ref())?;
         let plane = data_plane.as_mut().unwrap_or(&mut communicator.data);
         let direct = connect::share(&mut **plane, &device, &parts, config)?;
+        parts.iter_mut().for_each(|part| part.reduction.set_overlap(parts::overlaps(config, direct)));
         connect::warm_up(&mut communicator, &mut data_plane, &device, config, &grid, direct)?;
         let optimizer = parts::optimizer(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;

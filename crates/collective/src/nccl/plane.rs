@@ -375,8 +375,8 @@ impl DataPlane for NcclPlane {
         self.open_window(regions, options)
     }
 
-    fn sum_shared(&mut self, sum: &SharedSum<'_>, stream: StreamKind) -> Result<bool> {
-        self.sum_in_window(sum, stream)
+    fn sum_shared(&mut self, sums: &[SharedSum<'_>], alone: bool, stream: StreamKind) -> Result<bool> {
+        self.sum_in_window(sums, alone, stream)
     }
 
     fn exchange_shared(

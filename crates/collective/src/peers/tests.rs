@@ -148,13 +148,22 @@ fn rounds(memory: &Memory, rank: usize, ranks: usize, way: Way, shard: usize, se
     let nothing = buffer.region(0, 0);
     for round in 0..4 {
         for everywhere in [true, false] {
-            memory.fill(rank, 0, |index| value(rank, round, index));
-            let alone = round == 3;
-            let sum = SharedSum { region: nothing, scratch: nothing, dtype: DType::F32, everywhere, alone };
-            window.sum(whole(0), &sum, STREAM).unwrap();
-            for (index, found) in memory.read(rank, 0).into_iter().enumerate() {
-                if everywhere || index / shard == rank {
-                    assert_eq!(found, tree(0, ranks, &|rank| value(rank, round, index)), "{index}");
+            // One region between two meetings, or two, the second of which goes to every rank.
+            let regions = 1 + round % 2;
+            let sum = |region: usize| {
+                let everywhere = everywhere || region == 1;
+                let sum = SharedSum { region: nothing, scratch: nothing, dtype: DType::F32, everywhere };
+                (whole(region), sum)
+            };
+            (0..regions).for_each(|r| memory.fill(rank, r, |index| value(rank, round + r, index)));
+            let sums: Vec<_> = (0..regions).map(sum).collect();
+            window.sum(&sums, round == 3, STREAM).unwrap();
+            for (region, (_, sum)) in sums.iter().enumerate() {
+                for (index, found) in memory.read(rank, region).into_iter().enumerate() {
+                    if sum.everywhere || index / shard == rank {
+                        let expected = tree(0, ranks, &|rank| value(rank, round + region, index));
+                        assert_eq!(found, expected, "region {region}, {index}");
+                    }
                 }
             }
         }

@@ -56,21 +56,35 @@ fn sums<T: Number>(
     let (shard, around) = (vectors * 16 / size_of::<T>(), 16 / size_of::<T>());
     let whole = buffer(device, (shard * ranks + 2 * around) * size_of::<T>());
     let count = whole.bytes() / size_of::<T>();
-    let direct = share(plane, device, &[&whole], options)?;
+    let second = buffer(device, 64 * ranks);
+    let direct = share(plane, device, &[&whole, &second], options)?;
     let part = whole.region(16, vectors * 16 * ranks);
     let scratch = buffer(device, whole.bytes());
-    let sum = |region, everywhere, alone| {
+    let sum = |region, everywhere| {
         let scratch = scratch.region(0, scratch.bytes());
-        SharedSum { region, scratch, dtype: T::DTYPE, everywhere, alone }
+        SharedSum { region, scratch, dtype: T::DTYPE, everywhere }
     };
     for round in 0..6 {
         let of = |rank: usize, place: usize| value(rank, place + 1000 * round);
         let everywhere = round % 2 == 0;
         fill::<T>(device, &whole, |place| of(rank, place))?;
+        fill::<T>(device, &second, |place| of(rank, place))?;
         if round % ranks == rank {
             std::thread::sleep(Duration::from_millis(3));
         }
-        assert_eq!(plane.sum_shared(&sum(part, everywhere, round > 3), STREAM)?, direct);
+        // By itself, or together with one that goes to every rank.
+        let sums = [sum(part, everywhere), sum(second.region(0, second.bytes()), true)];
+        let together = round % 3 > 0;
+        assert_eq!(plane.sum_shared(&sums[..1 + usize::from(together)], round > 3, STREAM)?, direct);
+        for (place, found) in
+            values::<T>(device, &second, 0, 64 / size_of::<T>() * ranks)?.into_iter().enumerate()
+        {
+            let expected = match together && direct {
+                true => tree_sum(0, ranks, &|rank| T::of(of(rank, place))),
+                false => T::of(of(rank, place)),
+            };
+            assert_eq!(found, expected, "round {round}, place {place} of the second, {options:?}");
+        }
         let found = values::<T>(device, &whole, 0, count)?;
         for (place, found) in found.into_iter().enumerate() {
             let owner = place.checked_sub(around).map(|place| place / shard);
@@ -86,7 +100,10 @@ fn sums<T: Number>(
     let other = filled::<T>(device, &vec![T::of(1.0); 16 * ranks]);
     let odd = [other.region(0, other.bytes()), whole.region(16, 16 * ranks + size_of::<T>() * ranks)];
     for region in odd {
-        assert!(!plane.sum_shared(&sum(region, true, false), STREAM)?);
+        let with_another = [sum(part, true), sum(region, true)];
+        for sums in [&with_another[1..], &with_another] {
+            assert!(!plane.sum_shared(sums, false, STREAM)?);
+        }
     }
     // Nothing is shared any more, and the buffer may go.
     share(plane, device, &[], options).map(drop)

@@ -10,7 +10,7 @@ use super::buckets::{BucketLayout, Place};
 use super::groups::weight_groups;
 use super::lanes::Lanes;
 use super::shards::Shards;
-use super::tree::{shard, tree_all_reduce, tree_reduce_scatter};
+use super::tree::{TreeSum, shard, tree_sums};
 use crate::error::{ParallelError, Result};
 
 /// What a bucket's length is a multiple of, beside the ranks, where it holds no gradients: 512 bytes.
@@ -70,6 +70,10 @@ pub struct GradientReduction {
     micro_batch: usize,
     /// Gradients that the current backward has yet to give, by bucket.
     missing: Vec<usize>,
+    /// Whether a bucket goes to the other ranks as soon as it is full.
+    overlap: bool,
+    /// Full buckets that go when backward is over.
+    waiting: Vec<usize>,
 }
 
 /// For what the others send of one bucket: [`Reduction::Tree`] among several ranks.
@@ -129,7 +133,15 @@ impl GradientReduction {
             names,
             micro_batch: 0,
             missing,
+            overlap: true,
+            waiting: Vec::new(),
         })
+    }
+
+    /// Whether buckets are reduced while backward goes on, each as soon as it is full (so it is until this is called), or all
+    /// of them when it is over: no bit depends on it.
+    pub fn set_overlap(&mut self, overlap: bool) {
+        self.overlap = overlap;
     }
 
     /// What the ranks may reach in each other's memory ([`DataPlane::share`]): what they sum, and where the optimizer is
@@ -193,9 +205,9 @@ impl GradientReduction {
     /// added in the order of the uses. Errors: a gradient that never came, a collective's.
     pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
         self.check_complete()?;
-        if self.options.loss {
-            self.reduce(self.layout.elements.len(), plane)?;
-        }
+        let mut left = std::mem::take(&mut self.waiting);
+        left.extend(self.options.loss.then_some(self.layout.elements.len()));
+        self.reduce(&left, plane)?;
         let reduced = self.device.record(StreamKind::Reduce)?;
         self.device.wait(StreamKind::Compute, &reduced)?;
         for (piece, view) in &self.further_uses {
@@ -250,9 +262,13 @@ impl GradientReduction {
             return Ok(());
         }
         self.fold(place.bucket)?;
-        match self.micro_batch + 1 == self.options.lanes.micro_batches() {
-            true => self.reduce(place.bucket, plane),
-            false => Ok(()),
+        match (self.micro_batch + 1 == self.options.lanes.micro_batches(), self.overlap) {
+            (true, true) => self.reduce(&[place.bucket], plane),
+            (true, false) => {
+                self.waiting.push(place.bucket);
+                Ok(())
+            }
+            (false, _) => Ok(()),
         }
     }
 
@@ -265,34 +281,49 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// The sum over ranks, on a stream of its own while backward goes on. Nothing writes to set 0 of a bucket from here
-    /// to [`GradientReduction::finish`], after which compute work waits for this stream.
-    fn reduce(&self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
+    /// The sums of some buckets over ranks, on a stream of its own. Nothing writes to set 0 of a bucket from here to
+    /// [`GradientReduction::finish`], after which compute work waits for this stream.
+    fn reduce(&self, buckets: &[usize], plane: &mut dyn DataPlane) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
-        if self.options.data == 1 {
-            return Ok(());
-        }
+        let Some(last) = buckets.last().filter(|_| self.options.data > 1) else { return Ok(()) };
         let filled = self.device.record(StreamKind::Compute)?;
         self.device.wait(STREAM, &filled)?;
-        // Every rank gets all of the loss, which is in the last bucket.
-        let is_loss = bucket == self.layout.elements.len();
-        let scatter = self.shards.is_divided() && !is_loss;
+        let Some(scratch) = &self.scratch else {
+            return buckets.iter().try_for_each(|bucket| self.reduce_by_library(*bucket, plane));
+        };
+        let scratch = |bucket: &usize| {
+            let scratch =
+                scratch.loss.as_ref().filter(|_| self.is_loss(*bucket)).unwrap_or(&scratch.gradients);
+            scratch.view(0, [self.sets[0][*bucket].elements()])
+        };
+        let scratch = buckets.iter().map(scratch).collect::<tensor::Result<Vec<_>>>()?;
+        let sum = |(bucket, scratch): (&usize, _)| {
+            let everywhere = !self.scatters(*bucket);
+            TreeSum { bucket: &self.sets[0][*bucket], scratch, everywhere }
+        };
+        let sums: Vec<_> = buckets.iter().zip(&scratch).map(sum).collect();
         // Backward ends with the gradients of the last bucket of all.
-        let alone = bucket + 1 >= self.layout.elements.len();
-        let bucket = &self.sets[0][bucket];
-        match (&self.scratch, scatter) {
-            (Some(Scratch { gradients, loss }), scatter) => {
-                let scratch = loss.as_ref().filter(|_| is_loss).unwrap_or(gradients);
-                let scratch = scratch.view(0, [bucket.elements()])?;
-                let sum = if scatter { tree_reduce_scatter } else { tree_all_reduce };
-                sum(plane, bucket, &scratch, alone, STREAM)
-            }
-            (None, true) => {
-                let own = shard(plane, bucket, plane.rank())?;
-                Ok(plane.reduce_scatter(bucket.region(), own.region(), bucket.dtype(), STREAM)?)
-            }
-            (None, false) => Ok(plane.all_reduce(bucket.region(), bucket.dtype(), STREAM)?),
+        let alone = !self.overlap || last + 1 >= self.layout.elements.len();
+        tree_sums(plane, &sums, alone, STREAM)
+    }
+
+    fn reduce_by_library(&self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
+        let (scatters, bucket) = (self.scatters(bucket), &self.sets[0][bucket]);
+        if !scatters {
+            return Ok(plane.all_reduce(bucket.region(), bucket.dtype(), StreamKind::Reduce)?);
         }
+        let own = shard(plane, bucket, plane.rank())?;
+        Ok(plane.reduce_scatter(bucket.region(), own.region(), bucket.dtype(), StreamKind::Reduce)?)
+    }
+
+    /// Whether it is the last bucket, which has no gradients.
+    fn is_loss(&self, bucket: usize) -> bool {
+        bucket == self.layout.elements.len()
+    }
+
+    /// Whether each rank needs no more than its part: every rank needs all of the loss.
+    fn scatters(&self, bucket: usize) -> bool {
+        self.shards.is_divided() && !self.is_loss(bucket)
     }
 }
 

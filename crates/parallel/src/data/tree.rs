@@ -9,42 +9,45 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 
-/// Replaces `bucket` on every rank by the sum over ranks, added as a balanced binary tree in rank order and
-/// rounded to its dtype at every node.
+/// A bucket that is replaced by the sum over ranks, added as a balanced binary tree in rank order and rounded to its dtype at
+/// every node.
 ///
-/// `bucket` divides into as many equal shards as there are ranks; `scratch`, as long, may be overwritten.
-/// `alone` says that the device has nothing else to do meanwhile: no bit depends on it.
-pub fn tree_all_reduce(
+/// It divides into as many equal shards as there are ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeSum<'a> {
+    /// What is summed.
+    pub bucket: &'a Tensor,
+    /// As long; it may be overwritten, and the scratch of others too.
+    pub scratch: &'a Tensor,
+    /// Whether every rank gets all of it, or its own shard alone while the rest stays the rank's own.
+    pub everywhere: bool,
+}
+
+/// Takes sums over ranks, in their order. `alone` says that the device has nothing else to do meanwhile: no bit depends on it.
+pub fn tree_sums(
     plane: &mut dyn DataPlane,
-    bucket: &Tensor,
-    scratch: &Tensor,
+    sums: &[TreeSum<'_>],
     alone: bool,
     stream: StreamKind,
 ) -> Result<()> {
-    if plane.world_size() == 1 || plane.sum_shared(&shared(bucket, scratch, true, alone), stream)? {
+    let shared: Vec<_> = sums.iter().map(TreeSum::shared).collect();
+    if plane.world_size() == 1 || plane.sum_shared(&shared, alone, stream)? {
         return Ok(());
     }
-    exchange_and_add(plane, bucket, scratch, stream)?;
-    Ok(plane.all_gather(shard(plane, bucket, plane.rank())?.region(), bucket.region(), stream)?)
-}
-
-/// The same for this rank's shard of `bucket` alone; the rest of it stays this rank's own.
-pub fn tree_reduce_scatter(
-    plane: &mut dyn DataPlane,
-    bucket: &Tensor,
-    scratch: &Tensor,
-    alone: bool,
-    stream: StreamKind,
-) -> Result<()> {
-    if plane.world_size() == 1 || plane.sum_shared(&shared(bucket, scratch, false, alone), stream)? {
-        return Ok(());
+    for TreeSum { bucket, scratch, everywhere } in sums {
+        exchange_and_add(plane, bucket, scratch, stream)?;
+        if *everywhere {
+            plane.all_gather(shard(plane, bucket, plane.rank())?.region(), bucket.region(), stream)?;
+        }
     }
-    exchange_and_add(plane, bucket, scratch, stream)
+    Ok(())
 }
 
-fn shared<'a>(bucket: &'a Tensor, scratch: &'a Tensor, everywhere: bool, alone: bool) -> SharedSum<'a> {
-    let (region, scratch) = (bucket.region(), scratch.region());
-    SharedSum { region, scratch, dtype: bucket.dtype(), everywhere, alone }
+impl TreeSum<'_> {
+    fn shared(&self) -> SharedSum<'_> {
+        let (region, scratch) = (self.bucket.region(), self.scratch.region());
+        SharedSum { region, scratch, dtype: self.bucket.dtype(), everywhere: self.everywhere }
+    }
 }
 
 /// This rank's shard of the sum, into its place.

@@ -116,18 +116,20 @@ impl DataPlane for Direct {
         Ok(Sharing::Direct)
     }
 
-    fn sum_shared(&mut self, sum: &SharedSum<'_>, stream: StreamKind) -> Result<bool> {
-        let SharedSum { region, scratch, dtype, everywhere, .. } = *sum;
-        assert!(
-            self.is_shared(&region) && !self.is_shared(&scratch),
-            "what is summed was shared, and no scratch"
-        );
-        assert!(scratch.bytes >= region.bytes);
-        if everywhere {
-            self.inner.all_reduce(region, dtype, stream)?;
-        } else {
-            let part = region.bytes / self.world_size();
-            self.inner.reduce_scatter(region, region.part(part * self.rank(), part), dtype, stream)?;
+    fn sum_shared(&mut self, sums: &[SharedSum<'_>], _alone: bool, stream: StreamKind) -> Result<bool> {
+        for SharedSum { region, scratch, dtype, everywhere } in sums {
+            assert!(
+                self.is_shared(region) && !self.is_shared(scratch),
+                "what is summed was shared, and no scratch"
+            );
+            assert!(scratch.bytes >= region.bytes);
+            if *everywhere {
+                self.inner.all_reduce(*region, *dtype, stream)?;
+            } else {
+                let part = region.bytes / self.world_size();
+                let own = region.part(part * self.rank(), part);
+                self.inner.reduce_scatter(*region, own, *dtype, stream)?;
+            }
         }
         Ok(true)
     }

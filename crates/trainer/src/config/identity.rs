@@ -29,6 +29,7 @@ impl RunConfig {
             &keys::PROFILE,
             &keys::SHARD_OPTIMIZER,
             &keys::BUCKET_BYTES,
+            &keys::OVERLAP,
             &keys::PEERS,
             &keys::PEER_BLOCKS,
             &keys::TIMEOUT_SECONDS,

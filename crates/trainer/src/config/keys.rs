@@ -3,8 +3,8 @@
 use super::RunConfig;
 use super::key::{Default, Interval, Key, Takes};
 use super::sections::{
-    Activation, Compute, DataKind, Division, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Peers,
-    Recompute, Reduction, Schedule,
+    Activation, Compute, DataKind, Division, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Overlap,
+    Peers, Recompute, Reduction, Schedule,
 };
 use super::value::Value;
 use Default::{Derived, Literal};
@@ -188,6 +188,9 @@ keys! {
     BUCKET_BYTES = ["parallel"] "bucket_bytes": Integer(512, 1 << 40), Literal("67108864"), None,
         "Bytes of gradients that are reduced together.",
         |c| Some(c.parallel.bucket_bytes.into());
+    OVERLAP = ["parallel"] "overlap": Choice(Overlap::NAMES), Literal("\"auto\""), None,
+        "Whether ranks sum gradients while backward computes, or after it; auto: while it computes, but for GPUs that sum in each other's memory; the bits are the same.",
+        |c| Some(c.parallel.overlap.name().into());
     PEERS = ["parallel"] "peers": Choice(Peers::NAMES), Literal("\"kernel\""), None,
         "How the tree sums in the memory of the GPUs of one host, beside backward: copy engines move all values, a kernel reads them and copy engines move the sums, one kernel does both, or all goes over NCCL (off); the bits are the same.",
         |c| Some(c.parallel.peers.name().into());

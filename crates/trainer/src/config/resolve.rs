@@ -197,6 +197,7 @@ fn parallel(raw: &Raw, directory: &Path) -> Result<Parallel, ConfigError> {
         reduction: choice(raw, &keys::REDUCTION, Reduction::from_name)?,
         shard_optimizer: flag(raw, &keys::SHARD_OPTIMIZER)?,
         bucket_bytes: integer(raw, &keys::BUCKET_BYTES)?,
+        overlap: choice(raw, &keys::OVERLAP, Overlap::from_name)?,
         peers: choice(raw, &keys::PEERS, Peers::from_name)?,
         peer_blocks: u32::try_from(integer(raw, &keys::PEER_BLOCKS)?).unwrap_or(u32::MAX),
         timeout_seconds: integer(raw, &keys::TIMEOUT_SECONDS)?,

@@ -224,6 +224,19 @@ choice! {
 }
 
 choice! {
+    /// When ranks sum gradients.
+    Overlap {
+        /// As soon as a bucket is full, but after backward where GPUs sum in each other's memory: their kernels take longer
+        /// from backward's products than they take by themselves.
+        Auto = "auto",
+        /// As soon as a bucket is full.
+        On = "on",
+        /// After backward.
+        Off = "off",
+    }
+}
+
+choice! {
     /// How sums get from GPU to GPU where these reach each other's memory.
     Peers {
         /// Copy engines move everything, and a kernel adds what they brought.
@@ -260,6 +273,8 @@ pub struct Parallel {
     pub shard_optimizer: bool,
     /// Bytes in a bucket of gradients.
     pub bucket_bytes: u64,
+    /// When gradients are summed.
+    pub overlap: Overlap,
     /// How sums get from GPU to GPU of one host.
     pub peers: Peers,
     /// Blocks of the kernel that reads the other GPUs' memory.

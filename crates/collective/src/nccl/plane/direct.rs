@@ -32,19 +32,30 @@ impl NcclPlane {
         }
     }
 
-    pub(super) fn sum_in_window(&mut self, sum: &SharedSum<'_>, stream: StreamKind) -> Result<bool> {
-        let Some(place) = self.shared_place(sum.region, sum.dtype) else { return Ok(false) };
-        let at = self.next(if sum.everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
-        check_sum(at, sum.dtype, &[sum.region, sum.scratch])?;
-        check_on_gpu(at, &[sum.scratch])?;
-        if sum.scratch.bytes < sum.region.bytes {
-            let (scratch, region) = (sum.scratch.bytes, sum.region.bytes);
-            return at.refuse(format!("{scratch} bytes of scratch for {region}"));
+    pub(super) fn sum_in_window(
+        &mut self,
+        sums: &[SharedSum<'_>],
+        alone: bool,
+        stream: StreamKind,
+    ) -> Result<bool> {
+        let placed = sums.iter().map(|sum| Some((self.shared_place(sum.region, sum.dtype)?, *sum)));
+        let Some(placed) = placed.collect::<Option<Vec<_>>>() else { return Ok(false) };
+        let everywhere = sums.iter().any(|sum| sum.everywhere);
+        let at = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
+        for sum in sums {
+            check_sum(at, sum.dtype, &[sum.region, sum.scratch])?;
+            check_on_gpu(at, &[sum.scratch])?;
+            if sum.scratch.bytes < sum.region.bytes {
+                let (scratch, region) = (sum.scratch.bytes, sum.region.bytes);
+                return at.refuse(format!("{scratch} bytes of scratch for {region}"));
+            }
         }
         self.shared.alive(at.call)?;
         let Some(window) = &mut self.window else { return Ok(false) };
-        window.sum(place, sum, stream).map_err(CollectiveError::device(at.rank, at.call))?;
-        self.tally.sum_shared(place.bytes / self.members.len(), sum.everywhere);
+        window.sum(&placed, alone, stream).map_err(CollectiveError::device(at.rank, at.call))?;
+        for (place, sum) in &placed {
+            self.tally.sum_shared(place.bytes / self.members.len(), sum.everywhere);
+        }
         Ok(true)
     }
 

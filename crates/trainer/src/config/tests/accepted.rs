@@ -219,6 +219,7 @@ fn what_decides_the_bits_and_what_does_not() {
         "parallel.chunks",
         "parallel.data",
         "parallel.division",
+        "parallel.overlap",
         "parallel.peer_blocks",
         "parallel.peers",
         "parallel.pipeline",
