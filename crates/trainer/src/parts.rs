@@ -51,10 +51,11 @@ pub(crate) fn build(
     Ok(parts)
 }
 
-/// Whether ranks sum gradients while backward computes; `direct`: they do it in each other's memory.
+/// Whether ranks sum gradients while backward computes; `direct`: they do it in each other's memory. A kernel that sums takes
+/// from backward's products about the time that it takes by itself, and reading alone is as short as that can be.
 pub(crate) fn overlaps(config: &RunConfig, direct: bool) -> bool {
     match config.parallel.overlap {
-        Overlap::Auto => !direct,
+        Overlap::Auto => !(direct && config.parallel.shard_optimizer),
         Overlap::On => true,
         Overlap::Off => false,
     }

@@ -59,7 +59,7 @@ fn sums<T: Number>(
     let second = buffer(device, 64 * ranks);
     let direct = share(plane, device, &[&whole, &second], options)?;
     let part = whole.region(16, vectors * 16 * ranks);
-    let scratch = buffer(device, whole.bytes());
+    let scratch = buffer(device, whole.bytes().max(second.bytes()));
     let sum = |region, everywhere| {
         let scratch = scratch.region(0, scratch.bytes());
         SharedSum { region, scratch, dtype: T::DTYPE, everywhere }

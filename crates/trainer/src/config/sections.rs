@@ -226,8 +226,7 @@ choice! {
 choice! {
     /// When ranks sum gradients.
     Overlap {
-        /// As soon as a bucket is full, but after backward where GPUs sum in each other's memory: their kernels take longer
-        /// from backward's products than they take by themselves.
+        /// As soon as a bucket is full, but after backward where GPUs with a divided optimizer sum in each other's memory.
         Auto = "auto",
         /// As soon as a bucket is full.
         On = "on",
