@@ -316,15 +316,15 @@ impl Device {
         }
     }
 
-    /// The driver's handle of a stream, for a library that enqueues on it; `None` elsewhere than on a GPU.
-    pub fn stream_handle(&self, stream: StreamKind) -> Option<*mut c_void> {
-        self.gpu().map(|cuda| cuda.streams.handle(stream).cast())
+    /// The driver's handle of a stream, for a library that enqueues on it. Errors: not a GPU; what went wrong before and could
+    /// not be said there.
+    pub fn stream_handle(&self, stream: StreamKind) -> Result<*mut c_void> {
+        Ok(self.gpu_or_refuse("stream_handle")?.streams.handle(stream).cast())
     }
 
     /// Makes this device the one that libraries called from this thread use; nothing elsewhere than on a GPU.
     pub fn make_current(&self) -> Result<()> {
-        let bind = |cuda: &Cuda| cuda.context.bind_to_thread().named("cuCtxSetCurrent");
-        self.gpu().map_or(Ok(()), bind).map_err(|error| self.cuda_error(error))
+        self.make_current_elsewhere()()
     }
 
     /// What another thread calls for [`Device::make_current`] there.

@@ -106,9 +106,10 @@ impl NcclPlane {
         if works.is_empty() {
             return Ok(());
         }
+        let refused = CollectiveError::device(self.shared.rank, call);
+        let queue = Queue::of(&self.device, stream).map_err(refused)?;
         let orders: raw::Result<Vec<Order>> = works.iter().map(Order::of).collect();
-        let prepared = orders.and_then(|orders| Ok((orders, Queue::of(&self.device, stream)?)));
-        let (orders, queue) = prepared.map_err(|fault| self.shared.broken(fault, call))?;
+        let orders = orders.map_err(|fault| self.shared.broken(fault, call))?;
         let span = self.device.span(stream, "nccl", call.operation.name());
         self.shared.make(comm, call, move || comm.enqueue(&orders, queue))?;
         span.end().map_err(CollectiveError::device(self.shared.rank, call))

@@ -139,10 +139,9 @@ pub(super) struct Queue(sys::cudaStream_t);
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// Errors: a device that is no GPU.
-    pub(super) fn of(device: &Device, stream: StreamKind) -> Result<Self> {
-        let handle = device.stream_handle(stream);
-        handle.map(|handle| Queue(handle.cast())).ok_or_else(|| internal("the device has no streams"))
+    /// Errors: those of the device.
+    pub(super) fn of(device: &Device, stream: StreamKind) -> device::Result<Self> {
+        Ok(Queue(device.stream_handle(stream)?.cast()))
     }
 }
 
