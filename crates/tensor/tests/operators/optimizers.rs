@@ -2,7 +2,7 @@ use half::bf16;
 use tensor::ops::{Table, adamw, sgd};
 use tensor::{DType, Tensor};
 
-use crate::support::{Case, bits, close, gradient_cases, normal, read, tensor, typed};
+use crate::support::{Case, bits, close, close_sums, gradient_cases, normal, read, tensor, typed};
 
 /// One element, an odd length, more than one piece and block.
 const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
@@ -41,6 +41,8 @@ fn adamw_steps(case: &Case, clip: f64, copied: bool) {
     let factor = tensor(&case.device, &[7.0, clip as f32], [2]);
     let made = LENGTHS.map(|length| parameter(case, length, copied));
     let mut expected = LENGTHS.map(|n| (case.single().operand("w", [n]).1, vec![0.0; n], vec![0.0; n]));
+    // What goes into the first moments, without signs.
+    let mut added = LENGTHS.map(|n| vec![0.0; n]);
     let table = Table::of_parameters(&case.device, LENGTHS.len()).unwrap();
     for step in 1..=5u32 {
         let gradients = LENGTHS.map(|n| case.operand(&format!("g{step}"), [n]));
@@ -60,15 +62,16 @@ fn adamw_steps(case: &Case, clip: f64, copied: bool) {
             let decay = if i == 1 { 0.0 } else { f64::from(decay) };
             for (k, g) in gradients[i].1.iter().map(|g| g * clip).enumerate() {
                 weights[k] -= rate * decay * weights[k];
+                added[i][k] = b1 * added[i][k] + (1.0 - b1) * g.abs();
                 first[k] = b1 * first[k] + (1.0 - b1) * g;
                 second[k] = b2 * second[k] + (1.0 - b2) * g * g;
                 let corrected: f64 = second[k] / (1.0 - b2.powi(step as i32));
                 weights[k] -= rate * first[k] / (1.0 - b1.powi(step as i32)) / (corrected.sqrt() + epsilon);
             }
         }
-        for (made, (weights, first, second)) in made.iter().zip(&expected) {
+        for ((made, (weights, first, second)), added) in made.iter().zip(&expected).zip(&added) {
             close("weight", &read(&made.weight), weights);
-            close("first", &read(&made.first), first);
+            close_sums("first", &read(&made.first), first, added);
             close("second", &read(&made.second), second);
             if let Some(copy) = &made.compute {
                 is_rounded(copy, &made.weight);
@@ -91,6 +94,8 @@ fn sgd_steps(case: &Case, length: usize, with_momentum: bool, copied: bool) {
     let (made, mut expected) = (parameter(case, length, copied), case.single().operand("w", [length]).1);
     let buffer = tensor(&case.device, &vec![f32::NAN; length], [length]);
     let mut momentum = vec![0.0; length];
+    // What goes into both, without signs.
+    let mut added: Vec<_> = expected.iter().map(|w: &f64| (w.abs(), 0.0)).collect();
     let table = Table::of_parameters(&case.device, 1).unwrap();
     for step in 0..4 {
         let (gradient, wide) = case.operand(&format!("g{step}"), [length]);
@@ -103,15 +108,19 @@ fn sgd_steps(case: &Case, length: usize, with_momentum: bool, copied: bool) {
         let hyper =
             sgd::Hyper { learning_rate: rate, momentum: mu, weight_decay: decay, first_step: step == 0 };
         sgd::step(&table, &items, &hyper, None).unwrap();
-        for ((weight, momentum), g) in expected.iter_mut().zip(&mut momentum).zip(wide) {
-            let g = g + f64::from(decay) * *weight;
-            *momentum = if step > 0 && with_momentum { f64::from(mu) * *momentum + g } else { g };
+        let mu = if step > 0 && with_momentum { f64::from(mu) } else { 0.0 };
+        let state = expected.iter_mut().zip(&mut momentum).zip(&mut added);
+        for (((weight, momentum), added), g) in state.zip(wide) {
+            added.1 = mu * added.1 + g.abs() + f64::from(decay) * added.0;
+            added.0 += f64::from(rate) * added.1;
+            *momentum = mu * *momentum + g + f64::from(decay) * *weight;
             *weight -= f64::from(rate) * *momentum;
         }
     }
-    close("weight", &read(&made.weight), &expected);
+    let (to_weight, to_momentum): (Vec<_>, Vec<_>) = added.into_iter().unzip();
+    close_sums("weight", &read(&made.weight), &expected, &to_weight);
     if with_momentum {
-        close("momentum", &read(&buffer), &momentum);
+        close_sums("momentum", &read(&buffer), &momentum, &to_momentum);
     }
     if let Some(copy) = &made.compute {
         is_rounded(copy, &made.weight);

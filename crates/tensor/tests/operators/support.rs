@@ -281,6 +281,12 @@ pub(crate) fn close(what: &str, found: &[f64], expected: &[f64]) {
     close_within((TOLERANCE, 0.0), what, found, expected);
 }
 
+/// [`close`] for sums, by what was added up without its sign: terms that cancel leave the error that they came with.
+pub(crate) fn close_sums(what: &str, found: &[f64], expected: &[f64], added: &[f64]) {
+    let size = added.iter().map(|v| v * v).sum::<f64>().sqrt();
+    close_within((TOLERANCE, size), what, found, expected);
+}
+
 /// The difference is at most the tolerance times the larger of the expected values' norm and the second number.
 fn close_within((tolerance, least): (f64, f64), what: &str, found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
