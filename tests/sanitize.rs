@@ -1,0 +1,88 @@
+//! `launch/sanitize` over a stand-in for compute-sanitizer: whose kernels a report is about decides what comes of it.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+fn script(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("#!/bin/bash\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A record as the sanitizer writes it, about accesses of these kernels.
+fn record(kernels: &[&str]) -> String {
+    let place = |kernel: &&str| format!("<where>\n<func>{kernel}</func>\n<pc>0xaf0</pc>\n</where>\n");
+    format!("<record>\n<kind>Analysis</kind>\n{}</record>\n", kernels.iter().map(place).collect::<String>())
+}
+
+/// Tool, records, what the tests say, what is said of the group, exit status.
+type Case<'a> = (&'a str, &'a [&'a [&'a str]], &'a str, &'a str, i32);
+
+#[test]
+fn reports_count_by_whose_kernels_they_are_about() {
+    let library = ["nvjet_sm90_tss_64x8_64x16_1x1_h_bx_splitK_NNT"; 2];
+    let ours = ["columns_f32", "columns_f32"];
+    let mixed = [library[0], "columns_f32"];
+    let passed = "test result: ok. 8 passed; 0 failed";
+    let failed = "test result: FAILED. 7 passed; 1 failed'; exit 101; '";
+    let nothing = "test result: ok. 0 passed; 0 failed";
+    let cases: [Case<'_>; 9] = [
+        ("racecheck", &[], passed, "linear: 8 tests, no reports\n", 0),
+        ("racecheck", &[&library, &library], passed, "no reports but 2 inside cuBLASLt's kernels\n", 0),
+        ("racecheck", &[&library, &ours], passed, "reports: 1  columns_f32\n", 1),
+        (
+            "racecheck",
+            &[&mixed],
+            passed,
+            "reports: 1  nvjet_sm90_tss_64x8_64x16_1x1_h_bx_splitK_NNT columns_f32\n",
+            1,
+        ),
+        ("racecheck", &[&[]], passed, "reports: 1  something that is no kernel\n", 1),
+        ("memcheck", &[&library], passed, "reports: 1  nvjet_sm90", 1),
+        ("memcheck", &[], passed, "memcheck: nothing to report of Plimsoll's kernels\n", 0),
+        ("memcheck", &[], failed, "linear: failed (status 101, no tests passed)", 1),
+        ("initcheck", &[], nothing, "linear: failed (status 0, 0 tests passed)", 1),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let (bin, bundle) = (directory.path().join("bin"), directory.path().join("bundle"));
+    let records = directory.path().join("records.xml");
+    let save = "while [[ $1 == --* ]]; do case $1 in\n--save) file=$2; shift 2;;\n--xml) shift;;\n*) shift 2;;\nesac; done";
+    script(&bin.join("compute-sanitizer"), &format!("{save}\ncp '{}' \"$file\"\n\"$@\"", records.display()));
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    for (tool, reports, tests, said, status) in cases {
+        let reports: String = reports.iter().map(|kernels| record(kernels)).collect();
+        fs::write(
+            &records,
+            format!("<?xml version=\"1.0\"?>\n<ComputeSanitizerOutput>\n{reports}</ComputeSanitizerOutput>"),
+        )
+        .unwrap();
+        script(&bundle.join("tests/tensor-operators"), &format!("echo '{tests}'"));
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize"));
+        command.arg("--bundle").arg(&bundle).arg("--out").arg(directory.path().join("out"));
+        let output = command.args([tool, "linear"]).env("PATH", &path).output().unwrap();
+        let found = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(found.contains(said) && output.status.code() == Some(status), "{tool} {reports}\n{found}");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_in_one_line() {
+    let cases: [(&[&str], &str); 5] = [
+        (&[], "name a tool"),
+        (&["valgrind"], "there is no tool valgrind"),
+        (&["--quick", "memcheck"], "there is no --quick"),
+        (&["--bundle"], "--bundle needs a directory"),
+        (&["memcheck"], "compute-sanitizer, which comes with CUDA, is not there"),
+    ];
+    for (arguments, said) in cases {
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize"));
+        // Where nothing but the shell's own tools are.
+        let output = command.args(arguments).env("PATH", "/usr/bin:/bin").output().unwrap();
+        let found = String::from_utf8_lossy(&output.stderr);
+        assert!(found.contains(said) && found.lines().count() == 1, "{arguments:?}: {found}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
