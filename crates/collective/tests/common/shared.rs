@@ -45,7 +45,21 @@ fn fill<T: Number>(device: &Device, buffer: &Buffer, of: impl Fn(usize) -> f32) 
     Ok(device.synchronize()?)
 }
 
-/// Rounds of sums of a part of a shared buffer, in which ranks are late in turns, each begun as soon as the last is over.
+/// A part of a buffer of which each rank has a shard, in elements.
+#[derive(Clone, Copy)]
+struct Part {
+    first: usize,
+    shard: usize,
+}
+
+impl Part {
+    /// Whose shard `place` is in.
+    fn owner(self, place: usize, ranks: usize) -> Option<usize> {
+        place.checked_sub(self.first).map(|place| place / self.shard).filter(|owner| *owner < ranks)
+    }
+}
+
+/// Rounds of sums of parts of a shared buffer, in which ranks are late in turns, each begun as soon as the last is over.
 fn sums<T: Number>(
     plane: &mut dyn DataPlane,
     device: &Device,
@@ -54,41 +68,32 @@ fn sums<T: Number>(
 ) -> Outcome<()> {
     let (rank, ranks) = (plane.rank(), plane.world_size());
     let (shard, around) = (vectors * 16 / size_of::<T>(), 16 / size_of::<T>());
-    let whole = buffer(device, (shard * ranks + 2 * around) * size_of::<T>());
-    let count = whole.bytes() / size_of::<T>();
-    let second = buffer(device, 64 * ranks);
-    let direct = share(plane, device, &[&whole, &second], options)?;
-    let part = whole.region(16, vectors * 16 * ranks);
-    let scratch = buffer(device, whole.bytes().max(second.bytes()));
+    // Two parts that are summed, with a vector before, between and after them that is not.
+    let part = Part { first: around, shard };
+    let last = Part { first: around + shard * ranks + around, shard: 4 * around };
+    let count = last.first + last.shard * ranks + around;
+    let whole = buffer(device, count * size_of::<T>());
+    let direct = share(plane, device, &[&whole], options)?;
+    let scratch = buffer(device, whole.bytes());
     let sum = |region, everywhere| {
         let scratch = scratch.region(0, scratch.bytes());
         SharedSum { region, scratch, dtype: T::DTYPE, everywhere }
     };
+    let region = |part: Part| whole.region(part.first * size_of::<T>(), part.shard * ranks * size_of::<T>());
     for round in 0..6 {
         let of = |rank: usize, place: usize| value(rank, place + 1000 * round);
         let everywhere = round % 2 == 0;
         fill::<T>(device, &whole, |place| of(rank, place))?;
-        fill::<T>(device, &second, |place| of(rank, place))?;
         if round % ranks == rank {
             std::thread::sleep(Duration::from_millis(3));
         }
-        // By itself, or together with one that goes to every rank.
-        let sums = [sum(part, everywhere), sum(second.region(0, second.bytes()), true)];
+        // The first by itself, or both together, of which the last goes to every rank.
         let together = round % 3 > 0;
+        let sums = [sum(region(part), everywhere), sum(region(last), true)];
         assert_eq!(plane.sum_shared(&sums[..1 + usize::from(together)], round > 3, STREAM)?, direct);
-        for (place, found) in
-            values::<T>(device, &second, 0, 64 / size_of::<T>() * ranks)?.into_iter().enumerate()
-        {
-            let expected = match together && direct {
-                true => tree_sum(0, ranks, &|rank| T::of(of(rank, place))),
-                false => T::of(of(rank, place)),
-            };
-            assert_eq!(found, expected, "round {round}, place {place} of the second, {options:?}");
-        }
-        let found = values::<T>(device, &whole, 0, count)?;
-        for (place, found) in found.into_iter().enumerate() {
-            let owner = place.checked_sub(around).map(|place| place / shard);
-            let summed = owner.is_some_and(|owner| owner < ranks && (everywhere || owner == rank));
+        for (place, found) in values::<T>(device, &whole, 0, count)?.into_iter().enumerate() {
+            let owner = part.owner(place, ranks).is_some_and(|owner| everywhere || owner == rank);
+            let summed = owner || together && last.owner(place, ranks).is_some();
             let expected = match summed && direct {
                 true => tree_sum(0, ranks, &|rank| T::of(of(rank, place))),
                 false => T::of(of(rank, place)),
@@ -100,7 +105,7 @@ fn sums<T: Number>(
     let other = filled::<T>(device, &vec![T::of(1.0); 16 * ranks]);
     let odd = [other.region(0, other.bytes()), whole.region(16, 16 * ranks + size_of::<T>() * ranks)];
     for region in odd {
-        let with_another = [sum(part, true), sum(region, true)];
+        let with_another = [sum(whole.region(16, 16 * ranks), true), sum(region, true)];
         for sums in [&with_another[1..], &with_another] {
             assert!(!plane.sum_shared(sums, false, STREAM)?);
         }
