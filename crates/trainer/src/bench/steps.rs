@@ -60,7 +60,9 @@ pub(super) fn timed_steps(
             }
         }
         timed.next = timed.warm_up + options.steps;
-        if step < timed.next || !warm {
+        // One more than is timed: a step of more launches than a driver queues holds up the host, and the last is to be read
+        // as late as the others.
+        if step < timed.next + late || !warm {
             worker.step(step)?;
         }
         let Some(over) = over else { continue };
@@ -76,6 +78,7 @@ pub(super) fn timed_steps(
             break;
         }
     }
+    timed.next += late;
     Ok(timed)
 }
 
