@@ -60,8 +60,7 @@ pub(super) fn timed_steps(
             }
         }
         timed.next = timed.warm_up + options.steps;
-        // One more than is timed: a step of more launches than a driver queues holds up the host, and the last is to be read
-        // as late as the others.
+        // One more than is timed: the last is to be read, as the others are, when the next has been enqueued.
         if step < timed.next + late || !warm {
             worker.step(step)?;
         }
