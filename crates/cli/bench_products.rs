@@ -4,12 +4,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use device::products::ProductTable;
 use trainer::config::RunConfig;
-use trainer::{DeviceChoice, ProductsMeasure, TrainError, bench_products};
+use trainer::{DeviceChoice, ProductsMeasure, ProductsOptions, TrainError, bench_products};
 
-use crate::bench_model::{BenchModel, StepArgs};
+use crate::bench_model::{BenchModel, StepArgs, seconds};
 
 /// The arguments of `plimsoll bench products`.
 #[derive(Debug, clap::Args)]
@@ -22,6 +23,9 @@ pub(crate) struct BenchProductsArgs {
     /// Algorithms that are tried for each product, at most
     #[arg(long, value_name = "N", default_value_t = 16)]
     candidates: usize,
+    /// Calls each for that long without a pause, twice, as short of power as in a step [default: a few calls, in turns]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    sustained_seconds: Option<Duration>,
     /// Brings the choices into this table; those of other products stay, if it is for the same device and library
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -51,7 +55,8 @@ fn measure(args: &BenchProductsArgs) -> Result<(), TrainError> {
         config.train.micro_batches,
         config.precision.name()
     );
-    let found = bench_products(config, &args.step.options(device), args.candidates.max(1))?;
+    let tried = ProductsOptions { candidates: args.candidates.max(1), sustained: args.sustained_seconds };
+    let found = bench_products(config, &args.step.options(device), tried)?;
     print(&head, &found).map_err(|source| TrainError::File { path: "standard output".into(), source })?;
     let Some(path) = &args.write else { return Ok(()) };
     let text = merged(before, &found).to_string();

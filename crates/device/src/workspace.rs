@@ -47,9 +47,9 @@ pub const fn embedding_backward_weight(tokens: usize, vocab: usize) -> usize {
     4 * (vocab + (vocab + 2) + tokens / FREQUENT + tokens)
 }
 
-/// The table of an optimizer's tensors: 56 bytes each, and where its blocks begin.
+/// The table of an optimizer's tensors: 56 bytes each, and where its blocks begin. Nothing for none.
 pub const fn parameter_table(tensors: usize) -> usize {
-    56 * tensors + 4 * (tensors + 1)
+    if tensors == 0 { 0 } else { 56 * tensors + 4 * (tensors + 1) }
 }
 
 /// The table of a norm's tensors: 16 bytes each, where its chunks begin, and a counter.

@@ -1,5 +1,7 @@
 //! AdamW and SGD over a list of parameters.
 
+use std::ops::Range;
+
 use device::{Category, DType, Device, Request};
 use tensor::ops::{Table, adamw, sgd};
 use tensor::{Result, Tensor};
@@ -55,14 +57,29 @@ pub struct Optimizer {
     weight_decay: f32,
     slots: Vec<Slot>,
     states: Vec<State>,
-    /// Where all of that is.
-    table: Table,
+    /// How many slots are updated before the others.
+    first: usize,
+    /// Where the tensors of those are, and of the others.
+    tables: [Table; 2],
     steps: u32,
 }
 
 impl Optimizer {
-    /// State of zeros for every slot, masters included where they are not the weights. Errors: out of memory.
+    /// State of zeros for every slot, masters included where they are not the weights. All are updated in one call, as
+    /// [`Optimizer::step`] does. Errors: out of memory.
     pub fn new(device: &Device, slots: &[Slot], kind: Kind, weight_decay: f32) -> Result<Self> {
+        Self::in_two_calls(device, slots, kind, weight_decay, 0)
+    }
+
+    /// The same, but the first `first` slots have a call of their own, [`Optimizer::step_first`]. No bit depends on it.
+    pub fn in_two_calls(
+        device: &Device,
+        slots: &[Slot],
+        kind: Kind,
+        weight_decay: f32,
+        first: usize,
+    ) -> Result<Self> {
+        let first = first.min(slots.len());
         let zeros = |slot: &Slot, operator: &'static str| {
             let _scope = device.module(&slot.name);
             Tensor::zeros(
@@ -85,13 +102,49 @@ impl Optimizer {
             Ok(State { master, first, second })
         };
         let states = slots.iter().map(state).collect::<Result<Vec<_>>>()?;
-        let table = Table::of_parameters(device, slots.len())?;
-        Ok(Optimizer { kind, weight_decay, slots: slots.to_vec(), states, table, steps: 0 })
+        let table = |slots| Table::of_parameters(device, slots);
+        let tables = [table(first)?, table(slots.len() - first)?];
+        Ok(Optimizer { kind, weight_decay, slots: slots.to_vec(), states, first, tables, steps: 0 })
     }
 
     /// One update from `gradients`, one per slot in order, each multiplied by the norm's clipping factor if given.
     pub fn step(
         &mut self,
+        gradients: &[Tensor],
+        learning_rate: f32,
+        norm: Option<&GradientNorm>,
+    ) -> Result<()> {
+        self.step_first(gradients, learning_rate, norm)?;
+        self.step_rest(gradients, learning_rate, norm)
+    }
+
+    /// The part of [`Optimizer::step`] that comes first: [`Optimizer::step_rest`] follows, with the same arguments.
+    pub fn step_first(
+        &mut self,
+        gradients: &[Tensor],
+        learning_rate: f32,
+        norm: Option<&GradientNorm>,
+    ) -> Result<()> {
+        self.update(&self.tables[0], 0..self.first, gradients, learning_rate, norm)
+    }
+
+    /// The other part, which completes the update.
+    pub fn step_rest(
+        &mut self,
+        gradients: &[Tensor],
+        learning_rate: f32,
+        norm: Option<&GradientNorm>,
+    ) -> Result<()> {
+        self.update(&self.tables[1], self.first..self.slots.len(), gradients, learning_rate, norm)?;
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// One call for some slots.
+    fn update(
+        &self,
+        table: &Table,
+        slots: Range<usize>,
         gradients: &[Tensor],
         learning_rate: f32,
         norm: Option<&GradientNorm>,
@@ -102,17 +155,15 @@ impl Optimizer {
             Kind::AdamW { beta1, beta2, epsilon } => {
                 let weight_decay = self.weight_decay;
                 let hyper = adamw::Hyper { learning_rate, beta1, beta2, epsilon, weight_decay, step };
-                adamw::step(&self.table, &self.adamw_items(gradients), &hyper, factor)?;
+                adamw::step(table, &self.adamw_items(gradients)[slots], &hyper, factor)
             }
             Kind::Sgd { momentum } => {
                 let first_step = step == 1;
                 let hyper =
                     sgd::Hyper { learning_rate, momentum, weight_decay: self.weight_decay, first_step };
-                sgd::step(&self.table, &self.sgd_items(gradients), &hyper, factor)?;
+                sgd::step(table, &self.sgd_items(gradients)[slots], &hyper, factor)
             }
         }
-        self.steps = step;
-        Ok(())
     }
 
     fn adamw_items<'a>(&'a self, gradients: &'a [Tensor]) -> Vec<adamw::Item<'a>> {

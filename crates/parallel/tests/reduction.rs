@@ -211,7 +211,8 @@ fn every_rank_gets_the_weights_that_others_keep() {
                 write(&piece.of(&weights[piece.parameter])?, &values)?;
             }
             communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
-            gather_weights(&mut *communicator.data, &reduction, &parameters)?;
+            gather_weights(&mut *communicator.data, &reduction, &parameters, ..1)?;
+            gather_weights(&mut *communicator.data, &reduction, &parameters, 1..)?;
             // They are on their way, group by group, and who comes to one waits for all of its group.
             for (number, group) in reduction.weight_groups().iter().filter(|_| ranks > 1).enumerate() {
                 assert!(group.iter().all(|parameter| weights[*parameter].is_arriving()), "group {number}");

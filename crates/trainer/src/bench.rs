@@ -25,7 +25,7 @@ mod steps;
 mod timeline;
 
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
-pub use products::{ProductTime, ProductsMeasure, bench_products};
+pub use products::{ProductTime, ProductsMeasure, ProductsOptions, bench_products};
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
 
 /// How long a GPU warms up where nobody says otherwise: its clocks fall in the first seconds of work.

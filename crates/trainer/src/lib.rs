@@ -57,8 +57,8 @@ mod worker;
 
 pub use bench::{
     BenchOptions, FamilyTime, GPU_WARM_UP, PipelineMeasure, PipelineRank, ProductTime, ProductsMeasure,
-    Rates, ScalingCase, StepMeasure, bench_pipeline, bench_products, bench_scaling, bench_scaling_as,
-    bench_step,
+    ProductsOptions, Rates, ScalingCase, StepMeasure, bench_pipeline, bench_products, bench_scaling,
+    bench_scaling_as, bench_step,
 };
 pub use error::{Result, TrainError};
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};

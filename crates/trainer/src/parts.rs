@@ -69,8 +69,8 @@ pub(crate) fn reduction(config: &RunConfig) -> Reduction {
     }
 }
 
-/// What updates this rank's pieces of the parameters, stage by stage, with their masters' initial values.
-/// Errors: out of memory.
+/// What updates this rank's pieces of the parameters, stage by stage, with their masters' initial values: first, where ranks
+/// keep different ones, those of the group that the next forward pass needs first. Errors: out of memory.
 pub(crate) fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
     let mut slots = Vec::new();
     for StagePart { model, reduction } in parts {
@@ -80,7 +80,8 @@ pub(crate) fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]
         }
     }
     let (kind, weight_decay) = build::optimizer_kind(config);
-    let optimizer = Optimizer::new(device, &slots, kind, weight_decay)?;
+    let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));
+    let optimizer = Optimizer::in_two_calls(device, &slots, kind, weight_decay, first)?;
     let mut kept = slots.iter().zip(optimizer.states());
     for StagePart { model, reduction } in parts {
         for (piece, (slot, state)) in reduction.shards().own().iter().zip(&mut kept) {
@@ -91,6 +92,13 @@ pub(crate) fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]
         }
     }
     Ok(optimizer)
+}
+
+/// How many of this rank's pieces there are up to the last that travels in the first group of weights.
+fn first_pieces(reduction: &GradientReduction) -> usize {
+    let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_divided());
+    let Some(last) = group.and_then(|group| group.iter().max()) else { return 0 };
+    reduction.shards().own().partition_point(|piece| piece.parameter <= *last)
 }
 
 /// The norm of the whole model's gradient, of which a rank may have a part.

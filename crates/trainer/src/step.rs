@@ -1,5 +1,7 @@
 //! One training step and one validation.
 
+use std::ops::RangeBounds;
+
 use collective::{Communicator, DataPlane};
 use parallel::data::{gather_sums, gather_weights};
 use parallel::pipeline::{Planes, StagePart, add_tied, share_from_last};
@@ -95,17 +97,29 @@ impl Worker {
                 norm.finish()?;
             }
         }
-        self.optimizer.step(&self.gradients, self.schedule.rate(step), Some(norm))?;
+        let rate = self.schedule.rate(step);
+        self.optimizer.step_first(&self.gradients, rate, Some(norm))?;
+        // What the next forward pass needs first travels while the rest is updated.
+        self.give_weights(0, ..1)?;
+        self.phases.enter(Phase::Update)?;
+        self.optimizer.step_rest(&self.gradients, rate, Some(&self.norm.norm))?;
         self.report(step)?;
         // Last, since what compute would wait for on the same stream would wait for all weights.
-        for StagePart { model, reduction } in &self.parts {
-            if reduction.shards().is_divided() {
-                self.phases.enter(Phase::Reduce)?;
-                let planes = planes(&mut self.communicator, &mut self.data_plane);
-                gather_weights(planes.data, reduction, model.parameters())?;
-            }
+        for part in 0..self.parts.len() {
+            self.give_weights(part, usize::from(part == 0)..)?;
         }
         Ok(())
+    }
+
+    /// Begins to give the other ranks this one's parts of some groups of a part's weights, and to get theirs.
+    fn give_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
+        let StagePart { model, reduction } = &self.parts[part];
+        if !reduction.shards().is_divided() {
+            return Ok(());
+        }
+        self.phases.enter(Phase::Reduce)?;
+        let planes = planes(&mut self.communicator, &mut self.data_plane);
+        Ok(gather_weights(planes.data, reduction, model.parameters(), groups)?)
     }
 
     /// Brings loss and norm on their way to the host.

@@ -9,6 +9,8 @@
 //! comes after its own passes in the same way. The next update comes after the next sums of gradients, which are behind all
 //! of this on the same stream.
 
+use std::ops::RangeBounds;
+
 use collective::DataPlane;
 use device::{DType, Device, StreamKind};
 use nn::Parameters;
@@ -25,19 +27,21 @@ pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || Ok(plane.all_reduce(sums.region(), DType::F32, StreamKind::Reduce)?))
 }
 
-/// Begins to give every rank the parts of the weights that the others keep, after the compute work so far. What touches a
-/// weight waits for its group to arrive. Nothing to do where nothing is divided.
+/// Begins to give every rank the parts that the others keep of some of [`GradientReduction::weight_groups`], after the compute
+/// work so far. What touches a weight waits for its group to arrive. Nothing to do where nothing is divided.
 pub fn gather_weights(
     plane: &mut dyn DataPlane,
     reduction: &GradientReduction,
     parameters: &Parameters,
+    groups: impl RangeBounds<usize>,
 ) -> Result<()> {
     if !reduction.shards().is_divided() {
         return Ok(());
     }
     let device = parameters.device();
     device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
-    for group in reduction.weight_groups() {
+    let all = reduction.weight_groups().iter().enumerate();
+    for (_, group) in all.filter(|(index, _)| groups.contains(index)) {
         exchange_parts(plane, reduction, parameters, group)?;
         let arrival = device.arrival(StreamKind::Reduce)?;
         group.iter().for_each(|parameter| parameters.list()[*parameter].tensor.arrives(&arrival));

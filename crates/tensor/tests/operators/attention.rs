@@ -4,7 +4,8 @@ use tensor::{DType, Tensor, TensorError};
 
 use crate::reference;
 use crate::support::{
-    Case, bits, cpu, devices, dot, gpu, is_gradient, meta, normal, operand, read, tensor, typed, wide,
+    Case, bits, cpu, devices, dot, gpu, is_gradient, meta, normal, operand, read, repeats, tensor, typed,
+    wide,
 };
 
 /// Batch, time, head width, heads: around the ends of a tile, and odd.
@@ -159,7 +160,7 @@ fn a_gpu_repeats_both_passes_to_the_bit() {
             [&made.output, &made.logsumexp, &dqkv].map(bits)
         };
         let first = both();
-        for _ in 0..20 {
+        for _ in 0..repeats(20) {
             assert!(both() == first, "{dtype} {head_width}");
         }
     }

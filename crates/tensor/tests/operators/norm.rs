@@ -1,7 +1,7 @@
 use tensor::Tensor;
 use tensor::ops::{Table, norm};
 
-use crate::support::{Case, bits, gradient_cases, read, tensor};
+use crate::support::{Case, bits, gradient_cases, read, repeats, tensor};
 
 /// An f32 tensor, of sums or of a result.
 fn single<const N: usize>(case: &Case, values: [f32; N]) -> Tensor {
@@ -58,7 +58,7 @@ fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
                 first += count;
             }
             norm::finish(&apart, 0.5, &expected).unwrap();
-            for _ in 0..20 {
+            for _ in 0..repeats(20) {
                 out.set(&[f32::NAN; 2]).unwrap();
                 norm::measure(&table, &gradients, &sums, 0.5, &out).unwrap();
                 assert_eq!(bits(&sums), bits(&apart), "{}", case.name());

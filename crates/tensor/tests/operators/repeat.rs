@@ -5,7 +5,7 @@ use tensor::DType;
 use tensor::ops::{Activation, linear};
 
 use crate::scenario::{Sizes, every_operator};
-use crate::support::{bits, gpu, operand};
+use crate::support::{bits, gpu, operand, repeats};
 
 const TIMES: usize = 100;
 /// Several blocks of every kernel, tokens that are frequent and ones that are rare.
@@ -75,7 +75,7 @@ fn repeat(sizes: &Sizes) {
         results
     };
     let first = results();
-    for time in 1..TIMES {
+    for time in 1..=repeats(TIMES) {
         for ((operator, expected), (_, found)) in first.iter().zip(results()) {
             assert!(*expected == found, "{operator} in {} differs at repetition {time}", sizes.dtype);
         }

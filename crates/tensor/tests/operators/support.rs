@@ -92,6 +92,12 @@ fn fresh_seed() -> u64 {
     })
 }
 
+/// How often a test that repeats itself does so: `usual`, or PLIMSOLL_TEST_REPEATS where a tool that watches makes each slow.
+pub(crate) fn repeats(usual: usize) -> usize {
+    let given = std::env::var("PLIMSOLL_TEST_REPEATS").ok().and_then(|given| given.parse().ok());
+    given.unwrap_or(usual).max(1)
+}
+
 impl Case {
     /// What to call it in a message.
     pub(crate) fn name(&self) -> String {

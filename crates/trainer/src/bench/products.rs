@@ -1,10 +1,13 @@
 //! The matrix products of a training step: what each takes with the library's first choice of an algorithm and with its
 //! further ones, and the table of those that are better.
 
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
 use collective::Communicator;
 use device::cuda::PlannedProduct;
 use device::products::{Choice, EpilogueKind, Product, ProductTable};
-use device::{Category, DType, Device, Epilogue, Matmul, Operand, Request};
+use device::{Category, DType, Device, Epilogue, Matmul, Operand, Request, StreamKind};
 use tensor::{Tensor, ops};
 
 use super::steps::timed_steps;
@@ -27,8 +30,23 @@ const MOST_SETS: usize = 8;
 const NOISE: usize = 1 << 22;
 /// What sums of an output may differ by between algorithms, of the largest.
 const TOLERANCE: f32 = 0.02;
+/// How often all choices take turns where each is called for a time.
+const LONG_TURNS: usize = 2;
+/// Calls that are enqueued together then, and how many such batches are under way.
+const BATCH: usize = 8;
+const BATCHES: usize = 3;
 /// Times that steps are measured with each table, in turns.
 const ROUNDS: usize = 2;
+
+/// What is tried for each product, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductsOptions {
+    /// Algorithms of each product, at most.
+    pub candidates: usize,
+    /// Each is called for that long without a pause, so that the device is as hot and as short of power as in a step: what
+    /// needs less energy is faster there. Otherwise a few calls each, in turns, with pauses.
+    pub sustained: Option<Duration>,
+}
 
 /// One product of a step.
 #[derive(Clone, Debug)]
@@ -71,9 +89,12 @@ impl ProductsMeasure {
     }
 }
 
-/// Measures at most `most` algorithms for each product of a step of `config`. Errors: those of a run, a device that is no
-/// GPU.
-pub fn bench_products(mut config: RunConfig, options: &BenchOptions, most: usize) -> Result<ProductsMeasure> {
+/// Measures algorithms for each product of a step of `config`. Errors: those of a run, a device that is no GPU.
+pub fn bench_products(
+    mut config: RunConfig,
+    options: &BenchOptions,
+    tried: ProductsOptions,
+) -> Result<ProductsMeasure> {
     config.train.steps = u64::MAX;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
     if placement.description().kind != device::Kind::Cuda {
@@ -91,7 +112,7 @@ pub fn bench_products(mut config: RunConfig, options: &BenchOptions, most: usize
     let noise = Noise::new(&device)?;
     let mut products = Vec::new();
     for planned in planned {
-        products.push(measure(&device, &noise, planned, &empty, most)?);
+        products.push(measure(&device, &noise, planned, &empty, tried)?);
     }
     drop(noise);
     let mut table = empty.clone();
@@ -115,14 +136,14 @@ fn measure(
     noise: &Noise,
     planned: PlannedProduct,
     empty: &ProductTable,
-    most: usize,
+    options: ProductsOptions,
 ) -> Result<ProductTime> {
     let PlannedProduct { product, calls, .. } = planned;
     let sets = Operands::sets(device, noise, product)?;
     device.set_product_table(empty.clone())?;
     let expected = sets[0].sums(product)?;
     let mut candidates = vec![(None, empty.clone(), Vec::new())];
-    for choice in device.product_choices(product, most)?.into_iter().skip(1) {
+    for choice in device.product_choices(product, options.candidates)?.into_iter().skip(1) {
         let table = one(empty, product, &choice);
         device.set_product_table(table.clone())?;
         let (sums, again) = (sets[0].sums(product)?, sets[0].sums(product)?);
@@ -131,13 +152,14 @@ fn measure(
             candidates.push((Some(choice), table, Vec::new()));
         }
     }
-    for _ in 0..TURNS {
+    for _ in 0..options.sustained.map_or(TURNS, |_| LONG_TURNS) {
         for (_, table, times) in &mut candidates {
             device.set_product_table(table.clone())?;
             sets[0].call(product)?;
-            device.begin_profile();
-            (0..CALLS).try_for_each(|call| sets[call % sets.len()].call(product))?;
-            times.extend(device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)));
+            match options.sustained {
+                None => times.extend(few(device, &sets, product)?),
+                Some(time) => times.push(sustained(device, &sets, product, time)?),
+            }
         }
     }
     let times: Vec<f64> = candidates.iter().map(|(_, _, times)| median(times)).collect();
@@ -150,6 +172,38 @@ fn measure(
         Choice { note, ..choice }
     });
     Ok(ProductTime { product, calls, tried: times.len(), first, best, choice })
+}
+
+/// Milliseconds of a few calls.
+fn few(device: &Device, sets: &[Operands], product: Product) -> Result<Vec<f64>> {
+    device.begin_profile();
+    (0..CALLS).try_for_each(|call| sets[call % sets.len()].call(product))?;
+    Ok(device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect())
+}
+
+/// Milliseconds of a call among those of the second half of `time`.
+fn sustained(device: &Device, sets: &[Operands], product: Product, time: Duration) -> Result<f64> {
+    let (mut calls, mut under_way, mut half) = (0, VecDeque::new(), None);
+    let began = Instant::now();
+    loop {
+        for call in calls..calls + BATCH {
+            sets[call % sets.len()].call(product)?;
+        }
+        calls += BATCH;
+        under_way.push_back(device.record(StreamKind::Compute)?);
+        if under_way.len() < BATCHES {
+            continue;
+        }
+        under_way.pop_front().map_or(Ok(()), |batch| device.wait_on_host(&batch))?;
+        let now = Instant::now();
+        match half {
+            None if now - began >= time / 2 => half = Some((now, calls)),
+            Some((since, before)) if now - began >= time => {
+                return Ok(1e3 * (now - since).as_secs_f64() / (calls - before) as f64);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A table with one entry.

@@ -49,7 +49,7 @@ fn update(worker: &mut Worker) -> Result<String, TrainError> {
         gradient.set(&piece.elements.clone().map(value).collect::<Vec<_>>())?;
     }
     worker.optimizer.step(gradients, 0.01, None)?;
-    gather_weights(&mut *worker.communicator.data, &part.reduction, part.model.parameters())?;
+    gather_weights(&mut *worker.communicator.data, &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
 }
 
