@@ -98,7 +98,7 @@ fn run(
     micro_batches: usize,
     bucket_bytes: usize,
     how: How,
-    overlap: bool,
+    from: f64,
 ) -> Result<(f32, Vec<Part>)> {
     let (rank, data) = (communicator.rank(), communicator.world_size());
     let device = Device::cpu(rank, &DeviceOptions::default())?;
@@ -107,7 +107,7 @@ fn run(
     let options = options(lanes, &communicator, bucket_bytes, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
     communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
-    reduction.set_overlap(overlap);
+    reduction.reduce_from(from);
     let each = micro_batches / data;
     for _ in 0..2 {
         for micro_batch in rank * each..(rank + 1) * each {
@@ -167,14 +167,15 @@ fn every_grid_gives_the_sum_of_the_design() {
             for (bucket_bytes, how) in ALL.map(|how| (40_000, how)).into_iter().chain(trees) {
                 // With what ranks have of each other's memory, and without; while backward goes on, and after it.
                 let overs = [direct::apart as direct::Over, direct::over];
-                for (over, overlap) in overs.into_iter().flat_map(|over| [(over, true), (over, false)]) {
+                for (over, from) in
+                    overs.into_iter().flat_map(|over| [0.0, 0.5, 1.0].map(|from| (over, from)))
+                {
                     let body = move |communicator: Communicator| {
-                        run(over(communicator), lanes, micro_batches, bucket_bytes, how, overlap)
+                        run(over(communicator), lanes, micro_batches, bucket_bytes, how, from)
                     };
                     let ranks = threads::run(data, threads::Options::default(), body).unwrap();
                     let reference = &references[usize::from(how.2 == DType::Bf16)];
-                    let name =
-                        format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}, overlap: {overlap}");
+                    let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}, from {from}");
                     assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
                     match how.1 {
                         true => assert_eq!(&assemble(ranks.iter()), reference, "{name}"),

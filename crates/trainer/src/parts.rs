@@ -14,6 +14,9 @@ use crate::config::{self, Overlap, RunConfig};
 use crate::error::Result;
 use crate::hook::ModelHook;
 
+/// The part of backward before sums that are late.
+const LATE: f64 = 0.6;
+
 /// The models of `stages`, then their gradient buckets; `data_rank`: which of its data-parallel ranks this is.
 /// Errors: out of memory.
 pub(crate) fn build(
@@ -51,13 +54,16 @@ pub(crate) fn build(
     Ok(parts)
 }
 
-/// Whether ranks sum gradients while backward computes; `direct`: they do it in each other's memory. A kernel that sums takes
-/// from backward's products about the time that it takes by itself, and reading alone is as short as that can be.
-pub(crate) fn overlaps(config: &RunConfig, direct: bool) -> bool {
+/// From which part of backward on ranks sum gradients; `direct`: they do it in each other's memory. There a kernel that sums takes
+/// from backward's products about the time that it takes by itself, and links between GPUs draw power, of which products are
+/// short, for 50 ms after each transfer: late transfers let them sleep meanwhile.
+pub(crate) fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     match config.parallel.overlap {
-        Overlap::Auto => !(direct && config.parallel.shard_optimizer),
-        Overlap::On => true,
-        Overlap::Off => false,
+        Overlap::Auto if direct && config.parallel.shard_optimizer => 1.0,
+        Overlap::Auto if direct => LATE,
+        Overlap::Auto | Overlap::On => 0.0,
+        Overlap::Late => LATE,
+        Overlap::Off => 1.0,
     }
 }
 

@@ -208,7 +208,7 @@ impl Worker {
         let mut parts = parts::build(&device, config, grid.data_rank(), &stages, setup.hook.as_ref())?;
         let plane = data_plane.as_mut().unwrap_or(&mut communicator.data);
         let direct = connect::share(&mut **plane, &device, &parts, config)?;
-        parts.iter_mut().for_each(|part| part.reduction.set_overlap(parts::overlaps(config, direct)));
+        parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, direct)));
         connect::warm_up(&mut communicator, &mut data_plane, &device, config, &grid, direct)?;
         let optimizer = parts::optimizer(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;

@@ -70,9 +70,9 @@ pub struct GradientReduction {
     micro_batch: usize,
     /// Gradients that the current backward has yet to give, by bucket.
     missing: Vec<usize>,
-    /// Whether a bucket goes to the other ranks as soon as it is full.
-    overlap: bool,
-    /// Full buckets that go when backward is over.
+    /// Elements of buckets that are full before the first goes to the other ranks.
+    held: usize,
+    /// Full buckets that have not gone yet.
     waiting: Vec<usize>,
 }
 
@@ -133,15 +133,16 @@ impl GradientReduction {
             names,
             micro_batch: 0,
             missing,
-            overlap: true,
+            held: 0,
             waiting: Vec::new(),
         })
     }
 
-    /// Whether buckets are reduced while backward goes on, each as soon as it is full (so it is until this is called), or all
-    /// of them when it is over: no bit depends on it.
-    pub fn set_overlap(&mut self, overlap: bool) {
-        self.overlap = overlap;
+    /// Buckets are reduced while backward goes on, from when it has given this part of all gradients: each as soon as it is
+    /// full at 0, as is so until this is called, and all of them when it is over at 1. No bit depends on it.
+    pub fn reduce_from(&mut self, part: f64) {
+        let all: usize = self.layout.elements.iter().sum();
+        self.held = if part < 1.0 { (part * all as f64) as usize } else { usize::MAX };
     }
 
     /// What the ranks may reach in each other's memory ([`DataPlane::share`]): what they sum, and where the optimizer is
@@ -207,7 +208,7 @@ impl GradientReduction {
         self.check_complete()?;
         let mut left = std::mem::take(&mut self.waiting);
         left.extend(self.options.loss.then_some(self.layout.elements.len()));
-        self.reduce(&left, plane)?;
+        self.reduce(&left, true, plane)?;
         let reduced = self.device.record(StreamKind::Reduce)?;
         self.device.wait(StreamKind::Compute, &reduced)?;
         for (piece, view) in &self.further_uses {
@@ -262,14 +263,18 @@ impl GradientReduction {
             return Ok(());
         }
         self.fold(place.bucket)?;
-        match (self.micro_batch + 1 == self.options.lanes.micro_batches(), self.overlap) {
-            (true, true) => self.reduce(&[place.bucket], plane),
-            (true, false) => {
-                self.waiting.push(place.bucket);
-                Ok(())
-            }
-            (false, _) => Ok(()),
+        if self.micro_batch + 1 < self.options.lanes.micro_batches() {
+            return Ok(());
         }
+        self.waiting.push(place.bucket);
+        let buckets = self.layout.elements.iter().zip(&self.missing);
+        let full: usize = buckets.filter(|(_, missing)| **missing == 0).map(|(elements, _)| elements).sum();
+        if full < self.held {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let over = self.missing.iter().all(|missing| *missing == 0);
+        self.reduce(&waiting, over, plane)
     }
 
     /// The tree's levels inside this rank.
@@ -281,11 +286,13 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// The sums of some buckets over ranks, on a stream of its own. Nothing writes to set 0 of a bucket from here to
-    /// [`GradientReduction::finish`], after which compute work waits for this stream.
-    fn reduce(&self, buckets: &[usize], plane: &mut dyn DataPlane) -> Result<()> {
+    /// The sums of some buckets over ranks, on a stream of its own; `over`: backward is. Nothing writes to set 0 of a bucket from
+    /// here to [`GradientReduction::finish`], after which compute work waits for this stream.
+    fn reduce(&self, buckets: &[usize], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
-        let Some(last) = buckets.last().filter(|_| self.options.data > 1) else { return Ok(()) };
+        if buckets.is_empty() || self.options.data == 1 {
+            return Ok(());
+        }
         let filled = self.device.record(StreamKind::Compute)?;
         self.device.wait(STREAM, &filled)?;
         let Some(scratch) = &self.scratch else {
@@ -302,9 +309,7 @@ impl GradientReduction {
             TreeSum { bucket: &self.sets[0][*bucket], scratch, everywhere }
         };
         let sums: Vec<_> = buckets.iter().zip(&scratch).map(sum).collect();
-        // Backward ends with the gradients of the last bucket of all.
-        let alone = !self.overlap || last + 1 >= self.layout.elements.len();
-        tree_sums(plane, &sums, alone, STREAM)
+        tree_sums(plane, &sums, over, STREAM)
     }
 
     fn reduce_by_library(&self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {

@@ -189,7 +189,7 @@ keys! {
         "Bytes of gradients that are reduced together.",
         |c| Some(c.parallel.bucket_bytes.into());
     OVERLAP = ["parallel"] "overlap": Choice(Overlap::NAMES), Literal("\"auto\""), None,
-        "Whether ranks sum gradients while backward computes, or after it; auto: while it computes, except where GPUs read each other's memory and the optimizer is divided; the bits are the same.",
+        "When ranks sum gradients: while backward computes, from late in it on, or after it; auto: where GPUs read each other's memory late, and after it if the optimizer is divided, elsewhere while it computes; the bits are the same.",
         |c| Some(c.parallel.overlap.name().into());
     PEERS = ["parallel"] "peers": Choice(Peers::NAMES), Literal("\"kernel\""), None,
         "How the tree sums in the memory of the GPUs of one host, beside backward: copy engines move all values, a kernel reads them and copy engines move the sums, one kernel does both, or all goes over NCCL (off); the bits are the same.",

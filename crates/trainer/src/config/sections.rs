@@ -226,10 +226,12 @@ choice! {
 choice! {
     /// When ranks sum gradients.
     Overlap {
-        /// As soon as a bucket is full, but after backward where GPUs with a divided optimizer sum in each other's memory.
+        /// As soon as a bucket is full; where GPUs sum in each other's memory late, and after backward if the optimizer is divided.
         Auto = "auto",
         /// As soon as a bucket is full.
         On = "on",
+        /// From late in backward on.
+        Late = "late",
         /// After backward.
         Off = "off",
     }
