@@ -113,7 +113,7 @@ fn products_are_measured_on_a_gpu_or_not_at_all() {
         (&["--device", "cpu"], "bench products needs a GPU: the CPU, as asked"),
         (&["--write", "table.txt"], "--write table.txt: line 2: "),
         (&["--model", "gpt5"], "--model gpt5"),
-        (&["--sustained-seconds", "-1"], "a number of seconds from 0"),
+        (&["--sustained-seconds=-1"], "a number of seconds from 0"),
     ];
     for (arguments, expected) in table {
         let output =
