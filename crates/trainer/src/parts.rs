@@ -55,8 +55,8 @@ pub(crate) fn build(
 }
 
 /// From which part of backward on ranks sum gradients; `direct`: they do it in each other's memory. There a kernel that sums takes
-/// from backward's products about the time that it takes by itself, and links between GPUs draw power, of which products are
-/// short, for 50 ms after each transfer: late transfers let them sleep meanwhile.
+/// from backward's products about the time that it takes by itself, and products at the power limit are slower while links
+/// between GPUs are awake, which they are until 50 ms after a transfer: late transfers let them sleep.
 pub(crate) fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     match config.parallel.overlap {
         Overlap::Auto if direct && config.parallel.shard_optimizer => 1.0,
