@@ -68,11 +68,42 @@ fn reports_count_by_whose_kernels_they_are_about() {
     }
 }
 
+/// Its options, of the tool that each needs, and how often tests repeat themselves, as the stand-in is given them.
+#[test]
+fn each_tool_has_its_groups_and_options() {
+    let directory = tempfile::tempdir().unwrap();
+    let (bin, bundle) = (directory.path().join("bin"), directory.path().join("bundle"));
+    let given = directory.path().join("given.txt");
+    let stand_in = format!("echo \"$* $PLIMSOLL_TEST_REPEATS\" >>'{}'", given.display());
+    script(
+        &bin.join("compute-sanitizer"),
+        &format!("{stand_in}\necho 'test result: ok. 1 passed; 0 failed'"),
+    );
+    script(&bundle.join("tests/tensor-operators"), "exit 1");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    for (tool, groups, own, streams) in
+        [("memcheck", 11, true, true), ("racecheck", 11, false, true), ("initcheck", 10, false, false)]
+    {
+        fs::write(&given, "").unwrap();
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize"));
+        command.arg("--bundle").arg(&bundle).arg("--out").arg(directory.path().join("out")).arg(tool);
+        let output = command.env("PATH", &path).env_remove("PLIMSOLL_TEST_REPEATS").output().unwrap();
+        assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stdout));
+        let given = fs::read_to_string(&given).unwrap();
+        assert_eq!(given.lines().count(), groups, "{tool}: {given}");
+        let all = |part: &str| given.lines().all(|line| line.contains(part));
+        assert!(all(&format!("--tool {tool} ")) && all(" --test-threads 1 2"), "{tool}: {given}");
+        assert_eq!(given.contains("--report-api-errors no"), own, "{tool}: {given}");
+        assert_eq!(given.contains(" arriving:: "), streams, "{tool}: {given}");
+    }
+}
+
 #[test]
 fn what_cannot_be_run_is_refused_in_one_line() {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 6] = [
         (&[], "name a tool"),
         (&["valgrind"], "there is no tool valgrind"),
+        (&["synccheck"], "there is no tool synccheck"),
         (&["--quick", "memcheck"], "there is no --quick"),
         (&["--bundle"], "--bundle needs a directory"),
         (&["memcheck"], "compute-sanitizer, which comes with CUDA, is not there"),

@@ -25,10 +25,8 @@ pub(crate) fn map(path: &Path) -> Result<Option<Mmap>, Error> {
         return Ok(None);
     }
     let file = File::open(path).map_err(unreadable)?;
-    // SAFETY: the mapping is private to this process and read-only, and all that is made of it is `&[u8]`,
-    // for which every bit pattern is valid. What remains is a file that someone changes while it is
-    // mapped: reads then give other bytes or, if it is cut short, end the process with a bus error. The
-    // corpus's documentation demands that files stay as they are; there is no portable way to hold others
-    // to it, and a copy is what this module exists to avoid.
+    // If someone changes the file all the same, reads give other bytes or, where it is cut short, end the process with a bus
+    // error: there is no portable way to hold others to it, and a copy is what this module exists to avoid.
+    // SAFETY: a private, read-only mapping, of which only `&[u8]` is made; the corpus's documentation demands that files stay.
     unsafe { Mmap::map(&file) }.map(Some).map_err(unreadable)
 }
