@@ -11,9 +11,9 @@ fn readme() -> String {
 #[test]
 fn its_table_of_keys_is_the_programs() {
     let text = readme();
-    let (_, rest) = text.split_once("<!-- keys: made by trainer::config::reference -->\n").unwrap();
+    let (_, rest) = text.split_once("<!-- keys: made by config::reference -->\n").unwrap();
     let (table, _) = rest.split_once("<!-- end of keys -->").unwrap();
-    let expected = trainer::config::reference();
+    let expected = config::reference();
     for (written, expected) in table.lines().zip(expected.lines()) {
         assert_eq!(written, expected);
     }

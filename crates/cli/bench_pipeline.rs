@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use config::{Division, RunConfig, Schedule};
 use telemetry::units::{bytes, grouped};
-use trainer::config::{Division, RunConfig, Schedule};
 use trainer::{
     BenchOptions, DeviceChoice, PipelineMeasure, PlanTarget, TrainError, bench_pipeline, timed_divisions,
 };

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use config::RunConfig;
 use device::products::ProductTable;
-use trainer::config::RunConfig;
 use trainer::{DeviceChoice, ProductsMeasure, ProductsOptions, TrainError, bench_products};
 
 use crate::bench_model::{BenchModel, StepArgs, seconds};

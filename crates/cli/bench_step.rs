@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use config::{Model, RunConfig};
 use telemetry::units::{bytes, grouped};
-use trainer::config::{Model, RunConfig};
 use trainer::{BenchOptions, DeviceChoice, StepMeasure, TrainError, bench_step};
 
 use crate::bench_model::{BenchModel, StepArgs, TraceArgs};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::RangedU64ValueParser;
+use config::{Division, RunConfig};
 use telemetry::units::parse_bytes;
-use trainer::config::{Division, RunConfig};
 use trainer::{
     PlanOptions, PlanTarget, Proposal, Searched, TrainError, Try, describe_device, plan_page, plan_run,
     propose, search_largest, timed_divisions,

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use config::RunConfig;
 use telemetry::run_files::atomic_write;
-use trainer::config::RunConfig;
 use trainer::{PlanOptions, TrainError, plan_schedule};
 
 /// What of the schedule is to be shown.

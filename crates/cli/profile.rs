@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trainer::config::RunConfig;
+use config::RunConfig;
 use trainer::{PlanTarget, Profile, TrainError, take_profile};
 
 use crate::new_file;

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use config::RunConfig;
 use telemetry::log::Log;
-use trainer::config::RunConfig;
 use trainer::{DeviceChoice, RunOptions, Startup, TrainError, TrainReport};
 
 /// Train a model

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trainer::config::RunConfig;
+use config::RunConfig;
 use trainer::{DeviceChoice, RunOptions, TrainError, TrainReport};
 
 /// A small GPT on text that is there.

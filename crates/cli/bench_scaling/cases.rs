@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use config::RunConfig;
 use telemetry::scaling::Scaling;
-use trainer::config::RunConfig;
 use trainer::{BenchOptions, DeviceChoice, ScalingCase, TrainError};
 
 use super::BenchScalingArgs;

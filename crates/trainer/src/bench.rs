@@ -9,13 +9,13 @@ use device::{Category, DType, Device, Matmul, Operand, Request};
 use tensor::{Tensor, ops};
 
 use crate::build;
-use crate::config::RunConfig;
 use crate::error::Result;
 use crate::expected::UNPLANNED_EVENTS;
 use crate::placement::{DeviceChoice, Placed};
 use crate::recompute;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
+use config::RunConfig;
 use steps::{TimedSteps, timed_steps};
 
 mod pipeline;

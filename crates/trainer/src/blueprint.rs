@@ -9,10 +9,10 @@ use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape};
 use tensor::Shape;
 
 use crate::build::{self, Dataset};
-use crate::config::RunConfig;
 use crate::division;
 use crate::error::{Result, TrainError};
 use crate::measure;
+use config::RunConfig;
 
 /// A parameter of the whole model.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,8 +9,8 @@ use nn::{Model, Recompute, Stage};
 use optim::{Kind, Schedule};
 use tensor::ops::Activation;
 
-use crate::config::{self, DataKind, OptimKind, RunConfig};
 use crate::error::{Result, TrainError};
+use config::{self, DataKind, OptimKind, RunConfig};
 
 /// What a run trains on, and the text behind it where there is one.
 #[derive(Clone)]

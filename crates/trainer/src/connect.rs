@@ -9,9 +9,9 @@ use parallel::data::Uses;
 use parallel::pipeline::{StagePart, stage_uses};
 
 use crate::build;
-use crate::config::{Peers, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::parts;
+use config::{Peers, RunConfig};
 
 /// The plane of the ranks that hold the same stages as this one; none where all ranks do.
 pub(crate) type DataPlaneOfStage = Option<Box<dyn DataPlane>>;

@@ -8,10 +8,10 @@ use nn::Stage;
 use parallel::pipeline::{LayerCosts, StageTimes};
 
 use crate::build::Dataset;
-use crate::config::{Memory, Recompute, RunConfig};
 use crate::error::Result;
 use crate::measure;
 use crate::profile::Profile;
+use config::{Memory, Recompute, RunConfig};
 
 /// Of one layer, in any one unit. The first one has what comes before the layers, the last one what comes after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

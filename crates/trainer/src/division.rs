@@ -6,11 +6,11 @@ use parallel::pipeline::{Division, DivisionError, LayerBytes, loads};
 
 use crate::blueprint;
 use crate::build::Dataset;
-use crate::config::{self, RunConfig};
 use crate::costs::Costs;
 use crate::error::{Result, TrainError};
 use crate::measure;
 use crate::profile::Profile;
+use config::{self, RunConfig};
 
 /// The stages of a run, in order. What layers take is counted on Meta or in a file, so that every rank comes to the same
 /// division, and so does a plan.

@@ -10,7 +10,7 @@ use parallel::ParallelError;
 use tensor::TensorError;
 
 use crate::checkpoint::CheckpointError;
-use crate::config::{ConfigError, Place};
+use config::{ConfigError, Place};
 
 /// Result of a trainer's call.
 pub type Result<T> = std::result::Result<T, TrainError>;

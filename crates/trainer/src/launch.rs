@@ -15,7 +15,6 @@ use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{bytes, grouped};
 
-use crate::config::{Compute, Model, Recompute, RunConfig};
 use crate::division;
 use crate::error::{Result, TrainError};
 use crate::expected::Expected;
@@ -32,6 +31,7 @@ use crate::run::{Outcome, run_rank};
 use crate::run_directory::RunDirectory;
 use crate::startup::Startup;
 use crate::worker::Setup;
+use config::{Compute, Model, Recompute, RunConfig};
 
 /// How to run, apart from what the configuration says.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,8 @@
 //! says beforehand what every rank will use are the same [`Worker`] over another device and another communicator.
 //!
 //! ```no_run
-//! use trainer::{RunOptions, config::RunConfig};
+//! use config::RunConfig;
+//! use trainer::RunOptions;
 //! let config = RunConfig::quickstart(&["train.steps=20".into()])?;
 //! let report = trainer::train(config, RunOptions::default())?;
 //! println!("{} after {} steps", report.summary.weights_sha256, report.summary.steps);
@@ -16,7 +17,6 @@ mod bench;
 mod blueprint;
 mod build;
 pub mod checkpoint;
-pub mod config;
 mod connect;
 mod costs;
 mod division;

@@ -9,10 +9,10 @@ use parallel::pipeline::{Crossing, PartBytes, StagePart};
 use tensor::Tensor;
 
 use crate::build::Dataset;
-use crate::config::RunConfig;
 use crate::error::Result;
 use crate::feed::upload;
 use crate::parts;
+use config::RunConfig;
 
 /// More memory than any model needs: what fits is for the plan to say.
 const PLENTY: u64 = 1 << 60;

@@ -10,9 +10,9 @@ use tensor::Tensor;
 
 use crate::blueprint::Blueprint;
 use crate::build;
-use crate::config::{self, Overlap, RunConfig};
 use crate::error::Result;
 use crate::hook::ModelHook;
+use config::{self, Overlap, RunConfig};
 
 /// The part of backward before sums that are late.
 const LATE: f64 = 0.6;

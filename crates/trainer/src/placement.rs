@@ -3,9 +3,9 @@
 use device::cuda::{self, Found};
 use device::{Description, Device, DeviceOptions};
 
-use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::startup::Startup;
+use config::RunConfig;
 
 /// What to compute on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

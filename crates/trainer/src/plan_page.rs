@@ -5,7 +5,6 @@ use std::time::Instant;
 use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, Tile};
 use telemetry::{RankStatistics, Statistic};
 
-use crate::config::{Recompute, RunConfig};
 use crate::error::Result;
 use crate::placement::Placement;
 use crate::plan::Plan;
@@ -15,6 +14,7 @@ use crate::plan_schedule::PlannedSchedule;
 use crate::recompute;
 use crate::run_report::{memory_tiles, subtitle, unit};
 use crate::worker::Setup;
+use config::{Recompute, RunConfig};
 
 /// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Of ranks with the same role it has
 /// the first. Errors: as there.

@@ -9,7 +9,6 @@ use telemetry::run_files::Grid;
 use telemetry::step_trace::Holding;
 use telemetry::table::joined;
 
-use crate::config::{Memory, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::placement::Placement;
 use crate::plan::Plan;
@@ -20,6 +19,7 @@ use crate::plan::roles::{Plans, plan_all};
 use crate::plan_schedule::PlannedSchedule;
 use crate::recompute;
 use crate::worker::Setup;
+use config::{Memory, RunConfig};
 
 mod text;
 

@@ -7,12 +7,12 @@ use parallel::pipeline::{ActionTimes, Schedule, StageTimes, Timeline, loads, sim
 use telemetry::units::grouped;
 
 use crate::blueprint;
-use crate::config::RunConfig;
 use crate::costs::Costs;
 use crate::error::{Result, TrainError};
 use crate::placement::Placement;
 use crate::plan_report::PlanOptions;
 use crate::worker::Setup;
+use config::RunConfig;
 
 /// Parts of a step that pictures tell apart.
 const PARTS: u64 = 1000;

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use telemetry::table::aligned;
 
 use crate::checkpoint;
-use crate::config::RunConfig;
 use crate::costs::LayerCost;
 use crate::error::{Result, TrainError};
 use crate::toml_file;
+use config::RunConfig;
 
 mod divisions;
 mod take;

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use crate::blueprint::Blueprint;
-use crate::config::{Memory, Recompute};
 use crate::error::{Result, TrainError};
 use crate::plan::roles::{Plans, plan_within};
 use crate::startup::Startup;
 use crate::worker::Setup;
+use config::{Memory, Recompute};
 
 /// Steps after which memory has settled, for those whose run has no end.
 const STEPS: u64 = 4;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
-use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::run_directory::RunLock;
 use crate::worker::{Setup, Worker};
+use config::RunConfig;
 
 /// What a run goes on from.
 #[derive(Clone, Debug)]

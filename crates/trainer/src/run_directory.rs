@@ -9,10 +9,10 @@ use telemetry::run_files::{self, Grid, Summary};
 
 use crate::build;
 use crate::checkpoint;
-use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::run::Outcome;
 use crate::worker::Setup;
+use config::RunConfig;
 
 /// A run directory that this process may write to, until it is dropped or the process ends, however that happens.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use telemetry::step_trace::{Divergence, Outlived, RankTraces};
 use telemetry::units::{bytes, grouped};
 
 use crate::blueprint;
-use crate::config::{Model, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::watch;
+use config::{Model, RunConfig};
 
 /// Figures of a rank in `summary.json`, in the order of [`RankMemory::figures`].
 const FIGURES: [&str; 4] =

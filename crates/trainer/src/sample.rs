@@ -10,10 +10,10 @@ use tensor::Tensor;
 
 use crate::build;
 use crate::checkpoint::{self, CheckpointError};
-use crate::config::{self, DataKind, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::state;
 use crate::worker::Worker;
+use config::{self, DataKind, RunConfig};
 
 /// Tokens of the held-out text that the sample at the end of a run starts from.
 const PROMPT: usize = 24;

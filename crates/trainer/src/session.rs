@@ -7,11 +7,11 @@ use device::Backend;
 use telemetry::log::step_span;
 use telemetry::step_trace::Part;
 
-use crate::config::RunConfig;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::step::StepScalars;
 use crate::worker::{Setup, Worker};
+use config::RunConfig;
 
 /// Which steps there are, and which are followed by a validation or a checkpoint.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,6 @@ use tensor::Tensor;
 use crate::account::Account;
 use crate::blueprint::{self, Blueprint};
 use crate::build::{self, Dataset};
-use crate::config::{Compute, RunConfig};
 use crate::connect::{self, DataPlaneOfStage};
 use crate::error::{Result, TrainError};
 use crate::expected::{Expected, UNPLANNED_EVENTS};
@@ -27,6 +26,7 @@ use crate::placement::Placement;
 use crate::resume::ResumePoint;
 use crate::status::Status;
 use crate::watch::Watch;
+use config::{Compute, RunConfig};
 
 /// What all ranks of a run have in common.
 #[derive(Clone)]

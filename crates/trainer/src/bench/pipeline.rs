@@ -14,7 +14,6 @@ use super::steps::{TimedSteps, timed_steps};
 use super::{BenchOptions, median};
 use crate::blueprint;
 use crate::build;
-use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure;
 use crate::placement::{DeviceChoice, Placed};
@@ -23,6 +22,7 @@ use crate::recompute;
 use crate::run;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
+use config::RunConfig;
 
 /// Steps whose actions are timed.
 const RECORDED: u64 = 3;

@@ -12,11 +12,11 @@ use tensor::{Tensor, ops};
 
 use super::steps::timed_steps;
 use super::{BenchOptions, median};
-use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::placement::Placed;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
+use config::RunConfig;
 
 /// A choice is kept where it takes less than this part of the first one's time: below, it is noise.
 const WORTH: f64 = 0.99;

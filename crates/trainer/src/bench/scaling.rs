@@ -9,7 +9,6 @@ use telemetry::scaling::{RankFigures, Run, Scaling};
 use super::steps::{TimedSteps, control, timed_steps};
 use super::{BenchOptions, median, timeline};
 use crate::build;
-use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure::{self, Lost};
 use crate::placement::{DeviceChoice, Placed};
@@ -17,6 +16,7 @@ use crate::recompute;
 use crate::run;
 use crate::startup::Startup;
 use crate::worker::{Setup, Worker};
+use config::RunConfig;
 
 /// A training step to measure on as many ranks as its configuration has.
 #[derive(Clone, Debug)]

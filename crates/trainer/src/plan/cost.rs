@@ -10,9 +10,9 @@ use nn::Stage;
 use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
 use super::imitated::DeviceRates;
-use crate::config::{Memory, Model, OptimKind, Recompute, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::{blueprint, build};
+use config::{Memory, Model, OptimKind, Recompute, RunConfig};
 
 /// The parts of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

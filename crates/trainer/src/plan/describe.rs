@@ -10,12 +10,12 @@ use tensor::Tensor;
 
 use super::imitated::{DeviceRates, Overhead, PlanDevice};
 use crate::bench::{Rates, products_per_second, rates};
-use crate::config::RunConfig;
 use crate::error::{Result, TrainError};
 use crate::failure;
 use crate::placement::{DeviceChoice, Gpus, Placement, describe};
 use crate::run;
 use crate::worker::{Setup, Worker};
+use config::RunConfig;
 
 /// What a plan is for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use telemetry::units::{bytes, grouped};
 use super::fit::Fit;
 use super::remedy::changed;
 use super::roles::{plan_all, plan_within};
-use crate::config::{Model, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::placement::Placement;
 use crate::plan_report::PlanOptions;
 use crate::worker::Setup;
+use config::{Model, RunConfig};
 
 /// What can be searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

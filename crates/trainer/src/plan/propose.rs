@@ -11,11 +11,11 @@ use super::cost::{Cost, cost, equal_stages};
 use super::fit::Fit;
 use super::roles::plan_within;
 use crate::build;
-use crate::config::{Recompute, RunConfig, Schedule};
 use crate::error::{Result, TrainError};
 use crate::placement::Placement;
 use crate::plan_report::PlanOptions;
 use crate::worker::Setup;
+use config::{Recompute, RunConfig, Schedule};
 
 /// Proposals that are made.
 const PROPOSALS: usize = 12;

@@ -6,10 +6,10 @@ use telemetry::units::{bytes, grouped};
 
 use super::fit::{Fit, Limit};
 use super::roles::plan_within;
-use crate::config::{Recompute, RunConfig};
 use crate::error::{Result, TrainError};
 use crate::recompute;
 use crate::worker::Setup;
+use config::{Recompute, RunConfig};
 
 /// Looking for something that fits ends after this long.
 const PATIENCE: Duration = Duration::from_secs(2);

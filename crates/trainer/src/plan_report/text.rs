@@ -9,11 +9,11 @@ use telemetry::table::{aligned, joined};
 use telemetry::units::{bytes, grouped};
 
 use super::{PipelinePlan, PlanReport};
-use crate::config::Recompute;
 use crate::expected::PlannedPeak;
 use crate::plan::Plan;
 use crate::plan::roles::Plans;
 use crate::recompute;
+use config::Recompute;
 
 /// Lines of the table by rank; those after these are in the JSON alone.
 const LINES: usize = 32;

@@ -6,13 +6,13 @@ use std::path::Path;
 use nn::Stage;
 
 use super::Profile;
-use crate::config::{Division, RunConfig};
 use crate::costs::Costs;
 use crate::division;
 use crate::error::Result;
 use crate::placement::Placement;
 use crate::plan::describe::PlanTarget;
 use crate::worker::Setup;
+use config::{Division, RunConfig};
 
 /// A division of a run's layers, and what its stages take by a profile.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,7 +12,6 @@ use tensor::{Tensor, ops};
 
 use super::{LayerTimes, Profile};
 use crate::bench::{GPU_WARM_UP, median};
-use crate::config::{Recompute, RunConfig};
 use crate::costs::with_recompute;
 use crate::error::{Result, TrainError};
 use crate::measure;
@@ -22,6 +21,7 @@ use crate::plan::describe::PlanTarget;
 use crate::run;
 use crate::startup::Startup;
 use crate::worker::Setup;
+use config::{Recompute, RunConfig};
 
 /// Steps of each layer that are not timed.
 const WARM_UP: usize = 1;

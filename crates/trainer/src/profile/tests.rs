@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::take::layers;
 use super::*;
-use crate::config::Recompute;
 use crate::costs::{Costs, with_recompute};
 use crate::placement::Placement;
 use crate::plan::roles::plan_within;
 use crate::recompute;
 use crate::worker::Setup;
+use config::Recompute;
 
 fn config(sets: &[&str]) -> RunConfig {
     let mut small = vec!["train.micro_batch=1", "data.kind=synthetic"];

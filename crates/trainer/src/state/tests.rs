@@ -7,12 +7,12 @@ use collective::{Communicator, threads};
 use parallel::data::gather_weights;
 
 use crate::checkpoint::{self, Saver};
-use crate::config::{Compute, RunConfig};
 use crate::error::TrainError;
 use crate::hash::agreed_hash;
 use crate::placement::Placement;
 use crate::session::Course;
 use crate::worker::{Setup, Worker};
+use config::{Compute, RunConfig};
 
 const TEXT: &str = r#"
 [model]

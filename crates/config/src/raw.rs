@@ -1,34 +1,34 @@
 //! The values that were given, each with its place: the file's, then the command line's over them.
 
-use super::error::{ConfigError, Place};
-use super::key::{Default, Key, Takes};
-use super::keys::KEYS;
-use super::places::Places;
-use super::value::Value;
+use crate::error::{ConfigError, Place};
+use crate::key::{Default, Key, Takes};
+use crate::keys::KEYS;
+use crate::places::Places;
+use crate::value::Value;
 use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// A value that someone wrote.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) value: Value,
+pub(crate) struct Entry {
+    pub(crate) value: Value,
     /// The value as it is written, for messages.
-    pub(super) shown: String,
-    pub(super) place: Place,
+    pub(crate) shown: String,
+    pub(crate) place: Place,
 }
 
 /// What the file and the command line say, before anything is checked but names.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     /// The file as it was named.
-    pub(super) name: String,
+    pub(crate) name: String,
     entries: BTreeMap<&'static str, Entry>,
 }
 
 impl Raw {
     /// Reads a file's text and puts the overrides over it, the last of a key winning.
-    pub(super) fn parse(text: &str, name: &str, overrides: &[String]) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(text: &str, name: &str, overrides: &[String]) -> Result<Self, ConfigError> {
         let mut raw = Self { name: name.to_owned(), entries: BTreeMap::new() };
         let file = |offset| Place::File { name: name.to_owned(), line: Some(line_at(text, offset)) };
         let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
@@ -61,17 +61,17 @@ impl Raw {
     }
 
     /// The value that was given for `key`, if any.
-    pub(super) fn given(&self, key: &Key) -> Option<&Entry> {
+    pub(crate) fn given(&self, key: &Key) -> Option<&Entry> {
         self.entries.get(key.path)
     }
 
     /// Forgets the value that was given for `key`.
-    pub(super) fn forget(&mut self, key: &Key) {
+    pub(crate) fn forget(&mut self, key: &Key) {
         self.entries.remove(key.path);
     }
 
     /// The value of `key`: given or its default, if that is a fixed one.
-    pub(super) fn value(&self, key: &Key) -> Option<Entry> {
+    pub(crate) fn value(&self, key: &Key) -> Option<Entry> {
         self.given(key).cloned().or_else(|| match key.default {
             Default::Literal(text) => {
                 let value = DeValue::parse(text).ok()?;
@@ -83,13 +83,13 @@ impl Raw {
     }
 
     /// Where every given value was written.
-    pub(super) fn places(&self) -> Places {
+    pub(crate) fn places(&self) -> Places {
         Places::new(&self.name, self.entries.iter().map(|(key, entry)| (*key, entry.place.clone())))
     }
 
     /// Where to look when these keys' values do not go together: the command line before the file, and the
     /// file as a whole if none of them is written.
-    pub(super) fn place(&self, keys: &[&Key]) -> Place {
+    pub(crate) fn place(&self, keys: &[&Key]) -> Place {
         let places = || keys.iter().filter_map(|key| self.given(key)).map(|entry| &entry.place);
         let overridden = places().find(|place| matches!(place, Place::Override { .. }));
         let none = || Place::File { name: self.name.clone(), line: None };
@@ -158,7 +158,7 @@ fn unknown_section(place: Place, section: &str) -> ConfigError {
 }
 
 /// The most similar of some names.
-pub(super) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
+pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
     // What is compared is bounded, as the comparison takes the product of the lengths.
     let name: String = name.chars().take(80).collect();
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);

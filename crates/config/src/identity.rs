@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::RunConfig;
-use super::error::ConfigError;
-use super::key::Key;
-use super::keys::{self, KEYS};
+use crate::RunConfig;
+use crate::error::ConfigError;
+use crate::key::Key;
+use crate::keys::{self, KEYS};
 
 /// Sections that decide where and how the work is done, and never what comes out.
 const FREE_SECTIONS: [&str; 3] = ["memory", "telemetry", "checkpoint"];
@@ -48,7 +48,7 @@ impl RunConfig {
     }
 
     /// `sets`, each as `section.key=value`; and, where these make other layers than the profile is of, that there is none.
-    pub(crate) fn with_profile_of(&self, mut sets: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    pub fn with_profile_of(&self, mut sets: Vec<String>) -> Result<Vec<String>, ConfigError> {
         if self.parallel.profile.is_some() && self.with(&sets)?.timing() != self.timing() {
             sets.push(format!("{}=", keys::PROFILE.path));
         }

@@ -1,20 +1,20 @@
 //! From what was given to typed sections, defaults filled in.
 
-use super::RunConfig;
-use super::error::{ConfigError, Place};
-use super::key::{Key, Takes};
-use super::raw::Raw;
-use super::sections::*;
-use super::typed::{
+use crate::RunConfig;
+use crate::error::{ConfigError, Place};
+use crate::key::{Key, Takes};
+use crate::raw::Raw;
+use crate::sections::*;
+use crate::typed::{
     choice, choice_or_integer, choice_or_sizes, flag, integer, number, size, sizes, text, texts,
 };
-use super::value::Value;
-use super::{check, keys, unbuilt};
+use crate::value::Value;
+use crate::{check, keys, unbuilt};
 use data::Tokenizer;
 use std::path::{Component, Path, PathBuf};
 
 /// Types and checks everything. `directory` is the configuration file's.
-pub(super) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, ConfigError> {
+pub(crate) fn resolve(mut raw: Raw, directory: &Path) -> Result<RunConfig, ConfigError> {
     unbuilt::refuse(&raw)?;
     sift(&mut raw)?;
     let data = data(&raw, directory)?;

@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use std::path::Path;
-//! use trainer::config::{Model, RunConfig};
+//! use config::{Model, RunConfig};
 //!
 //! let text = r#"
 //!     [model]
@@ -28,7 +28,7 @@
 //!     refused.unwrap_err().to_string(),
 //!     "--set model.heads=5: model.width = 64 is not a multiple of model.heads = 5",
 //! );
-//! # Ok::<(), trainer::config::ConfigError>(())
+//! # Ok::<(), config::ConfigError>(())
 //! ```
 
 mod check;
@@ -122,7 +122,7 @@ impl RunConfig {
     /// # Errors
     /// An override that is wrong; a current directory that cannot be asked for.
     pub fn quickstart(overrides: &[String]) -> Result<Self, ConfigError> {
-        let text = include_str!("../../../../launch/configs/quickstart.toml");
+        let text = include_str!("../../../launch/configs/quickstart.toml");
         let unreadable = |source| ConfigError::Unreadable { path: PathBuf::from("."), source };
         let current = std::env::current_dir().map_err(unreadable)?;
         let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);

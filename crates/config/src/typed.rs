@@ -1,9 +1,9 @@
 //! The value of a key with the type and the range that its key demands.
 
-use super::error::ConfigError;
-use super::key::{Key, Takes};
-use super::raw::{Entry, Raw, nearest};
-use super::value::Value;
+use crate::error::ConfigError;
+use crate::key::{Key, Takes};
+use crate::raw::{Entry, Raw, nearest};
+use crate::value::Value;
 
 /// The value of a key, converted by `convert`: `None` is another type, `Some(None)` is out of range.
 fn get<T>(
@@ -35,7 +35,7 @@ fn get<T>(
     }
 }
 
-pub(super) fn integer(raw: &Raw, key: &'static Key) -> Result<u64, ConfigError> {
+pub(crate) fn integer(raw: &Raw, key: &'static Key) -> Result<u64, ConfigError> {
     let Takes::Integer(least, most) = key.takes else { return get(raw, key, |_| None) };
     get(raw, key, |value| match value {
         Value::Integer(number) => Some(within(*number, least, most)),
@@ -47,12 +47,12 @@ fn within(number: i128, least: u64, most: u64) -> Option<u64> {
     u64::try_from(number).ok().filter(|number| (least..=most).contains(number))
 }
 
-pub(super) fn size(raw: &Raw, key: &'static Key) -> Result<usize, ConfigError> {
+pub(crate) fn size(raw: &Raw, key: &'static Key) -> Result<usize, ConfigError> {
     // The largest of these ranges is far within usize; on a small machine what exceeds it fails later, as too large.
     integer(raw, key).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
 }
 
-pub(super) fn sizes(raw: &Raw, key: &'static Key) -> Result<Vec<usize>, ConfigError> {
+pub(crate) fn sizes(raw: &Raw, key: &'static Key) -> Result<Vec<usize>, ConfigError> {
     let Takes::Integers(count, least, most) = key.takes else { return get(raw, key, |_| None) };
     get(raw, key, |value| {
         let Value::List(values) = value else { return None };
@@ -69,7 +69,7 @@ pub(super) fn sizes(raw: &Raw, key: &'static Key) -> Result<Vec<usize>, ConfigEr
 }
 
 /// The value of a key that takes a name or a list of integers.
-pub(super) fn choice_or_sizes<T>(
+pub(crate) fn choice_or_sizes<T>(
     raw: &Raw,
     key: &'static Key,
     from_name: impl Fn(&str) -> Option<T>,
@@ -90,7 +90,7 @@ pub(super) fn choice_or_sizes<T>(
     })
 }
 
-pub(super) fn number(raw: &Raw, key: &'static Key) -> Result<f64, ConfigError> {
+pub(crate) fn number(raw: &Raw, key: &'static Key) -> Result<f64, ConfigError> {
     let Takes::Number(interval) = key.takes else { return get(raw, key, |_| None) };
     get(raw, key, |value| {
         let number = match value {
@@ -103,21 +103,21 @@ pub(super) fn number(raw: &Raw, key: &'static Key) -> Result<f64, ConfigError> {
     })
 }
 
-pub(super) fn flag(raw: &Raw, key: &'static Key) -> Result<bool, ConfigError> {
+pub(crate) fn flag(raw: &Raw, key: &'static Key) -> Result<bool, ConfigError> {
     get(raw, key, |value| match value {
         Value::Flag(flag) => Some(Some(*flag)),
         _ => None,
     })
 }
 
-pub(super) fn text(raw: &Raw, key: &'static Key) -> Result<String, ConfigError> {
+pub(crate) fn text(raw: &Raw, key: &'static Key) -> Result<String, ConfigError> {
     get(raw, key, |value| match value {
         Value::Text(text) => Some(Some(text.clone())),
         _ => None,
     })
 }
 
-pub(super) fn texts(raw: &Raw, key: &'static Key) -> Result<Vec<String>, ConfigError> {
+pub(crate) fn texts(raw: &Raw, key: &'static Key) -> Result<Vec<String>, ConfigError> {
     get(raw, key, |value| {
         let Value::List(values) = value else { return None };
         let texts = values.iter().map(|value| match value {
@@ -128,7 +128,7 @@ pub(super) fn texts(raw: &Raw, key: &'static Key) -> Result<Vec<String>, ConfigE
     })
 }
 
-pub(super) fn choice<T>(
+pub(crate) fn choice<T>(
     raw: &Raw,
     key: &'static Key,
     from_name: impl Fn(&str) -> Option<T>,
@@ -140,7 +140,7 @@ pub(super) fn choice<T>(
 }
 
 /// A name, or a number within the key's bounds.
-pub(super) fn choice_or_integer<T>(
+pub(crate) fn choice_or_integer<T>(
     raw: &Raw,
     key: &'static Key,
     from_name: impl Fn(&str) -> Option<T>,

@@ -1,12 +1,12 @@
 //! Every key of the configuration, in the order of the file: the one place where they are listed.
 
-use super::RunConfig;
-use super::key::{Default, Interval, Key, Takes};
-use super::sections::{
+use crate::RunConfig;
+use crate::key::{Default, Interval, Key, Takes};
+use crate::sections::{
     Activation, Compute, DataKind, Division, Gpt, Gradients, Mlp, Model, ModelKind, OptimKind, Overlap,
     Peers, Recompute, Reduction, Schedule,
 };
-use super::value::Value;
+use crate::value::Value;
 use Default::{Derived, Literal};
 use Takes::{Choice, ChoiceOrInteger, ChoiceOrIntegers, Flag, Integer, Integers, Number, Text, Texts};
 
@@ -18,7 +18,7 @@ const EXTENT: u64 = 1 << 24;
 macro_rules! keys {
     ($($id:ident = [$section:literal] $name:literal: $takes:expr, $default:expr, $only:expr, $meaning:literal,
         $read:expr;)+) => {
-        $(pub(super) static $id: Key = Key {
+        $(pub(crate) static $id: Key = Key {
             section: $section,
             name: $name,
             path: concat!($section, ".", $name),
@@ -30,7 +30,7 @@ macro_rules! keys {
         };)+
 
         /// All keys, section by section.
-        pub(super) static KEYS: &[&Key] = &[$(&$id),+];
+        pub(crate) static KEYS: &[&Key] = &[$(&$id),+];
     };
 }
 
@@ -244,7 +244,7 @@ keys! {
 
 impl Key {
     /// Whether a resolved configuration has this key: whether it is of the kind that the key belongs to.
-    pub(super) fn applies(&self, config: &RunConfig) -> bool {
+    pub(crate) fn applies(&self, config: &RunConfig) -> bool {
         self.only.is_none_or(|(kind, needed)| (kind.read)(config) == Some(needed.into()))
     }
 }

@@ -1,27 +1,27 @@
 //! What a key is: its name, what it takes, its default and its meaning.
 
-use super::RunConfig;
-use super::value::Value;
+use crate::RunConfig;
+use crate::value::Value;
 use std::fmt;
 
 /// One key of the configuration. All of them are in the table of `keys.rs`.
-pub(super) struct Key {
-    pub(super) section: &'static str,
-    pub(super) name: &'static str,
+pub(crate) struct Key {
+    pub(crate) section: &'static str,
+    pub(crate) name: &'static str,
     /// `section.name`.
-    pub(super) path: &'static str,
-    pub(super) takes: Takes,
-    pub(super) default: Default,
+    pub(crate) path: &'static str,
+    pub(crate) takes: Takes,
+    pub(crate) default: Default,
     /// The kind that this key belongs to: it is refused with another one.
-    pub(super) only: Option<(&'static Key, &'static str)>,
+    pub(crate) only: Option<(&'static Key, &'static str)>,
     /// One line: what it means, and its unit.
-    pub(super) meaning: &'static str,
+    pub(crate) meaning: &'static str,
     /// The value in a resolved configuration; `None` if the key does not apply there.
-    pub(super) read: fn(&RunConfig) -> Option<Value>,
+    pub(crate) read: fn(&RunConfig) -> Option<Value>,
 }
 
 /// What values a key takes.
-pub(super) enum Takes {
+pub(crate) enum Takes {
     /// An integer, both bounds included.
     Integer(u64, u64),
     /// A finite number in single precision.
@@ -44,7 +44,7 @@ pub(super) enum Takes {
 
 /// Where a number has to lie.
 #[derive(Clone, Copy)]
-pub(super) enum Interval {
+pub(crate) enum Interval {
     /// \[0, ∞)
     NotNegative,
     /// (0, ∞)
@@ -56,7 +56,7 @@ pub(super) enum Interval {
 }
 
 /// What holds when a key is not written.
-pub(super) enum Default {
+pub(crate) enum Default {
     /// A value as TOML.
     Literal(&'static str),
     /// What it follows from, in words.
@@ -65,7 +65,7 @@ pub(super) enum Default {
 
 impl Interval {
     /// Judged in single precision, which the trainer computes in: 1e-60 is zero there and 1e60 is infinite.
-    pub(super) fn contains(self, number: f64) -> bool {
+    pub(crate) fn contains(self, number: f64) -> bool {
         let single = number as f32;
         single.is_finite()
             && match self {

@@ -1,14 +1,14 @@
 //! The table of keys as text for people.
 
-use super::key::{Default, Takes};
-use super::keys::KEYS;
-use super::unbuilt::UNBUILT;
+use crate::key::{Default, Takes};
+use crate::keys::KEYS;
+use crate::unbuilt::UNBUILT;
 use std::fmt::Write;
 
 /// Every key as a Markdown table: what it takes, its default, what it means. Ends with a newline.
 ///
 /// ```
-/// let table = trainer::config::reference();
+/// let table = config::reference();
 /// assert!(table.contains("| `train.steps` | an integer from 1 to "));
 /// ```
 #[must_use]

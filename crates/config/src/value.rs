@@ -5,7 +5,7 @@ use toml::de::DeValue;
 
 /// A value of a configuration file.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// Wider than any key allows, so that a range error can name the number; what is wider still saturates.
     Integer(i128),
     Float(f64),
@@ -17,7 +17,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    pub(super) fn from_toml(value: &DeValue<'_>) -> Self {
+    pub(crate) fn from_toml(value: &DeValue<'_>) -> Self {
         match value {
             DeValue::String(text) => Self::Text(text.clone().into_owned()),
             DeValue::Integer(number) => {
@@ -35,7 +35,7 @@ impl Value {
     }
 
     /// What kind of value this is, with its article: "the integer" goes before the value itself.
-    pub(super) fn what(&self) -> &'static str {
+    pub(crate) fn what(&self) -> &'static str {
         match self {
             Self::Integer(_) => "the integer",
             Self::Float(_) => "the float",

@@ -2,12 +2,12 @@
 
 use parallel::pipeline;
 
-use super::RunConfig;
-use super::error::ConfigError;
-use super::key::Key;
-use super::keys::*;
-use super::raw::Raw;
-use super::sections::{Compute, DataKind, Division, Gpt, Gradients, Model, Recompute};
+use crate::RunConfig;
+use crate::error::ConfigError;
+use crate::key::Key;
+use crate::keys::*;
+use crate::raw::Raw;
+use crate::sections::{Compute, DataKind, Division, Gpt, Gradients, Model, Recompute};
 
 /// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
 /// of a few of them, and the allocator's rounding, cannot overflow.
@@ -19,7 +19,7 @@ const HALF_PRECISION_HEADS: [usize; 3] = [32, 64, 128];
 const MOST_DEFAULT_LANES: usize = 8;
 
 /// The largest power of two that divides the micro-batches, at most 8.
-pub(super) fn default_lanes(micro_batches: usize) -> usize {
+pub(crate) fn default_lanes(micro_batches: usize) -> usize {
     power_of_two_divisors(micro_batches).take_while(|lanes| *lanes <= MOST_DEFAULT_LANES).last().unwrap_or(1)
 }
 
@@ -31,7 +31,7 @@ fn power_of_two_divisors(number: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Refuses the first values that do not go together.
-pub(super) fn check(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
+pub(crate) fn check(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
     match &config.model {
         Model::Gpt(gpt) => check_gpt(raw, config, gpt)?,
         Model::Mlp(_) if config.data.kind == DataKind::Text => {

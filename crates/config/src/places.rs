@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::error::Place;
+use crate::error::Place;
 
 /// Places by key. It is not part of what a configuration says: any two are equal.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +12,7 @@ pub struct Places {
 }
 
 impl Places {
-    pub(super) fn new(name: &str, given: impl Iterator<Item = (&'static str, Place)>) -> Self {
+    pub(crate) fn new(name: &str, given: impl Iterator<Item = (&'static str, Place)>) -> Self {
         Places { name: name.to_owned(), given: given.collect() }
     }
 

@@ -1,21 +1,21 @@
 //! What the configuration can say and the trainer cannot do yet: the one list, which features shrink.
 
-use super::error::ConfigError;
-use super::key::Key;
-use super::keys;
-use super::raw::Raw;
-use super::value::Value;
+use crate::error::ConfigError;
+use crate::key::Key;
+use crate::keys;
+use crate::raw::Raw;
+use crate::value::Value;
 
 /// Values of a key that are known and refused.
-pub(super) struct Unbuilt {
-    pub(super) key: &'static Key,
+pub(crate) struct Unbuilt {
+    pub(crate) key: &'static Key,
     /// Whether this value needs the feature. What is wrong in another way is not refused here.
     needs: fn(&Value) -> bool,
     /// The feature and its verb, before "not built yet".
     what: &'static str,
 }
 
-pub(super) static UNBUILT: &[Unbuilt] = &[
+pub(crate) static UNBUILT: &[Unbuilt] = &[
     Unbuilt { key: &keys::COMPUTE, needs: |v| among(v, &["f16"]), what: "computing in f16 is" },
     Unbuilt {
         key: &keys::TOKENIZER,
@@ -29,7 +29,7 @@ fn among(value: &Value, names: &[&str]) -> bool {
 }
 
 /// Refuses the first value that needs what is not built.
-pub(super) fn refuse(raw: &Raw) -> Result<(), ConfigError> {
+pub(crate) fn refuse(raw: &Raw) -> Result<(), ConfigError> {
     for Unbuilt { key, needs, what } in UNBUILT {
         if let Some(entry) = raw.given(key).filter(|entry| needs(&entry.value)) {
             return Err(ConfigError::Unbuilt {

@@ -124,7 +124,7 @@ fn the_configurations_that_come_with_the_source_are_good() {
             assert_eq!(built_in, config, "one definition");
             assert_eq!(config.data.base, root);
             let corpus = data::Corpus::open(&config.data.base, &config.data.paths).unwrap();
-            assert!(corpus.files().any(|file| file.ends_with("crates/trainer/src/config/mod.rs")));
+            assert!(corpus.files().any(|file| file.ends_with("crates/config/src/lib.rs")));
             assert_eq!(config.world_size(), 2);
         }
     }
