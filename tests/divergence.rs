@@ -13,7 +13,7 @@ use common::runs::{GPT, MLP, config};
 use memory::Category;
 use nn::{Input, Model, NnError, Parameters};
 use telemetry::Statistic;
-use telemetry::step_trace::{DifferenceKind, Owner, Part, RankTraces};
+use telemetry::step_trace::{DifferenceKind, Owner, RankTraces, RunPart};
 use tensor::Tensor;
 use trainer::{DeviceChoice, Interrupt, ModelHook, Placement, RunOptions, Setup, TrainReport, plan};
 
@@ -208,7 +208,7 @@ fn the_planned_peak_has_a_place() {
             let at_peak = plan.counters.get(Statistic::PeakBytes(category));
             assert_eq!(peak.live.by_category().get(category), at_peak, "{category:?} of {overrides:?}");
         }
-        assert_eq!(peak.part, Part::Step);
+        assert_eq!(peak.part, RunPart::Step);
         assert!(["forward", "backward"].contains(&peak.peak.phase.as_str()), "{:?}", peak.peak);
         assert!(peak.peak.owner.is_some_and(|owner| !owner.operator.is_empty()));
         assert!(plan.parts.outlived().is_none() && !plan.parts.grows());
@@ -234,14 +234,14 @@ fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
     let all = Some((("", "from_host", Category::Input), None));
     let kept = Some((prediction, Some(2)));
     let cases = [
-        (KeepsActivations, (1, 3), (Part::Step, 3, 6), DifferenceKind::Extra, (gradient, logits), kept),
-        (KeepsActivations, (0, 1), (Part::Step, 1, 8), DifferenceKind::Extra, (gradient, logits), kept),
-        (KeepsLosses, (0, 2), (Part::Step, 2, 7), DifferenceKind::Extra, (embedding, hidden), all),
-        (Computes, (1, 6), (Part::Step, 6, 2), DifferenceKind::Extra, (embedding, hidden), None),
+        (KeepsActivations, (1, 3), (RunPart::Step, 3, 6), DifferenceKind::Extra, (gradient, logits), kept),
+        (KeepsActivations, (0, 1), (RunPart::Step, 1, 8), DifferenceKind::Extra, (gradient, logits), kept),
+        (KeepsLosses, (0, 2), (RunPart::Step, 2, 7), DifferenceKind::Extra, (embedding, hidden), all),
+        (Computes, (1, 6), (RunPart::Step, 6, 2), DifferenceKind::Extra, (embedding, hidden), None),
         (
             KeepsValidations,
             (0, 1),
-            (Part::Validation, 4, 4),
+            (RunPart::Validation, 4, 4),
             DifferenceKind::Kept,
             (validating, logits),
             Some((validating, Some(2))),

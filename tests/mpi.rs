@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use common::jobs::{Transport, arguments, has_mpi, mpirun, summary, text, train, workplace};
 use common::program;
-use telemetry::scaling::{Run, Scaling, read_runs};
+use telemetry::scaling::{Scaling, ScalingRun, read_runs};
 use telemetry::step_trace::RankTraces;
 
 /// What a run computed: loss by step, and the weights.
@@ -117,7 +117,7 @@ fn the_scaling_suite_starts_jobs_in_turn() {
     let output = suite(&["--warm-up=1", "--warm-up-seconds=0.05"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let runs = read_runs(&directory.path().join("runs.jsonl")).unwrap();
-    let shape = |run: &Run| (run.round, run.scaling, run.ranks, run.micro_batches);
+    let shape = |run: &ScalingRun| (run.round, run.scaling, run.ranks, run.micro_batches);
     let of_round =
         |round| [(round, Scaling::Weak, 1, 1), (round, Scaling::Weak, 2, 2), (round, Scaling::Alone, 2, 2)];
     assert_eq!(runs.iter().map(shape).collect::<Vec<_>>(), [of_round(1), of_round(2)].concat());

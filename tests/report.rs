@@ -77,7 +77,7 @@ fn a_plan_is_shown_without_a_run() {
     for text in ["<title>small · Plimsoll</title>", "Planned for ", ">ranks 0–1</label>", "2 ranks"] {
         assert!(page.contains(text), "{text}");
     }
-    assert!(!page.contains("id=\"course\""));
+    assert!(!page.contains("id=\"history\""));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use common::runs::{GPT, config};
-use telemetry::scaling::{Run, Scaling, runs_of};
+use telemetry::scaling::{Scaling, ScalingRun, runs_of};
 use trainer::{BenchOptions, DeviceChoice, ScalingCase, bench_scaling};
 
 fn bench(arguments: &[&str]) -> Output {
@@ -46,7 +46,7 @@ fn the_suite_measures_and_reports() {
     assert!(measured.status.success(), "{}", text(&measured.stderr));
     let lines = text(&measured.stdout);
     let runs = runs_of(&lines).unwrap();
-    let shape = |run: &Run| (run.scaling, run.ranks, run.micro_batches, run.tokens);
+    let shape = |run: &ScalingRun| (run.scaling, run.ranks, run.micro_batches, run.tokens);
     let (strong, weak) = (Scaling::Strong, Scaling::Weak);
     assert_eq!(
         runs.iter().map(shape).collect::<Vec<_>>(),
@@ -136,7 +136,7 @@ fn devices_alone_are_measured_beside_the_runs_in_turn() {
     };
     let lines = measured(&["--ranks=1,2", "--micro-batches=2", "--alone", "--rounds=2"]);
     let runs = runs_of(&lines).unwrap();
-    let shape = |run: &Run| (run.round, run.scaling, run.ranks, run.micro_batches, run.tokens);
+    let shape = |run: &ScalingRun| (run.round, run.scaling, run.ranks, run.micro_batches, run.tokens);
     let of_round = |round| {
         // On one rank a step has two micro-batches, on two each has one.
         let alone = [(round, Scaling::Alone, 2, 4, 256), (round, Scaling::Alone, 2, 2, 128)];
@@ -237,7 +237,7 @@ fn a_run_leaves_nothing_to_the_next() {
         let (model, scaling) = ("tiny".to_owned(), Scaling::Strong);
         bench_scaling(ScalingCase { model, scaling, config, worlds: 1 }, &options).unwrap()
     };
-    let peaks = |run: &Run| {
+    let peaks = |run: &ScalingRun| {
         run.by_rank.iter().map(|r| (r.peak_allocated_bytes, r.peak_reserved_bytes)).collect::<Vec<_>>()
     };
     let alone = [4, 2, 1].map(measure);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::builder::RangedU64ValueParser;
 use telemetry::run_files::atomic_write;
-use telemetry::scaling::{Run, Scaling, efficiency_plot, memory_plot, read_runs, scaling_table};
+use telemetry::scaling::{Scaling, ScalingRun, efficiency_plot, memory_plot, read_runs, scaling_table};
 use telemetry::units::grouped;
 use trainer::{BenchOptions, ScalingCase, Startup, TrainError, bench_scaling, bench_scaling_as};
 
@@ -108,10 +108,10 @@ fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
     let (cases, options) = startup.agree(prepared)?;
     if startup.is_in_job() {
         let Some(run) = bench_scaling_as(startup, cases, &options)? else { return Ok(()) };
-        let run = Run { round: args.first_round, ..run };
+        let run = ScalingRun { round: args.first_round, ..run };
         return if args.json { print_line(&run) } else { conclude(args, &[run]) };
     }
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<ScalingRun> = Vec::new();
     for round in 0..args.rounds {
         runs.extend(round_of(args, &cases, &options, args.first_round + round)?);
     }
@@ -124,8 +124,8 @@ fn round_of(
     cases: &[ScalingCase],
     options: &BenchOptions,
     round: usize,
-) -> Result<Vec<Run>, TrainError> {
-    let mut runs: Vec<Run> = Vec::new();
+) -> Result<Vec<ScalingRun>, TrainError> {
+    let mut runs: Vec<ScalingRun> = Vec::new();
     for case in cases {
         // On the most ranks strong and weak scaling are the same run.
         let same = |other: &ScalingCase| {
@@ -134,8 +134,8 @@ fn round_of(
         };
         let known = cases.iter().zip(&runs).find(|(other, _)| same(other));
         let run = match known {
-            Some((_, run)) => Run { scaling: case.scaling, ..run.clone() },
-            None => Run { round, ..bench_scaling(case.clone(), options)? },
+            Some((_, run)) => ScalingRun { scaling: case.scaling, ..run.clone() },
+            None => ScalingRun { round, ..bench_scaling(case.clone(), options)? },
         };
         if args.json {
             print_line(&run)?;
@@ -149,7 +149,7 @@ fn round_of(
     Ok(runs)
 }
 
-fn progress(run: &Run) -> String {
+fn progress(run: &ScalingRun) -> String {
     let ends = if run.ranks == 1 { "" } else { "s" };
     let what = match run.scaling {
         Scaling::Alone => format!("alone, {} micro-batches", run.micro_batches),
@@ -163,13 +163,13 @@ fn unprinted(source: std::io::Error) -> TrainError {
     TrainError::File { path: "standard output".into(), source }
 }
 
-fn print_line(run: &Run) -> Result<(), TrainError> {
+fn print_line(run: &ScalingRun) -> Result<(), TrainError> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", run.to_line()?).and_then(|()| out.flush()).map_err(unprinted)
 }
 
 /// Prints the table and writes the plots.
-fn conclude(args: &BenchScalingArgs, runs: &[Run]) -> Result<(), TrainError> {
+fn conclude(args: &BenchScalingArgs, runs: &[ScalingRun]) -> Result<(), TrainError> {
     let mut out = std::io::stdout().lock();
     write!(out, "{}", scaling_table(runs)).map_err(unprinted)?;
     let Some(directory) = &args.plots else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! How a training step scales: what was measured on each number of ranks, as lines of JSON, a table and two plots.
 //!
-//! A [`Run`] is one training step measured on one number of ranks. Runs that differ in that number alone are a series, and
+//! A [`ScalingRun`] is one training step measured on one number of ranks. Runs that differ in that number alone are a series, and
 //! a run's efficiency is its tokens a second and rank over those of the series' smallest number of ranks.
 //!
 //! That mixes three things: what the ranks cost each other, that devices differ, and that all devices of a host at work
@@ -52,7 +52,7 @@ impl Scaling {
 
 /// One measured training step: a line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct ScalingRun {
     /// The model's name.
     pub model: String,
     /// Its parameters, each counted once.
@@ -163,7 +163,7 @@ impl RankFigures {
     }
 }
 
-impl Run {
+impl ScalingRun {
     /// Tokens a second in the median step; of worlds alone, the sum of each one's.
     pub fn tokens_per_second(&self) -> f64 {
         match self.scaling {
@@ -213,7 +213,7 @@ impl Run {
 
     /// Reads a line.
     fn from_line(text: &str) -> std::result::Result<Self, String> {
-        let mut run: Run = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut run: ScalingRun = serde_json::from_str(text).map_err(|error| error.to_string())?;
         // Lines of versions that knew of no other warm-up.
         run.warm_up_steps = run.warm_up_steps.max(run.warm_up);
         let mut seconds = vec![run.step_seconds, run.least_seconds, run.most_seconds];
@@ -235,14 +235,14 @@ impl Run {
 }
 
 /// Reads runs, a line each; empty lines are passed over. Errors: the first line that is no run.
-pub fn runs_of(text: &str) -> Result<Vec<Run>> {
+pub fn runs_of(text: &str) -> Result<Vec<ScalingRun>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let refuse = |line| move |reason| TelemetryError::Line { line, reason };
-    lines.map(|(index, line)| Run::from_line(line).map_err(refuse(index + 1))).collect()
+    lines.map(|(index, line)| ScalingRun::from_line(line).map_err(refuse(index + 1))).collect()
 }
 
 /// Reads the runs of a file. Errors: it cannot be read, a line that is no run.
-pub fn read_runs(path: &Path) -> Result<Vec<Run>> {
+pub fn read_runs(path: &Path) -> Result<Vec<ScalingRun>> {
     let text = std::fs::read_to_string(path).map_err(TelemetryError::file(path, "read it"))?;
     runs_of(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test stops at the first surprise
 
 use telemetry::scaling::{
-    RankFigures, Run, Scaling, efficiency_plot, memory_plot, read_runs, runs_of, scaling_table,
+    RankFigures, Scaling, ScalingRun, efficiency_plot, memory_plot, read_runs, runs_of, scaling_table,
 };
 
 /// What `plimsoll bench scaling --json` printed, with rounder times.
@@ -11,29 +11,36 @@ const RECORDED: &str = r#"
 {"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":2,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"warm_up_seconds":0.5,"warm_up_steps":9,"round":1,"step_seconds":0.00125,"least_seconds":0.001,"most_seconds":0.003222506,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1192,"inputs_microseconds":2,"forward_microseconds":558,"backward_microseconds":491,"reduce_microseconds":131,"optimizer_microseconds":66},{"rank":1,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1070,"inputs_microseconds":2,"forward_microseconds":575,"backward_microseconds":516,"reduce_microseconds":250,"optimizer_microseconds":87}]}
 "#;
 
-fn recorded() -> Vec<Run> {
+fn recorded() -> Vec<ScalingRun> {
     runs_of(RECORDED).unwrap()
 }
 
 /// Two devices alone with one micro-batch each, of which the second is slower: 64,000 and 60,000 tokens a second.
-fn alone(round: usize) -> Run {
+fn alone(round: usize) -> ScalingRun {
     let two = recorded()[1].clone();
     let mut by_rank = two.by_rank.clone();
     for (rank, seconds) in by_rank.iter_mut().zip([0.002, 128.0 / 60_000.0]) {
         rank.step_seconds = seconds;
         rank.device = format!("cuda:{}", rank.rank);
     }
-    Run { scaling: Scaling::Alone, reduction: "none".to_owned(), round, by_rank, ..two }
+    ScalingRun { scaling: Scaling::Alone, reduction: "none".to_owned(), round, by_rank, ..two }
 }
 
 /// The recorded run on two ranks, as if there had been others, so much slower.
-fn on(ranks: usize, scaling: Scaling, seconds: f64) -> Run {
+fn on(ranks: usize, scaling: Scaling, seconds: f64) -> ScalingRun {
     let mut run = recorded()[1].clone();
     let one = run.by_rank[0].clone();
     let of = |rank| RankFigures { rank, device: format!("cuda:{rank}"), ..one.clone() };
     run.by_rank = (0..ranks).map(of).collect();
     let micro_batches = if scaling == Scaling::Strong { 8 } else { ranks };
-    Run { ranks, scaling, micro_batches, tokens: 128 * micro_batches as u64, step_seconds: seconds, ..run }
+    ScalingRun {
+        ranks,
+        scaling,
+        micro_batches,
+        tokens: 128 * micro_batches as u64,
+        step_seconds: seconds,
+        ..run
+    }
 }
 
 #[test]
@@ -101,7 +108,7 @@ strong, tree: the last loss is the same to the bit on 1, 2 ranks
 
 #[test]
 fn runs_are_held_against_what_devices_do_alone() {
-    let weak = |ranks: usize, seconds: f64| Run { round: 1, ..on(ranks, Scaling::Weak, seconds) };
+    let weak = |ranks: usize, seconds: f64| ScalingRun { round: 1, ..on(ranks, Scaling::Weak, seconds) };
     // One rank alone: 80,000 tokens a second; two: 116,000.
     let runs = [weak(1, 0.0016), weak(2, 256.0 / 116_000.0), alone(1)];
     let expected = "\
@@ -126,7 +133,7 @@ other these 2 come to 96.8 % against alone at most
     );
     assert_eq!(svg.matches("class=\"label\"").count(), 2);
     // More to do for each, other devices, fewer of them: no baseline.
-    let others: [fn(&mut Run); 7] = [
+    let others: [fn(&mut ScalingRun); 7] = [
         |alone| alone.by_rank[1].device = "cuda:3".to_owned(),
         |alone| alone.by_rank[1].host = "another".to_owned(),
         |alone| alone.by_rank.iter_mut().for_each(|rank| rank.device.clear()),
@@ -160,9 +167,9 @@ other these 2 come to 96.8 % against alone at most
 
 #[test]
 fn the_median_of_several_rounds_counts() {
-    let round = |round: usize, seconds: f64| Run { round, ..on(2, Scaling::Weak, seconds) };
+    let round = |round: usize, seconds: f64| ScalingRun { round, ..on(2, Scaling::Weak, seconds) };
     let rounds = [round(1, 0.004), round(2, 0.001), round(3, 0.002)];
-    let speed = |runs: &[Run]| {
+    let speed = |runs: &[ScalingRun]| {
         let table = scaling_table(runs);
         let row = table.lines().find(|line| line.starts_with("weak ")).unwrap();
         row.split_whitespace().nth(4).unwrap().to_owned()
@@ -176,13 +183,13 @@ fn the_median_of_several_rounds_counts() {
     assert_eq!(speed(&[&rounds[..], &[round(1, 0.0005)]].concat()), "512,000");
     assert_eq!(speed(&[&rounds[..], &[round(3, 0.0005)]].concat()), "256,000");
     // Rounds of the baseline count alike.
-    let slower = Run { round: 2, ..alone(2) };
+    let slower = ScalingRun { round: 2, ..alone(2) };
     let with = [&rounds[..1], &[alone(1), slower, alone(3)]].concat();
     let table = scaling_table(&with);
     assert!(table.contains("\n3 rounds") && table.contains("0.0 % at most (alone, 2 ranks)"), "{table}");
     let mut other = on(2, Scaling::Strong, 0.001);
     (other.round, other.loss) = (2, 5.0);
-    let third = Run { round: 3, ..on(2, Scaling::Strong, 0.001) };
+    let third = ScalingRun { round: 3, ..on(2, Scaling::Strong, 0.001) };
     let strong = [on(1, Scaling::Strong, 0.002), on(2, Scaling::Strong, 0.001), other, third];
     let table = scaling_table(&strong);
     // Each loss once, also where the first came again.
@@ -192,7 +199,7 @@ fn the_median_of_several_rounds_counts() {
 #[test]
 fn a_table_says_what_its_runs_do_not_share() {
     let recorded = recorded();
-    let with = |change: &dyn Fn(&mut Run)| {
+    let with = |change: &dyn Fn(&mut ScalingRun)| {
         let mut runs = recorded.clone();
         change(&mut runs[1]);
         scaling_table(&runs)
@@ -249,11 +256,11 @@ fn numbers(svg: &str, name: &str) -> Vec<f64> {
 fn plots_are_well_formed_and_inside() {
     let both =
         |scaling: Scaling, slow: f64| [1, 2, 4, 8].map(|ranks| on(ranks, scaling, slow / ranks as f64));
-    let mut many: Vec<Run> = Vec::new();
+    let mut many: Vec<ScalingRun> = Vec::new();
     for (place, reduction) in ["tree", "nccl", "tree, again", "<other> & more"].into_iter().enumerate() {
         for scaling in [Scaling::Strong, Scaling::Weak] {
             let runs = both(scaling, 0.01 + place as f64 / 1000.0);
-            many.extend(runs.map(|run| Run { reduction: reduction.to_owned(), ..run }));
+            many.extend(runs.map(|run| ScalingRun { reduction: reduction.to_owned(), ..run }));
         }
     }
     // Series, and those of them that have an efficiency.
@@ -291,7 +298,7 @@ fn labels_do_not_cover_each_other() {
         for ranks in [1, 2] {
             // All end within a hair.
             let seconds = 0.01 / ranks as f64 + f64::from(place) * 1e-9;
-            runs.push(Run { reduction: reduction.clone(), ..on(ranks, Scaling::Strong, seconds) });
+            runs.push(ScalingRun { reduction: reduction.clone(), ..on(ranks, Scaling::Strong, seconds) });
         }
     }
     let svg = efficiency_plot(&runs);

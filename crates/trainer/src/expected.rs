@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use device::Device;
-use telemetry::step_trace::{Figures, LiveSet, Outlived, Part, Peak, StepTrace};
+use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace};
 
 use crate::outlived::GraphCheck;
 
@@ -21,7 +21,7 @@ const GROWING: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct PlannedPart {
     /// Which.
-    pub part: Part,
+    pub part: RunPart,
     /// Its step, from 1; of a validation the one that it follows; 0 for the start.
     pub step: u64,
     /// The counters after it, and its allocations.
@@ -47,7 +47,7 @@ pub(crate) type Expected = BTreeMap<usize, Arc<PlannedParts>>;
 #[derive(Clone, Debug)]
 pub struct PlannedPeak {
     /// In which part, the first that comes to it; of a step and its rehearsal before the first the step.
-    pub part: Part,
+    pub part: RunPart,
     /// Of which step, from 1; 0 for the start.
     pub step: u64,
     /// Where there, and by whose allocation.
@@ -58,7 +58,7 @@ pub struct PlannedPeak {
 
 impl PlannedParts {
     /// Adds the part that `device` has just gone through, and lets its history begin anew.
-    pub(crate) fn add(&mut self, device: &Device, part: Part, step: u64) {
+    pub(crate) fn add(&mut self, device: &Device, part: RunPart, step: u64) {
         let before = self.handed_out;
         let (figures, handed_out, snapshot) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
@@ -97,7 +97,7 @@ impl PlannedParts {
     }
 
     /// What is planned for a part: its own, or the last of its kind, which it then repeats.
-    pub(crate) fn at(&self, part: Part, step: u64) -> Option<(Figures, &Arc<StepTrace>)> {
+    pub(crate) fn at(&self, part: RunPart, step: u64) -> Option<(Figures, &Arc<StepTrace>)> {
         let known = self.parts.iter().rev().find(|known| known.part == part && known.step <= step)?;
         if known.step == step {
             return Some((known.figures, &known.trace));
@@ -112,7 +112,7 @@ impl PlannedParts {
 
     /// The first step that is like those after it.
     pub fn steady(&self) -> Option<&PlannedPart> {
-        let last = self.parts.iter().rev().find(|known| known.part == Part::Step)?;
+        let last = self.parts.iter().rev().find(|known| known.part == RunPart::Step)?;
         self.parts.iter().find(|known| Arc::ptr_eq(&known.trace, &last.trace))
     }
 
@@ -124,7 +124,7 @@ impl PlannedParts {
         // A step that is rehearsed in the start comes to the same.
         let first = found.next()?;
         let (reached, peak) = match first.0.part {
-            Part::Start => found.find(|(known, _)| known.part == Part::Step).unwrap_or(first),
+            RunPart::Start => found.find(|(known, _)| known.part == RunPart::Step).unwrap_or(first),
             _ => first,
         };
         let live = reached.trace.live_after(peak.events);

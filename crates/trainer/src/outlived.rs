@@ -2,7 +2,7 @@
 
 use device::Device;
 use memory::{Category, CategoryBytes};
-use telemetry::step_trace::{LiveSet, Outlived, Part, StepTrace};
+use telemetry::step_trace::{LiveSet, Outlived, RunPart, StepTrace};
 
 /// What a step's graph is made of.
 const GRAPH: [Category; 3] = [Category::Activation, Category::ActivationGradient, Category::Input];
@@ -22,13 +22,13 @@ impl GraphCheck {
     pub(crate) fn check(
         &mut self,
         device: &Device,
-        part: Part,
+        part: RunPart,
         step: u64,
         trace: impl FnOnce() -> StepTrace,
     ) -> bool {
         self.now = of_graph(&device.with_allocator(|allocator| allocator.category_bytes()));
         match (part, &mut self.found) {
-            (Part::Start, _) => self.before = self.now,
+            (RunPart::Start, _) => self.before = self.now,
             _ if self.now <= self.before => {}
             (_, Some(found)) => found.parts += 1,
             (_, None) => {

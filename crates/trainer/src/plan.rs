@@ -15,7 +15,7 @@ use collective::{Communicator, OperationTraffic};
 use device::{Description, Device};
 use memory::Statistics;
 use parallel::RankGrid;
-use telemetry::step_trace::Part;
+use telemetry::step_trace::RunPart;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
 use crate::error::Result;
@@ -88,7 +88,7 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     let mut worker = Worker::new(&setup, communicator)?;
     let calendar = Calendar::new(&config);
     let mut parts = PlannedParts::default();
-    parts.add(worker.device(), Part::Start, 0);
+    parts.add(worker.device(), RunPart::Start, 0);
     // Collection by age counts requests, so there passed-over steps would matter.
     let ages = setup.device.settings.garbage_collection_threshold > 0.0;
     let mut before = Layout::of(worker.device());
@@ -103,10 +103,10 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
         let sent = worker.communicator.traffic().total();
         worker.step(step)?;
         step_traffic = worker.communicator.traffic().total() - sent;
-        parts.add(worker.device(), Part::Step, step + 1);
+        parts.add(worker.device(), RunPart::Step, step + 1);
         if validates {
             worker.validate()?;
-            parts.add(worker.device(), Part::Validation, step + 1);
+            parts.add(worker.device(), RunPart::Validation, step + 1);
         }
         if parts.grows() {
             break;

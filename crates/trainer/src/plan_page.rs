@@ -83,7 +83,7 @@ fn memory(setup: &Setup, plan: &Plan, ranks: Vec<usize>) -> RankMemory {
     ];
     RankMemory {
         ranks,
-        place: counters.device.clone(),
+        device: counters.device.clone(),
         figures: figures.map(|figure| counters.get(figure)),
         measured: None,
         planned: plan.parts.steady().map(|part| (*part.trace).clone()),

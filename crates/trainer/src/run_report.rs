@@ -30,7 +30,7 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         )));
     }
     let config = RunConfig::load(&path, &[])?;
-    let course = course(&run_dir.join("metrics.jsonl"))?;
+    let history = history(&run_dir.join("metrics.jsonl"))?;
     let summary = read(&run_dir.join("summary.json"))?.map(|text| parse(run_dir, &text)).transpose()?;
     let ranks = match &summary {
         Some(summary) => ranks(run_dir, &config, summary)?,
@@ -40,12 +40,12 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
     Ok(Report {
         title: name.into_owned(),
         subtitle: subtitle(&config, summary.as_ref().map(device)),
-        tiles: tiles(&config, &ranks, &course, summary.as_ref()),
-        notices: notices(&ranks, &course, summary.as_ref()),
+        tiles: tiles(&config, &ranks, &history, summary.as_ref()),
+        notices: notices(&ranks, &history, summary.as_ref()),
         schedule: schedule(&config)?,
         unit: unit(&config),
         configuration: config.to_toml(),
-        course,
+        history,
         ranks,
     })
 }
@@ -65,7 +65,7 @@ fn parse(run_dir: &Path, text: &str) -> Result<Value> {
 }
 
 /// The lines of `metrics.jsonl`. A line that is cut short is not one.
-fn course(path: &Path) -> Result<Vec<StepPoint>> {
+fn history(path: &Path) -> Result<Vec<StepPoint>> {
     let text = read(path)?.unwrap_or_default();
     let point = |line: &str| {
         let line: Value = serde_json::from_str(line).ok()?;
@@ -94,7 +94,7 @@ fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<Rank
         let on = if host.is_empty() { String::new() } else { format!(" on {host}") };
         Ok(RankMemory {
             ranks: vec![rank],
-            place: format!("{}{on}", text("device")),
+            device: format!("{}{on}", text("device")),
             figures: FIGURES.map(|key| entry[key].as_u64().unwrap_or(0)),
             planned: traces.as_ref().and_then(|traces| traces.steady.planned().cloned()),
             measured: traces.and_then(|traces| traces.steady.measured),
@@ -159,16 +159,16 @@ pub(crate) fn memory_tiles(ranks: &[RankMemory]) -> Vec<Tile> {
 fn tiles(
     config: &RunConfig,
     ranks: &[RankMemory],
-    course: &[StepPoint],
+    history: &[StepPoint],
     summary: Option<&Value>,
 ) -> Vec<Tile> {
     let mut tiles = memory_tiles(ranks);
     let of = config.train.steps;
-    if let Some(last) = course.last() {
+    if let Some(last) = history.last() {
         let value = grouped(last.step);
         tiles.push(Tile { name: "Steps", value, note: format!("of {}", grouped(of)) });
         if let Some(loss) = last.loss {
-            let validated = course.iter().rev().find_map(|point| point.validation_loss);
+            let validated = history.iter().rev().find_map(|point| point.validation_loss);
             let note = validated.map_or_else(String::new, |loss| format!("validation {loss:.4}"));
             tiles.push(Tile { name: "Loss", value: format!("{loss:.4}"), note });
         }
@@ -186,10 +186,10 @@ fn tiles(
     tiles
 }
 
-fn notices(ranks: &[RankMemory], course: &[StepPoint], summary: Option<&Value>) -> Vec<Notice> {
+fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>) -> Vec<Notice> {
     let bad = |text: String| Notice { good: false, text };
     let Some(summary) = summary else {
-        let steps = course.last().map_or(0, |point| point.step);
+        let steps = history.last().map_or(0, |point| point.step);
         return vec![bad(format!(
             "This run has no summary: it has not ended, or it failed. {steps} steps are written."
         ))];

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use collective::ControlPlane;
 use device::Backend;
 use telemetry::log::step_span;
-use telemetry::step_trace::Part;
+use telemetry::step_trace::RunPart;
 
 use crate::error::Result;
 use crate::interrupt::Interrupt;
@@ -100,7 +100,7 @@ impl Course {
 pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn Observer) -> Result<Course> {
     let calendar = Calendar::new(&worker.setup.config);
     let mut course = Course::begin(&worker.setup);
-    worker.watch.check(&worker.device, Part::Start, 0)?;
+    worker.watch.check(&worker.device, RunPart::Start, 0)?;
     let (mut began, mut idle) = (Instant::now(), false);
     let is_ahead = worker.device.backend() == Backend::Cuda;
     // A step's scalars are read when the next one has been enqueued, so that the device never waits for the host.
@@ -109,7 +109,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         let span = step_span(step + 1).entered();
         worker.step(step)?;
         drop(span);
-        worker.watch.check(&worker.device, Part::Step, step + 1)?;
+        worker.watch.check(&worker.device, RunPart::Step, step + 1)?;
         if let Some(unread) = unread.take() {
             unread.read(worker, &mut course, observer)?;
         }
@@ -126,7 +126,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         let mut validation_loss = None;
         if calendar.validates_after(step) {
             validation_loss = Some(worker.validate()?);
-            worker.watch.check(&worker.device, Part::Validation, step + 1)?;
+            worker.watch.check(&worker.device, RunPart::Validation, step + 1)?;
             (began, idle) = (Instant::now(), true);
         }
         let done = Unread { step, duration, validation_loss };

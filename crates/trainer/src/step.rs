@@ -6,7 +6,7 @@ use collective::{Communicator, DataPlane};
 use parallel::data::{gather_sums, gather_weights};
 use parallel::pipeline::{Planes, StagePart, add_tied, share_from_last};
 use telemetry::Phase;
-use telemetry::step_trace::Part;
+use telemetry::step_trace::RunPart;
 
 use crate::build;
 use crate::error::{Result, TrainError};
@@ -28,7 +28,7 @@ impl Worker {
     /// Nothing is read from the device: [`Worker::scalars`] does that later.
     pub fn step(&mut self, step: u64) -> Result<()> {
         self.status.step(step, || self.device.statistics());
-        self.begin_part(Part::Step, step + 1);
+        self.begin_part(RunPart::Step, step + 1);
         self.phases.begin()?;
         self.passes(step)?;
         self.update(step)?;
@@ -37,7 +37,7 @@ impl Worker {
     }
 
     /// What is asked of the allocator from now on is of this part of the run.
-    pub(crate) fn begin_part(&self, part: Part, step: u64) {
+    pub(crate) fn begin_part(&self, part: RunPart, step: u64) {
         self.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
         self.device.with_allocator(|allocator| allocator.mark(part.name(), step));
     }
@@ -154,7 +154,7 @@ impl Worker {
     /// Mean loss over the validation micro-batches, which the data-parallel ranks share out; the same on every
     /// rank and on every grid: the losses are added in their order.
     pub fn validate(&mut self) -> Result<f64> {
-        self.begin_part(Part::Validation, self.device.step().into());
+        self.begin_part(RunPart::Validation, self.device.step().into());
         let own = self.validation_passes()?;
         let (grid, count) = (self.grid, self.setup.config.train.validation_micro_batches);
         let losses: Vec<u8> = own.iter().flat_map(|loss| loss.to_le_bytes()).collect();

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use collective::ControlPlane;
 use device::Device;
 use serde::{Deserialize, Serialize};
-use telemetry::step_trace::{Divergence, Figures, LiveSet, Outlived, Part, RankTraces, StepTrace, TracePair};
+use telemetry::step_trace::{
+    Divergence, Figures, LiveSet, Outlived, RankTraces, RunPart, StepTrace, TracePair,
+};
 
 use crate::error::{Result, TrainError};
 use crate::expected::PlannedParts;
@@ -52,14 +54,14 @@ impl Watch {
     }
 
     /// Looks at the part that `device` has just gone through; `step` counts from 1. Errors: a file that cannot be written.
-    pub(crate) fn check(&mut self, device: &Device, part: Part, step: u64) -> Result<()> {
+    pub(crate) fn check(&mut self, device: &Device, part: RunPart, step: u64) -> Result<()> {
         let before = self.handed_out;
         let (figures, handed_out) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
             (Figures::of(statistics, before), Figures::handed_out(statistics))
         });
         self.handed_out = handed_out;
-        if part == Part::Step && step == self.sample {
+        if part == RunPart::Step && step == self.sample {
             self.steady = Some(trace(device, part, step).0);
             self.is_written = false;
             self.write()?;
@@ -135,7 +137,7 @@ pub(crate) fn path(run_dir: &Path, rank: usize) -> PathBuf {
 }
 
 /// What has happened in the part, and whether the history goes back to its beginning.
-fn trace(device: &Device, part: Part, step: u64) -> (StepTrace, bool) {
+fn trace(device: &Device, part: RunPart, step: u64) -> (StepTrace, bool) {
     let snapshot = device.with_allocator(|allocator| allocator.snapshot());
     match StepTrace::read(&snapshot).filter(|trace| (trace.part, trace.step) == (part, step)) {
         Some(trace) => (trace, true),

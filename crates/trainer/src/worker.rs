@@ -9,7 +9,7 @@ use optim::{Optimizer, Schedule};
 use parallel::RankGrid;
 use parallel::data::Piece;
 use parallel::pipeline::{Executor, StagePart};
-use telemetry::step_trace::Part;
+use telemetry::step_trace::RunPart;
 use tensor::Tensor;
 
 use crate::account::Account;
@@ -201,7 +201,7 @@ impl Worker {
         let events = usize::try_from(config.memory.history).unwrap_or(usize::MAX).max(setup.history);
         device.with_allocator(|allocator| {
             allocator.record_history(events);
-            allocator.mark(Part::Start.name(), 0);
+            allocator.mark(RunPart::Start.name(), 0);
         });
         let blueprint = Arc::clone(&setup.blueprint);
         let stages: Vec<_> = blueprint.stages_of(grid.stage()).map(|s| blueprint.stages[s].clone()).collect();

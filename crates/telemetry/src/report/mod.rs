@@ -7,7 +7,7 @@
 //! use telemetry::report::{Report, StepPoint};
 //! let report = Report {
 //!     title: "tiny".to_owned(),
-//!     course: vec![StepPoint { step: 1, loss: Some(5.5), ..StepPoint::default() }],
+//!     history: vec![StepPoint { step: 1, loss: Some(5.5), ..StepPoint::default() }],
 //!     configuration: "[train]\nsteps = 1".to_owned(),
 //!     ..Report::default()
 //! };
@@ -16,7 +16,7 @@
 //! ```
 
 mod chart;
-mod course;
+mod history;
 mod live;
 mod page;
 mod ranks;
@@ -43,7 +43,7 @@ pub struct Report {
     /// The pipeline's schedule.
     pub schedule: Option<SchedulePicture>,
     /// The steps that were run.
-    pub course: Vec<StepPoint>,
+    pub history: Vec<StepPoint>,
     /// What a step's tokens are: tokens, or samples.
     pub unit: &'static str,
     /// The resolved configuration, as TOML.
@@ -85,7 +85,7 @@ pub struct RankMemory {
     /// The ranks, in their order.
     pub ranks: Vec<usize>,
     /// The device, on its host.
-    pub place: String,
+    pub device: String,
     /// Bytes allocated and reserved after the last step, and the peaks of both.
     pub figures: [u64; 4],
     /// A step like those that follow it, as it was measured.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Notice, Report, SchedulePicture, Tile, course, ranks, stacked};
+use super::{Notice, Report, SchedulePicture, Tile, history, ranks, stacked};
 use crate::svg::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -25,7 +25,7 @@ impl Report {
             stacked::peak_section(&self.ranks),
             ranks::section(&self.ranks),
             self.schedule_section(),
-            course::section(&self.course, self.unit),
+            history::section(&self.history, self.unit),
             self.configuration_section(),
         ]
         .into_iter()

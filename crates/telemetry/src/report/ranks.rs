@@ -23,14 +23,14 @@ pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
     body += "</tr></thead>\n<tbody>\n";
     let mut kinds: Vec<(&RankMemory, Vec<usize>)> = Vec::new();
     for rank in ranks {
-        let alike = |kind: &RankMemory| (kind.figures, &kind.place) == (rank.figures, &rank.place);
+        let alike = |kind: &RankMemory| (kind.figures, &kind.device) == (rank.figures, &rank.device);
         match kinds.iter_mut().find(|(kind, _)| alike(kind)) {
             Some((_, members)) => members.extend(&rank.ranks),
             None => kinds.push((rank, rank.ranks.clone())),
         }
     }
     for (first, who) in kinds {
-        let _ = write!(body, "<tr><th scope=\"row\">{}</th><td>{}</td>", named(&who), escape(&first.place));
+        let _ = write!(body, "<tr><th scope=\"row\">{}</th><td>{}</td>", named(&who), escape(&first.device));
         for figure in first.figures {
             let (short, exact) = (bytes(figure), grouped(figure));
             let _ = write!(body, "<td class=\"number\">{exact}<br><span class=\"soft\">{short}</span></td>");

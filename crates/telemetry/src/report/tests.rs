@@ -5,7 +5,7 @@ use memory::{Allocator, Category, Settings, Stream, Tag};
 
 use super::chart::{line, round_ticks, short, steps};
 use super::*;
-use crate::step_trace::{MICRO_BATCH, Part};
+use crate::step_trace::{MICRO_BATCH, RunPart};
 
 /// A step of two micro-batches, whose second activation is as large as said.
 fn trace(second: u64) -> StepTrace {
@@ -14,7 +14,7 @@ fn trace(second: u64) -> StepTrace {
     let activation = Tag { module, operator: "linear", ..Tag::of(Category::Activation) };
     let _weights = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
     allocator.record_history(1000);
-    allocator.mark(Part::Step.name(), 7);
+    allocator.mark(RunPart::Step.name(), 7);
     for (number, bytes) in [(0, 1 << 20), (1, second)] {
         allocator.mark(MICRO_BATCH, number);
         allocator.mark("forward", 0);
@@ -28,7 +28,7 @@ fn trace(second: u64) -> StepTrace {
 fn rank(rank: usize, measured: Option<u64>, planned: Option<u64>) -> RankMemory {
     RankMemory {
         ranks: vec![rank],
-        place: "cpu on <host>".to_owned(),
+        device: "cpu on <host>".to_owned(),
         figures: [1, 2, 3, 4],
         measured: measured.map(trace),
         planned: planned.map(trace),
@@ -37,7 +37,7 @@ fn rank(rank: usize, measured: Option<u64>, planned: Option<u64>) -> RankMemory 
 }
 
 fn page(ranks: Vec<RankMemory>) -> String {
-    let course = (1..=2000).map(|step| StepPoint {
+    let history = (1..=2000).map(|step| StepPoint {
         step,
         loss: (step != 5).then(|| 8.0 / step as f64),
         validation_loss: (step % 500 == 0).then_some(1.5),
@@ -54,7 +54,7 @@ fn page(ranks: Vec<RankMemory>) -> String {
             picture: "<svg id=\"schedule-picture\"/>".to_owned(),
             note: "so".to_owned(),
         }),
-        course: course.collect(),
+        history: history.collect(),
         unit: "Tokens",
         configuration: "[train]\nsteps = 3 # </pre><script>".to_owned(),
     };

@@ -2,14 +2,14 @@
 
 use super::rounds::Rounds;
 use super::series::{Series, setting};
-use super::{Run, Scaling};
+use super::{Scaling, ScalingRun};
 
 /// Every baseline among some runs.
 #[derive(Clone, Debug)]
 pub(super) struct Alone<'a>(Vec<Rounds<'a>>);
 
 impl<'a> Alone<'a> {
-    pub(super) fn among(runs: &'a [Run]) -> Self {
+    pub(super) fn among(runs: &'a [ScalingRun]) -> Self {
         let mut all: Vec<Rounds<'a>> = Vec::new();
         for run in runs.iter().filter(|run| run.scaling == Scaling::Alone) {
             let same = |there: &&mut Rounds<'a>| {
@@ -35,12 +35,12 @@ impl<'a> Alone<'a> {
 
     /// Tokens a second of `run` over what its ranks' devices do alone with as much to do for each: `None` where that was not
     /// measured, or nothing says that it was those. Of several baselines that begin with them, the one with the fewest.
-    pub(super) fn against(&self, run: &Run) -> Option<f64> {
+    pub(super) fn against(&self, run: &ScalingRun) -> Option<f64> {
         if devices(run).any(|(_, device)| device.is_empty()) {
             return None;
         }
         let medians = self.0.iter().map(Rounds::median);
-        let has_devices = |alone: &Run| devices(alone).take(run.ranks).eq(devices(run));
+        let has_devices = |alone: &ScalingRun| devices(alone).take(run.ranks).eq(devices(run));
         let fitting = medians.filter(|alone| like(alone, run) && has_devices(alone));
         let alone = fitting.min_by_key(|alone| alone.ranks)?;
         Some(run.tokens_per_second() / alone.tokens_per_second_of_each().take(run.ranks).sum::<f64>())
@@ -48,18 +48,18 @@ impl<'a> Alone<'a> {
 }
 
 /// Tokens a second and device of `alone` over those of one rank while nobody else computes, where a series has that.
-pub(super) fn against_one(alone: &Run, all: &[Series<'_>]) -> Option<f64> {
+pub(super) fn against_one(alone: &ScalingRun, all: &[Series<'_>]) -> Option<f64> {
     let first = all.iter().filter_map(|series| series.runs.first());
     let one = first.copied().find(|run| run.ranks == 1 && like(run, alone))?;
     Some(alone.tokens_per_second() / alone.ranks as f64 / one.tokens_per_second())
 }
 
 /// What its ranks computed on, in rank order: host and device. Lines of older versions do not name the device.
-fn devices(run: &Run) -> impl Iterator<Item = (&str, &str)> {
+fn devices(run: &ScalingRun) -> impl Iterator<Item = (&str, &str)> {
     run.by_rank.iter().map(|rank| (rank.host.as_str(), rank.device.as_str()))
 }
 
 /// Whether ranks of both have the same to do.
-fn like(run: &Run, other: &Run) -> bool {
+fn like(run: &ScalingRun, other: &ScalingRun) -> bool {
     setting(run) == setting(other) && run.micro_batches_of_each() == other.micro_batches_of_each()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Run;
+use super::ScalingRun;
 use super::alone::Alone;
 use super::series::{Series, alike, describe, series};
 use crate::svg::{axis_bytes, escape, ticks};
@@ -27,7 +27,7 @@ const COLOURS: [&str; 8] =
 /// Efficiency against the number of ranks: a line for every series of at least two numbers, and a dashed one against what the
 /// devices do alone where that was measured.
 #[must_use]
-pub fn efficiency_plot(runs: &[Run]) -> String {
+pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
     let all: Vec<_> = series(runs).into_iter().filter(|series| series.runs.len() > 1).collect();
     let alone = Alone::among(runs);
     let shown: Vec<f64> = all
@@ -69,9 +69,9 @@ pub fn efficiency_plot(runs: &[Run]) -> String {
 
 /// The peak of the rank that has most against the number of ranks, a bar for each run: allocated, and on it reserved.
 #[must_use]
-pub fn memory_plot(runs: &[Run]) -> String {
+pub fn memory_plot(runs: &[ScalingRun]) -> String {
     let all = series(runs);
-    let most = runs.iter().map(Run::peak_reserved).max().unwrap_or(0).max(1);
+    let most = runs.iter().map(ScalingRun::peak_reserved).max().unwrap_or(0).max(1);
     let key = "full: allocated, pale: reserved";
     let mut plot =
         Plot::open("Peak memory of the rank that has most", key, runs, &all, (0.0, most as f64 * 1.04));
@@ -97,7 +97,7 @@ struct Curve<'a> {
     /// How the line looks.
     class: &'static str,
     /// The value of a run, if it has one.
-    value: &'a dyn Fn(&Run) -> Option<f64>,
+    value: &'a dyn Fn(&ScalingRun) -> Option<f64>,
     /// How a value reads.
     said: &'a dyn Fn(f64) -> String,
 }
@@ -114,7 +114,13 @@ struct Plot {
 }
 
 impl Plot {
-    fn open(title: &str, key: &str, runs: &[Run], all: &[Series<'_>], (least, most): (f64, f64)) -> Self {
+    fn open(
+        title: &str,
+        key: &str,
+        runs: &[ScalingRun],
+        all: &[Series<'_>],
+        (least, most): (f64, f64),
+    ) -> Self {
         let mut ranks: Vec<usize> =
             all.iter().flat_map(|series| series.runs.iter().map(|run| run.ranks)).collect();
         ranks.sort_unstable();
@@ -269,7 +275,7 @@ impl Plot {
 }
 
 /// What pointing at a run shows.
-fn hint(series: &Series<'_>, run: &Run, said: &str) -> String {
+fn hint(series: &Series<'_>, run: &ScalingRun, said: &str) -> String {
     let ends = if run.ranks == 1 { "" } else { "s" };
     format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {said}", series.name(), run.ranks)))
 }

@@ -1,23 +1,23 @@
 //! One run, measured in several rounds.
 
-use super::Run;
+use super::ScalingRun;
 
 /// A run in all of its rounds, at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds<'a> {
-    median: &'a Run,
+    median: &'a ScalingRun,
     /// By rising round.
-    all: Vec<&'a Run>,
+    all: Vec<&'a ScalingRun>,
 }
 
 impl<'a> Rounds<'a> {
-    pub(super) fn of(run: &'a Run) -> Self {
+    pub(super) fn of(run: &'a ScalingRun) -> Self {
         Rounds { median: run, all: vec![run] }
     }
 
     /// The same run once more. A round that is there already begins anew with it: of the same run measured twice the later
     /// counts.
-    pub(super) fn add(&mut self, run: &'a Run) {
+    pub(super) fn add(&mut self, run: &'a ScalingRun) {
         self.all.retain(|other| other.round < run.round);
         self.all.push(run);
         let mut sorted = self.all.clone();
@@ -27,12 +27,12 @@ impl<'a> Rounds<'a> {
     }
 
     /// The round that counts.
-    pub(super) fn median(&self) -> &'a Run {
+    pub(super) fn median(&self) -> &'a ScalingRun {
         self.median
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> &[&'a Run] {
+    pub(super) fn all(&self) -> &[&'a ScalingRun] {
         &self.all
     }
 

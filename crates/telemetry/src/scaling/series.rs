@@ -1,13 +1,13 @@
 //! Runs that differ in the number of ranks alone.
 
 use super::rounds::Rounds;
-use super::{Run, Scaling};
+use super::{Scaling, ScalingRun};
 
 /// Runs of one kind by rising number of ranks, each number once.
 #[derive(Clone, Debug)]
 pub(super) struct Series<'a> {
     /// Of each, the median round.
-    pub(super) runs: Vec<&'a Run>,
+    pub(super) runs: Vec<&'a ScalingRun>,
     /// The same runs, with all of their rounds.
     pub(super) rounds: Vec<Rounds<'a>>,
 }
@@ -15,21 +15,21 @@ pub(super) struct Series<'a> {
 /// What runs have in common that can be compared.
 pub(super) type Setting<'a> = (&'a str, &'a str, &'a str, &'a str, usize, &'a str);
 
-pub(super) fn setting(run: &Run) -> Setting<'_> {
+pub(super) fn setting(run: &ScalingRun) -> Setting<'_> {
     (&run.model, &run.device, &run.device_model, &run.precision, run.micro_batch, &run.ranks_are)
 }
 
 /// The series among `runs`, in the order in which they begin.
-pub(super) fn series<'a>(runs: &'a [Run]) -> Vec<Series<'a>> {
+pub(super) fn series<'a>(runs: &'a [ScalingRun]) -> Vec<Series<'a>> {
     let mut all: Vec<Vec<Rounds<'a>>> = Vec::new();
     for run in runs.iter().filter(|run| run.scaling != Scaling::Alone) {
-        let kind = |run: &'_ Run| (run.scaling, run.reduction.clone(), run.shard_optimizer);
+        let kind = |run: &'_ ScalingRun| (run.scaling, run.reduction.clone(), run.shard_optimizer);
         // A strong series has one global batch, a weak one a batch for each rank.
-        let batch = |run: &Run| match run.scaling {
+        let batch = |run: &ScalingRun| match run.scaling {
             Scaling::Strong => run.micro_batches,
             Scaling::Weak | Scaling::Alone => run.micro_batches_of_each(),
         };
-        let same = |other: &Run| {
+        let same = |other: &ScalingRun| {
             setting(other) == setting(run) && kind(other) == kind(run) && batch(other) == batch(run)
         };
         match all.iter_mut().find(|rounds| same(rounds[0].median())) {
@@ -48,12 +48,12 @@ pub(super) fn series<'a>(runs: &'a [Run]) -> Vec<Series<'a>> {
 }
 
 /// Whether all runs are of one model, device, precision and micro-batch.
-pub(super) fn alike(runs: &[Run]) -> bool {
+pub(super) fn alike(runs: &[ScalingRun]) -> bool {
     runs.iter().all(|run| setting(run) == setting(&runs[0]))
 }
 
 /// What all runs have in common, or one of them has: model, precision, micro-batch, device.
-pub(super) fn describe(run: &Run) -> String {
+pub(super) fn describe(run: &ScalingRun) -> String {
     format!("{}, {}, micro-batch {} on {}", run.model, run.precision, run.micro_batch, run.device_model)
 }
 
@@ -64,8 +64,8 @@ impl Series<'_> {
     }
 
     /// Tokens a second and rank over those of the smallest number of ranks.
-    pub(super) fn efficiency(&self, run: &Run) -> f64 {
-        let each = |run: &Run| run.tokens_per_second() / run.ranks as f64;
+    pub(super) fn efficiency(&self, run: &ScalingRun) -> f64 {
+        let each = |run: &ScalingRun| run.tokens_per_second() / run.ranks as f64;
         each(run) / each(self.runs[0])
     }
 
@@ -76,12 +76,12 @@ impl Series<'_> {
 }
 
 /// What names a run's series.
-pub(super) fn name(run: &Run) -> String {
+pub(super) fn name(run: &ScalingRun) -> String {
     format!("{}, {}", run.scaling.name(), how(run))
 }
 
 /// How gradients were reduced.
-pub(super) fn how(run: &Run) -> String {
+pub(super) fn how(run: &ScalingRun) -> String {
     match run.scaling {
         Scaling::Alone => "–".to_owned(),
         _ => format!("{}{}", run.reduction, if run.shard_optimizer { ", sharded" } else { "" }),

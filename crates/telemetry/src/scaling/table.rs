@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::alone::{Alone, against_one};
 use super::rounds::Rounds;
 use super::series::{Series, alike, describe, how, name, series};
-use super::{RankFigures, Run, Scaling};
+use super::{RankFigures, Scaling, ScalingRun};
 use crate::table::{aligned, joined};
 use crate::units::{bytes, grouped};
 
@@ -30,7 +30,7 @@ const TITLES: [&str; 10] = [
 /// peaks of the rank that has most; where devices were measured alone, also tokens a second against that. Under it the peaks by
 /// rank where ranks differ, the fastest and the slowest device alone, how much rounds differ, and whether the runs of a strong
 /// series came to the same loss.
-pub fn scaling_table(runs: &[Run]) -> String {
+pub fn scaling_table(runs: &[ScalingRun]) -> String {
     let Some(first) = runs.first() else { return "no runs\n".to_owned() };
     let (all, alone) = (series(runs), Alone::among(runs));
     let (mut text, one) = (String::new(), alike(runs));
@@ -48,7 +48,7 @@ pub fn scaling_table(runs: &[Run]) -> String {
     if !alone.is_empty() {
         rows[0].insert(EFFICIENCY + 1 + usize::from(!one), AGAINST_ALONE.to_owned());
     }
-    let mut add = |run: &Run, efficiency: Option<f64>| {
+    let mut add = |run: &ScalingRun, efficiency: Option<f64>| {
         let mut row = row(run, efficiency);
         if !alone.is_empty() {
             row.insert(EFFICIENCY + 1, percent(alone.against(run).filter(|_| run.scaling != Scaling::Alone)));
@@ -87,7 +87,7 @@ fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "–".to_owned(), |part| format!("{:.1} %", 100.0 * part))
 }
 
-fn row(run: &Run, efficiency: Option<f64>) -> Vec<String> {
+fn row(run: &ScalingRun, efficiency: Option<f64>) -> Vec<String> {
     let exposed = match run.communicates() {
         false => "–".to_owned(),
         true => format!(
@@ -117,14 +117,14 @@ fn row(run: &Run, efficiency: Option<f64>) -> Vec<String> {
 }
 
 /// Of several ranks.
-fn fastest_and_slowest(run: &Run) -> Option<(&RankFigures, &RankFigures)> {
+fn fastest_and_slowest(run: &ScalingRun) -> Option<(&RankFigures, &RankFigures)> {
     let by_step = |a: &&RankFigures, b: &&RankFigures| a.step_seconds.total_cmp(&b.step_seconds);
     let (fastest, slowest) = (run.by_rank.iter().min_by(by_step)?, run.by_rank.iter().max_by(by_step)?);
     (run.ranks > 1).then_some((fastest, slowest))
 }
 
 /// The fastest and the slowest device, and what ranks that wait for each other in every step can come to on them.
-fn imbalance(run: &Run) -> String {
+fn imbalance(run: &ScalingRun) -> String {
     let Some((fastest, slowest)) = fastest_and_slowest(run) else { return String::new() };
     let each: Vec<f64> = run.tokens_per_second_of_each().collect();
     let least = each.iter().copied().fold(f64::INFINITY, f64::min);

@@ -5,7 +5,7 @@ use std::fmt;
 use memory::{Metric, PoolKind, Statistics};
 use serde::{Deserialize, Serialize};
 
-use super::{Difference, Holding, LiveSet, Part};
+use super::{Difference, Holding, LiveSet, RunPart};
 use crate::units::grouped;
 
 /// The counters of an allocator that a plan is held against.
@@ -59,7 +59,7 @@ pub struct Divergence {
     /// The rank.
     pub rank: usize,
     /// The part.
-    pub part: Part,
+    pub part: RunPart,
     /// Its step, from 1; 0 for the start.
     pub step: u64,
     /// The counters after it.
@@ -98,7 +98,7 @@ pub struct Outlived {
     /// The rank.
     pub rank: usize,
     /// The first part that does so.
-    pub part: Part,
+    pub part: RunPart,
     /// Its step, from 1.
     pub step: u64,
     /// What it leaves, the oldest first.

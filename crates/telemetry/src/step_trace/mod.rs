@@ -7,12 +7,12 @@
 //!
 //! ```
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
-//! use telemetry::step_trace::{Part, StepTrace};
+//! use telemetry::step_trace::{RunPart, StepTrace};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
 //! let weights = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter))?;
 //! allocator.record_history(1000);
-//! allocator.mark(Part::Step.name(), 1);
+//! allocator.mark(RunPart::Step.name(), 1);
 //! allocator.mark("forward", 0);
 //! let hidden = allocator.allocate(1 << 20, Stream(0), Tag::of(Category::Activation))?;
 //! allocator.free(hidden.block)?;
@@ -53,7 +53,7 @@ pub const STAGE: &str = "stage";
 /// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum RunPart {
     /// All before the first step: parameters, their gradients' buckets, the optimizer's state.
     Start,
     /// A training step.
@@ -62,14 +62,14 @@ pub enum Part {
     Validation,
 }
 
-impl Part {
+impl RunPart {
     /// The mark that it begins with; the mark's number is the step.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Part::Start => "start",
-            Part::Step => "step",
-            Part::Validation => "validation",
+            RunPart::Start => "start",
+            RunPart::Step => "step",
+            RunPart::Validation => "validation",
         }
     }
 
@@ -77,15 +77,15 @@ impl Part {
     #[must_use]
     pub fn of_step(self, step: u64) -> String {
         match self {
-            Part::Start => "the start".to_owned(),
-            Part::Step => format!("step {step}"),
-            Part::Validation => format!("the validation after step {step}"),
+            RunPart::Start => "the start".to_owned(),
+            RunPart::Step => format!("step {step}"),
+            RunPart::Validation => format!("the validation after step {step}"),
         }
     }
 
     /// The part that a mark begins.
-    fn of_mark(name: &str) -> Option<Part> {
-        [Part::Start, Part::Step, Part::Validation].into_iter().find(|part| part.name() == name)
+    fn of_mark(name: &str) -> Option<RunPart> {
+        [RunPart::Start, RunPart::Step, RunPart::Validation].into_iter().find(|part| part.name() == name)
     }
 }
 
@@ -183,7 +183,7 @@ pub struct Mark {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepTrace {
     /// Which part.
-    pub part: Part,
+    pub part: RunPart,
     /// The step, from 1; of a validation the one that it follows; 0 for the start.
     pub step: u64,
     /// Who asked for anything here.

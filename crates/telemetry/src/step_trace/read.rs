@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use memory::{Action, BlockState, Category, Event, Label, Snapshot, Stream, Tag};
 
-use super::{Held, Mark, Owner, Part, StepTrace, TraceEvent};
+use super::{Held, Mark, Owner, RunPart, StepTrace, TraceEvent};
 
 /// A block by what is known of it at the moment.
 #[derive(Clone, Copy)]
@@ -18,16 +18,16 @@ struct Alive {
 impl StepTrace {
     /// What is there now, with nothing of how it came about.
     #[must_use]
-    pub fn of_now(snapshot: &Snapshot, part: Part, step: u64) -> StepTrace {
+    pub fn of_now(snapshot: &Snapshot, part: RunPart, step: u64) -> StepTrace {
         let mut reader = Reader { snapshot, owners: Vec::new(), places: HashMap::new() };
         reader.trace(part, step, &[])
     }
 
-    /// What has happened since the last mark of a [`Part`]; `None` where the history has none, or no longer.
+    /// What has happened since the last mark of a [`RunPart`]; `None` where the history has none, or no longer.
     #[must_use]
     pub fn read(snapshot: &Snapshot) -> Option<StepTrace> {
         let begins = |event: &Event| match event.action {
-            Action::Mark => Part::of_mark(event.tag.operator),
+            Action::Mark => RunPart::of_mark(event.tag.operator),
             _ => None,
         };
         let found = snapshot.events.iter().enumerate().rev();
@@ -48,7 +48,7 @@ struct Reader<'a> {
 type Who = (Category, Label, &'static str, Stream);
 
 impl Reader<'_> {
-    fn trace(&mut self, part: Part, step: u64, events: &[Event]) -> StepTrace {
+    fn trace(&mut self, part: RunPart, step: u64, events: &[Event]) -> StepTrace {
         let (alive, reserved) = self.at_the_beginning(events);
         let (held, mut numbers) = self.number(alive);
         let mut next = held.len();

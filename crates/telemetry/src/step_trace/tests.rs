@@ -43,7 +43,7 @@ impl Bench {
 
     fn step(&mut self, step: u32, fault: Fault) -> StepTrace {
         self.allocator.record_history(10_000);
-        self.allocator.mark(Part::Step.name(), u64::from(step));
+        self.allocator.mark(RunPart::Step.name(), u64::from(step));
         for micro_batch in 0..2 {
             self.micro_batch(micro_batch, step, if micro_batch == 1 { fault } else { Fault::None });
         }
@@ -184,7 +184,7 @@ fn what_the_history_no_longer_has_is_no_trace() {
     let mut bench = Bench::new("");
     bench.step(1, Fault::None);
     bench.allocator.record_history(5);
-    bench.allocator.mark(Part::Step.name(), 2);
+    bench.allocator.mark(RunPart::Step.name(), 2);
     assert!(StepTrace::read(&bench.allocator.snapshot()).is_some());
     bench.micro_batch(0, 2, Fault::None);
     assert!(StepTrace::read(&bench.allocator.snapshot()).is_none());

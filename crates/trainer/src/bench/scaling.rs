@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use collective::{Communicator, ControlPlane, threads};
 use telemetry::RankStatistics;
-use telemetry::scaling::{RankFigures, Run, Scaling};
+use telemetry::scaling::{RankFigures, Scaling, ScalingRun};
 
 use super::steps::{TimedSteps, control, timed_steps};
 use super::{BenchOptions, median, timeline};
@@ -40,7 +40,7 @@ impl ScalingCase {
 }
 
 /// Measures `case`, its ranks as threads of this process. Nothing of it is left afterwards. Errors: those of a run.
-pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<Run> {
+pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
     bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(TrainError::Said { status: 0 })
 }
 
@@ -52,7 +52,7 @@ pub fn bench_scaling_as(
     mut startup: Startup,
     cases: Vec<ScalingCase>,
     options: &BenchOptions,
-) -> Result<Option<Run>> {
+) -> Result<Option<ScalingRun>> {
     let prepared = only(&startup, cases).and_then(|case| prepare(&startup, case, options));
     let (case, setup) = startup.agree(prepared)?;
     let same = startup.check_same(&setup);
@@ -65,7 +65,7 @@ pub fn bench_scaling_as(
     let description = setup.placement.description();
     let extreme = |pick: fn(f64, f64) -> f64| steps.seconds.iter().copied().reduce(pick);
     let reduction = if case.scaling == Scaling::Alone { "none" } else { parallel.reduction.name() };
-    Ok(Some(Run {
+    Ok(Some(ScalingRun {
         parameters: measured.parameters as u64,
         device: setup.placement.name().to_owned(),
         device_model: description.model,

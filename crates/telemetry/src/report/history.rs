@@ -26,8 +26,8 @@ const fn plain(name: &'static str, of: fn(&StepPoint) -> Option<f64>) -> Line {
 }
 
 /// A chart for each of the values that there are.
-pub(super) fn section(course: &[StepPoint], unit: &str) -> Option<Section> {
-    let last = course.last()?;
+pub(super) fn section(history: &[StepPoint], unit: &str) -> Option<Section> {
+    let last = history.last()?;
     let speed = format!("{unit} per second");
     let charts: [(&str, &[Line], bool); 4] = [
         (
@@ -44,10 +44,10 @@ pub(super) fn section(course: &[StepPoint], unit: &str) -> Option<Section> {
     ];
     let mut body = format!("<p class=\"soft\">{} steps.</p>\n<div class=\"charts\">\n", last.step);
     for (title, lines, from_zero) in charts {
-        body += &chart(course, title, lines, from_zero);
+        body += &chart(history, title, lines, from_zero);
     }
     body += "</div>\n";
-    Some(Section { id: "course", title: "Course", body })
+    Some(Section { id: "history", title: "History", body })
 }
 
 /// A point of what is drawn: its step, and a value for each line.
@@ -56,9 +56,9 @@ struct Place {
     values: Vec<Option<f64>>,
 }
 
-/// As many stretches of the course as a picture shows; of each the mean of every line's values.
-fn places(course: &[StepPoint], lines: &[Line]) -> Vec<Place> {
-    let length = course.len().div_ceil(POINTS).max(1);
+/// As many stretches of the history as a picture shows; of each the mean of every line's values.
+fn places(history: &[StepPoint], lines: &[Line]) -> Vec<Place> {
+    let length = history.len().div_ceil(POINTS).max(1);
     let mean = |stretch: &[StepPoint], line: &Line| {
         let values: Vec<f64> = stretch.iter().filter_map(line.of).filter(|value| value.is_finite()).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -67,7 +67,7 @@ fn places(course: &[StepPoint], lines: &[Line]) -> Vec<Place> {
         step: stretch.last().map_or(0, |point| point.step),
         values: lines.iter().map(|line| mean(stretch, line)).collect(),
     };
-    course.chunks(length).map(place).collect()
+    history.chunks(length).map(place).collect()
 }
 
 fn frame(places: &[Place], from_zero: bool) -> Option<Frame> {
@@ -91,12 +91,12 @@ fn frame(places: &[Place], from_zero: bool) -> Option<Frame> {
     })
 }
 
-fn chart(course: &[StepPoint], title: &str, lines: &[Line], from_zero: bool) -> String {
-    let places = places(course, lines);
+fn chart(history: &[StepPoint], title: &str, lines: &[Line], from_zero: bool) -> String {
+    let places = places(history, lines);
     let Some(frame) = frame(&places, from_zero) else { return String::new() };
     let Frame { left, right, top, bottom, .. } = frame;
     let said = |line: &Line, values: &dyn Fn(f64, f64) -> f64| {
-        let all = course.iter().filter_map(line.of).filter(|value| value.is_finite());
+        let all = history.iter().filter_map(line.of).filter(|value| value.is_finite());
         all.reduce(values).map(|value| short(value, 4))
     };
     let first = &lines[0];
@@ -108,7 +108,7 @@ fn chart(course: &[StepPoint], title: &str, lines: &[Line], from_zero: bool) -> 
     let mut out = format!("<figure class=\"card chart\"><figcaption>{title}");
     // Writing to a string cannot fail, here and below.
     if lines.len() > 1 {
-        for shown in lines.iter().filter(|line| course.iter().any(|point| (line.of)(point).is_some())) {
+        for shown in lines.iter().filter(|line| history.iter().any(|point| (line.of)(point).is_some())) {
             let _ = write!(out, "<span class=\"key\"><i class=\"{}\"></i>{}</span>", shown.class, shown.name);
         }
     }
