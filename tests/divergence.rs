@@ -7,7 +7,7 @@ mod common;
 use std::cell::RefCell;
 use std::path::Path;
 
-use autograd::{Tape, Var};
+use autograd::{Mode, Tape, Var};
 use common::devices::gpu;
 use common::runs::{GPT, MLP, config};
 use memory::Category;
@@ -59,12 +59,12 @@ impl Probe {
         })
     }
 
-    /// Whether it does what it does, in a training step or not.
-    fn acts(&self, tape: &Tape, fault: Fault, training: bool) -> bool {
+    /// Returns whether the probe shows `fault` in a pass of `mode`.
+    fn acts(&self, tape: &Tape, fault: Fault, mode: Mode) -> bool {
         let device = tape.device();
         let When { rank, from_step, planned } = self.when;
         let now = device.rank() == rank && device.step() >= from_step && (planned || !device.is_meta());
-        now && self.fault == fault && tape.is_recording() == training
+        now && self.fault == fault && tape.mode() == mode
     }
 }
 
@@ -78,7 +78,9 @@ impl Model for Probe {
             *self.batch.borrow_mut() = Some(batch.clone());
         }
         let prediction = self.inner.forward(tape, input)?;
-        if self.acts(tape, Fault::KeepsActivations, true) || self.acts(tape, Fault::KeepsValidations, false) {
+        if self.acts(tape, Fault::KeepsActivations, Mode::Train)
+            || self.acts(tape, Fault::KeepsValidations, Mode::Evaluate)
+        {
             self.tensors.borrow_mut().push(prediction.tensor().clone());
         }
         Ok(prediction)
@@ -88,9 +90,9 @@ impl Model for Probe {
         let loss = self.inner.loss(tape, prediction, targets, scale)?;
         // The batch goes with the step in any case.
         let Some(batch) = self.batch.take() else { return Ok(loss) };
-        let keeps = self.acts(tape, Fault::KeepsLosses, true);
-        if keeps || self.acts(tape, Fault::Computes, true) {
-            let another = Tape::recording(tape.device());
+        let keeps = self.acts(tape, Fault::KeepsLosses, Mode::Train);
+        if keeps || self.acts(tape, Fault::Computes, Mode::Train) {
+            let another = Tape::new(tape.device(), Mode::Train);
             let prediction = self.inner.forward(&another, Input::Batch(batch))?;
             let loss = self.inner.loss(&another, prediction, targets, scale)?;
             if keeps {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use autograd::{Gradients, Tape};
+use autograd::{Gradients, Mode, Tape};
 use common::devices::all;
 use device::{Category, DType, Description, Device, DeviceOptions, Request};
 use nn::models::{Mlp, MlpSizes};
@@ -93,7 +93,7 @@ fn the_five_layer_mlp() {
         let mlp = five_layers(&device);
         assert_eq!(fresh.usage().0, 1_457_152);
         assert_eq!(mlp.parameters().elements() * 4, 1_449_200);
-        let tape = Tape::recording(&device);
+        let tape = Tape::new(&device, Mode::Train);
         let prediction = mlp.forward(&tape, Input::Batch(x)).unwrap();
         assert_eq!(fresh.usage().0, 1_457_152 + 57_344);
         let loss = mlp.loss(&tape, prediction, &y, 1.0).unwrap();
@@ -119,7 +119,7 @@ fn a_long_loop_is_constant() {
         let mut after = Vec::new();
         for _ in 0..40 {
             let (x, y) = batch(&device);
-            let tape = Tape::recording(&device);
+            let tape = Tape::new(&device, Mode::Train);
             let prediction = mlp.forward(&tape, Input::Batch(x)).unwrap();
             let loss = mlp.loss(&tape, prediction, &y, 1.0).unwrap();
             let mut gradients = Gradients::default();
@@ -167,7 +167,7 @@ impl Deep {
         let x = Tensor::zeros(device, [batch, width], DType::F32, request).unwrap();
         let base = device.statistics().allocated();
         let above = |bytes: u64| bytes - base;
-        let tape = Tape::recording(device);
+        let tape = Tape::new(device, Mode::Train);
         let x = tape.leaf(x);
         let output = mlp.forward(&tape, Input::Hidden(x.clone())).unwrap();
         let forward = above(device.statistics().allocated());

@@ -102,7 +102,7 @@ impl Model for Look {
         let device = tape.device();
         if !device.is_meta() {
             let counts = [before, self.arriving(), self.parameters().list().len()];
-            let pass = (device.rank(), device.step(), tape.is_recording(), counts);
+            let pass = (device.rank(), device.step(), tape.mode().is_training(), counts);
             self.seen.lock().unwrap().push(pass);
         }
         Ok(output)

@@ -3,7 +3,7 @@
 
 mod common;
 
-use autograd::{Gradients, Tape, UseId};
+use autograd::{Gradients, Mode, Tape, UseId};
 use common::devices::computing;
 use common::{Recording, relative, tokens};
 use device::{Backend, Category, DType, Device, DeviceOptions};
@@ -59,7 +59,7 @@ fn logits_loss_and_gradients(device: &Device) {
     let inputs = tokens(device, &recording.integers("tokens")[..count], BATCH, POSITIONS);
     let targets = tokens(device, &recording.integers("targets")[..count], BATCH, POSITIONS);
 
-    let tape = Tape::recording(device);
+    let tape = Tape::new(device, Mode::Train);
     let logits = gpt.forward(&tape, Input::Batch(inputs)).unwrap();
     let found = logits.tensor().to_vec::<f32>().unwrap();
     assert!(relative(&found, &recording.values("logits")) < 2e-5);
@@ -110,7 +110,7 @@ fn twenty_adamw_steps(device: &Device) {
         let range = step * count..(step + 1) * count;
         let inputs = tokens(device, &all_inputs[range.clone()], BATCH, POSITIONS);
         let targets = tokens(device, &all_targets[range], BATCH, POSITIONS);
-        let tape = Tape::recording(device);
+        let tape = Tape::new(device, Mode::Train);
         let logits = gpt.forward(&tape, Input::Batch(inputs)).unwrap();
         let loss = gpt.loss(&tape, logits, &targets, 1.0).unwrap();
         losses.push(loss.tensor().to_vec::<f32>().unwrap()[0]);
@@ -161,7 +161,7 @@ fn ten_sgd_steps(device: &Device) {
     let y = Tensor::from_host(device, &recording.floats("mlp.y"), [10, 100], Category::Input).unwrap();
     let mut losses = Vec::new();
     for _ in 0..10 {
-        let tape = Tape::recording(device);
+        let tape = Tape::new(device, Mode::Train);
         let prediction = mlp.forward(&tape, Input::Batch(x.clone())).unwrap();
         let loss = mlp.loss(&tape, prediction, &y, 1.0).unwrap();
         losses.push(loss.tensor().to_vec::<f32>().unwrap()[0]);

@@ -13,14 +13,14 @@
 //! and records its operators when backward comes to them.
 //!
 //! ```
-//! use autograd::{Gradients, Tape, UseId, Weight, ops};
+//! use autograd::{Gradients, Mode, Tape, UseId, Weight, ops};
 //! use device::{Category, Device, DeviceOptions};
 //! use tensor::{Tensor, ops::Activation};
 //! let device = Device::cpu(0, &DeviceOptions::default())?;
 //! let weight = Weight::new(Tensor::from_host(&device, &[3.0f32], [1, 1], Category::Parameter)?, UseId(0));
 //! let x = Tensor::from_host(&device, &[2.0f32], [1, 1], Category::Input)?;
 //! let y = Tensor::from_host(&device, &[5.0f32], [1, 1], Category::Input)?;
-//! let tape = Tape::recording(&device);
+//! let tape = Tape::new(&device, Mode::Train);
 //! let prediction = ops::linear(&tape, tape.constant(x), &weight, None, Activation::None)?;
 //! let loss = ops::mse(&tape, prediction, &y, 1.0)?; // (3 · 2 − 5)²
 //! let mut gradients = Gradients::default();
@@ -31,6 +31,7 @@
 
 mod backward;
 mod error;
+mod mode;
 pub mod ops;
 mod recompute;
 mod rule;
@@ -40,6 +41,7 @@ mod weight;
 
 pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
+pub use mode::Mode;
 pub use recompute::{RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
 pub use sink::{GradientSink, Gradients, Target};

@@ -32,7 +32,7 @@ pub fn recompute<S: Segment + 'static>(
     }
     let sources: Vec<_> = inputs.iter().map(Var::source).collect();
     let kept = inputs.iter().map(|input| input.tensor().clone()).collect();
-    let silent = Tape::no_grad(tape.device());
+    let silent = tape.unrecorded();
     let constants = inputs.into_iter().map(|input| silent.constant(input.into_tensor())).collect();
     let outputs = segment.run(&silent, constants)?.into_iter().map(Var::into_tensor).collect();
     let rule = || RecomputeRule {

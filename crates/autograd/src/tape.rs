@@ -8,6 +8,7 @@ use device::{Device, Label};
 use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
+use crate::mode::Mode;
 use crate::rule::Rule;
 
 /// Tells the variables of different tapes apart.
@@ -88,7 +89,8 @@ pub struct SavedBytes {
 pub struct Tape {
     id: u32,
     device: Device,
-    recording: bool,
+    mode: Mode,
+    records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
     /// Where a segment runs again: how many calls it makes.
@@ -97,25 +99,26 @@ pub struct Tape {
 }
 
 impl Tape {
-    /// A tape that records.
-    pub fn recording(device: &Device) -> Self {
-        Self::new(device, true)
+    /// Returns a tape for a pass in `mode`. In [`Mode::Evaluate`] it records nothing: operators save nothing, and no
+    /// variable wants a gradient.
+    pub fn new(device: &Device, mode: Mode) -> Self {
+        Self::with_records(device, mode, mode != Mode::Evaluate)
     }
 
-    /// A tape that records a segment which has run before and made `calls` calls.
+    /// Returns a tape of the same device and mode that records nothing.
+    pub(crate) fn unrecorded(&self) -> Self {
+        Self::with_records(&self.device, self.mode, false)
+    }
+
+    /// Returns a tape that records the second run of a segment whose first run made `calls` calls.
     pub(crate) fn replaying(device: &Device, calls: u32) -> Self {
-        Tape { replayed: Some(calls), ..Self::new(device, true) }
+        Tape { replayed: Some(calls), ..Self::new(device, Mode::Recompute) }
     }
 
-    /// A tape that records nothing: operators save nothing, and no variable wants a gradient.
-    pub fn no_grad(device: &Device) -> Self {
-        Self::new(device, false)
-    }
-
-    fn new(device: &Device, recording: bool) -> Self {
+    fn with_records(device: &Device, mode: Mode, records: bool) -> Self {
         let id = NEXT_TAPE.fetch_add(1, Ordering::Relaxed);
         let (calls, replayed) = (Cell::new(0), None);
-        Tape { id, device: device.clone(), recording, calls, replayed, graph: RefCell::default() }
+        Tape { id, device: device.clone(), mode, records, calls, replayed, graph: RefCell::default() }
     }
 
     /// Calls of operators so far.
@@ -135,9 +138,15 @@ impl Tape {
         &self.device
     }
 
-    /// Whether operators are recorded.
+    /// Purpose of the pass that this tape belongs to.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns whether operators are recorded, and so whether they save tensors for backward. How a layer behaves depends
+    /// on [`Tape::mode`] instead.
     pub fn is_recording(&self) -> bool {
-        self.recording
+        self.records
     }
 
     /// A tensor that no gradient flows to.
@@ -147,7 +156,7 @@ impl Tape {
 
     /// A tensor whose gradient backward returns (a stage's input, for example).
     pub fn leaf(&self, tensor: Tensor) -> Var {
-        if !self.recording {
+        if !self.records {
             return self.constant(tensor);
         }
         let mut graph = self.graph.borrow_mut();
@@ -183,7 +192,7 @@ impl Tape {
     ) -> Result<Vec<Var>> {
         self.calls.set(self.calls.get() + 1);
         let wanted = inputs.iter().any(|input| input.0.is_some());
-        if !self.recording {
+        if !self.records {
             return Ok(outputs.into_iter().map(|tensor| Var { tensor, id: None }).collect());
         }
         let rule = rule();
@@ -233,6 +242,10 @@ impl Tape {
 impl fmt::Debug for Tape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = self.graph.borrow().nodes.len();
-        f.debug_struct("Tape").field("recording", &self.recording).field("rules", &nodes).finish()
+        f.debug_struct("Tape")
+            .field("mode", &self.mode)
+            .field("records", &self.records)
+            .field("rules", &nodes)
+            .finish()
     }
 }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use autograd::ops::{self, FeedForwardWeights};
-use autograd::{AutogradError, Gradients, Result, Segment, Tape, UseId, Var, Weight, recompute};
+use autograd::{AutogradError, Gradients, Mode, Result, Segment, Tape, UseId, Var, Weight, recompute};
 use device::{Category, Device, DeviceOptions};
 use proptest::prelude::*;
 use tensor::Tensor;
@@ -125,7 +125,7 @@ fn layers(device: &Device, kinds: &[Kind]) -> Rc<[Layer]> {
 
 /// How backward goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mode {
+enum Backward {
     Whole,
     Divided,
 }
@@ -137,9 +137,9 @@ fn gradients(
     layers: &Rc<[Layer]>,
     cuts: &[usize],
     nested: bool,
-    mode: Mode,
+    backward: Backward,
 ) -> Vec<Vec<u32>> {
-    let tape = Tape::recording(device);
+    let tape = Tape::new(device, Mode::Train);
     let input = tape.leaf(tensor(device, [ROWS, WIDTH], 3));
     let part = |range| Part { layers: Rc::clone(layers), range, nested };
     let (first, last) = (cuts.first().copied().unwrap_or(0), cuts.last().copied().unwrap_or(0));
@@ -152,9 +152,9 @@ fn gradients(
     let loss = ops::mse(&tape, output, &tensor(device, [ROWS, WIDTH], 9), 1.0).unwrap();
     let mut all = vec![loss.tensor().to_vec().unwrap()];
     let mut sink = Gradients::default();
-    let mut leaves = match mode {
-        Mode::Whole => tape.backward(loss, &mut sink).unwrap(),
-        Mode::Divided => {
+    let mut leaves = match backward {
+        Backward::Whole => tape.backward(loss, &mut sink).unwrap(),
+        Backward::Divided => {
             let (leaves, pending) = tape.backward_input(loss).unwrap();
             assert_eq!(sink.iter().count(), 0);
             pending.backward_weight(&mut sink).unwrap();
@@ -193,9 +193,9 @@ proptest! {
         let mut cuts: Vec<usize> =
             places.iter().map(|place| (place * layers.len() as f64).round() as usize).collect();
         cuts.sort_unstable();
-        let mode = if divided { Mode::Divided } else { Mode::Whole };
-        let plain = gradients(&device, &layers, &[], false, mode);
-        let again = gradients(&device, &layers, &cuts, nested, mode);
+        let backward = if divided { Backward::Divided } else { Backward::Whole };
+        let plain = gradients(&device, &layers, &[], false, backward);
+        let again = gradients(&device, &layers, &cuts, nested, backward);
         prop_assert_eq!(plain, again);
         prop_assert_eq!(device.statistics().allocated(), before);
     }
@@ -206,7 +206,7 @@ fn a_segment_keeps_its_inputs_alone() {
     let device = device();
     let layers = layers(&device, &[Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)]);
     let part = |range| Part { layers: Rc::clone(&layers), range, nested: false };
-    let tape = Tape::recording(&device);
+    let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
     let flow = recompute(&tape, part(0..2), vec![x]).unwrap();
     let flow = recompute(&tape, part(2..3), flow).unwrap();
@@ -214,8 +214,8 @@ fn a_segment_keeps_its_inputs_alone() {
     let bytes = ROWS * WIDTH * 4;
     let saved: Vec<_> = tape.saved().iter().map(|s| (s.operator, s.name, s.bytes)).collect();
     assert_eq!(saved, vec![("recompute", "input", bytes); 3]);
-    // Under no_grad nothing is kept, nor run again.
-    let silent = Tape::no_grad(&device);
+    // In an evaluation nothing is kept, nor run again.
+    let silent = Tape::new(&device, Mode::Evaluate);
     let before = device.statistics().allocated();
     let x = silent.constant(tensor(&device, [ROWS, WIDTH], 3));
     drop(recompute(&silent, part(0..3), vec![x]).unwrap());
@@ -228,7 +228,7 @@ fn requests(cuts: &[usize], kinds: &[Kind]) -> Vec<(Category, String, &'static s
     let layers = layers(&device, kinds);
     device.with_allocator(|allocator| allocator.record_history(10_000));
     let scope = device.module("model");
-    gradients(&device, &layers, cuts, false, Mode::Whole);
+    gradients(&device, &layers, cuts, false, Backward::Whole);
     drop(scope);
     let snapshot = device.with_allocator(|allocator| allocator.snapshot());
     let events = snapshot.events.iter().filter(|event| event.action == memory::Action::Alloc);
@@ -273,10 +273,46 @@ impl Segment for Once {
 #[test]
 fn a_failure_on_the_second_time_is_said() {
     let device = device();
-    let tape = Tape::recording(&device);
+    let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
     let x = recompute(&tape, Once(false.into()), vec![x]).unwrap().remove(0);
     let loss = ops::mse(&tape, x, &tensor(&device, [ROWS, WIDTH], 9), 1.0).unwrap();
     let error = tape.backward(loss, &mut Gradients::default()).unwrap_err();
     assert!(matches!(error, AutogradError::Recompute(_)) && error.to_string().starts_with("recomputation: "));
+}
+
+/// Notes the mode of each of its runs and whether that run is recorded.
+struct Modes(Rc<std::cell::RefCell<Vec<(Mode, bool)>>>, Part);
+
+impl Segment for Modes {
+    type Error = AutogradError;
+
+    fn run(&self, tape: &Tape, inputs: Vec<Var>) -> Result<Vec<Var>> {
+        self.0.borrow_mut().push((tape.mode(), tape.is_recording()));
+        self.1.run(tape, inputs)
+    }
+}
+
+#[test]
+fn a_segment_knows_which_of_its_runs_it_is_in() {
+    let device = device();
+    let first = |mode| [(mode, false), (Mode::Recompute, true)];
+    let table = [
+        (Mode::Train, first(Mode::Train).to_vec()),
+        (Mode::Rehearse, first(Mode::Rehearse).to_vec()),
+        (Mode::Evaluate, vec![(Mode::Evaluate, false)]),
+    ];
+    for (mode, expected) in table {
+        let modes: Rc<std::cell::RefCell<Vec<_>>> = Rc::default();
+        let layers = layers(&device, &[Kind::Linear(Activation::Gelu)]);
+        let part = Part { layers, range: 0..1, nested: false };
+        let tape = Tape::new(&device, mode);
+        let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
+        let x = recompute(&tape, Modes(Rc::clone(&modes), part), vec![x]).unwrap().remove(0);
+        let loss = ops::mse(&tape, x, &tensor(&device, [ROWS, WIDTH], 9), 1.0).unwrap();
+        if mode.is_training() {
+            tape.backward(loss, &mut Gradients::default()).unwrap();
+        }
+        assert_eq!(*modes.borrow(), expected, "{mode:?}");
+    }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use autograd::{
-    AutogradError, GradientSink, Gradients, Result, Rule, Saved, Tape, Target, UseId, Var, Weight, ops,
+    AutogradError, GradientSink, Gradients, Mode, Result, Rule, Saved, Tape, Target, UseId, Var, Weight, ops,
 };
 use device::{Category, Device, DeviceOptions};
 use tensor::Tensor;
@@ -52,7 +52,7 @@ fn divided_backward_gives_the_same_bits() {
     let device = device();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let record = || {
-        let tape = Tape::recording(&device);
+        let tape = Tape::new(&device, Mode::Train);
         let x = tape.leaf(tensor(&device, [4, 8], 5));
         let loss = loss(&tape, &weights, x.clone(), &target).unwrap();
         (tape, x, loss)
@@ -88,7 +88,7 @@ fn a_second_pass_adds_to_the_first() {
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let mut gradients = Gradients::default();
     let pass = |gradients: &mut Gradients| {
-        let tape = Tape::recording(&device);
+        let tape = Tape::new(&device, Mode::Train);
         let x = tape.constant(tensor(&device, [4, 8], 5));
         let root = loss(&tape, &weights, x, &target).unwrap();
         tape.backward(root, gradients).unwrap();
@@ -102,12 +102,13 @@ fn a_second_pass_adds_to_the_first() {
 }
 
 #[test]
-fn nothing_of_a_step_outlives_it_and_no_grad_keeps_nothing() {
+fn nothing_of_a_step_outlives_it_and_an_evaluation_keeps_nothing() {
     let device = device();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let before = device.statistics().allocated();
-    for recording in [true, false] {
-        let tape = if recording { Tape::recording(&device) } else { Tape::no_grad(&device) };
+    for mode in [Mode::Train, Mode::Rehearse, Mode::Evaluate] {
+        let (tape, recording) = (Tape::new(&device, mode), mode.is_training());
+        assert_eq!((tape.mode(), tape.is_recording()), (mode, recording));
         let x = tape.leaf(tensor(&device, [4, 8], 5));
         let root = loss(&tape, &weights, x, &target).unwrap();
         assert_eq!(tape.saved().is_empty(), !recording);
@@ -146,7 +147,7 @@ fn backward_reports_gradients_last_layer_first_and_frees_as_it_goes() {
     let device = device();
     let weights: Vec<_> =
         (0..4).map(|i| Weight::new(tensor(&device, [64, 64], i), UseId(i as u32))).collect();
-    let tape = Tape::recording(&device);
+    let tape = Tape::new(&device, Mode::Train);
     let mut x = tape.constant(tensor(&device, [256, 64], 5));
     for weight in &weights {
         x = ops::linear(&tape, x, weight, None, Activation::Relu).unwrap();
@@ -166,7 +167,7 @@ fn hooks_see_every_gradient_and_may_stop_backward() {
     let device = device();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let run = |gradients: &mut Gradients| {
-        let tape = Tape::recording(&device);
+        let tape = Tape::new(&device, Mode::Train);
         let x = tape.constant(tensor(&device, [4, 8], 5));
         let root = loss(&tape, &weights, x, &target).unwrap();
         tape.backward(root, gradients).map(|_| ())
@@ -190,7 +191,7 @@ fn hooks_see_every_gradient_and_may_stop_backward() {
 #[test]
 fn variables_of_another_tape_and_constants_are_refused() {
     let device = device();
-    let (one, other) = (Tape::recording(&device), Tape::recording(&device));
+    let (one, other) = (Tape::new(&device, Mode::Train), Tape::new(&device, Mode::Train));
     let here = one.leaf(tensor(&device, [4], 1));
     let there = other.leaf(tensor(&device, [4], 2));
     assert!(matches!(ops::add(&one, here, there), Err(AutogradError::ForeignVariable { operator: "add" })));
@@ -223,7 +224,7 @@ impl Rule for Square {
 #[test]
 fn an_operator_of_ones_own_joins_and_a_fan_out_adds_up() {
     let device = device();
-    let tape = Tape::recording(&device);
+    let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [3], 1));
     let squared: Vec<f32> = x.tensor().to_vec::<f32>().unwrap().iter().map(|v| v * v).collect();
     let y = Tensor::from_host(&device, &squared, [3], Category::Activation).unwrap();

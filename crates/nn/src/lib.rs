@@ -9,7 +9,7 @@
 //! A model of one's own is a struct of layers:
 //!
 //! ```
-//! use autograd::{Gradients, Tape, Var};
+//! use autograd::{Gradients, Mode, Tape, Var};
 //! use device::{Category, DType, Device, DeviceOptions};
 //! use nn::layers::{Activation, Linear};
 //! use nn::{Init, Parameters};
@@ -34,7 +34,7 @@
 //! let model = TwoLayers::new(&mut parameters)?;
 //! let x = Tensor::from_host(&device, &[0.5f32; 6], [2, 3], Category::Input)?;
 //! let y = Tensor::from_host(&device, &[1.0f32; 2], [2, 1], Category::Input)?;
-//! let tape = Tape::recording(&device);
+//! let tape = Tape::new(&device, Mode::Train);
 //! let prediction = model.forward(&tape, tape.constant(x))?;
 //! let loss = autograd::ops::mse(&tape, prediction, &y, 1.0)?;
 //! let mut gradients = Gradients::default();

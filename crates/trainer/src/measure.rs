@@ -1,6 +1,6 @@
 //! What parts of a model take, measured by running them on Meta.
 
-use autograd::{Source, Tape, Var};
+use autograd::{Mode, Source, Tape, Var};
 use collective::Communicator;
 use data::MicroBatch;
 use device::{Category, DType, Description, Device, DeviceOptions, Kind, Request};
@@ -44,7 +44,7 @@ pub(crate) fn device(description: &Description) -> Result<Device> {
 /// The output of a stage that is not the last, from that of the one before.
 pub(crate) fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tensor>) -> Result<Tensor> {
     let device = model.parameters().device().clone();
-    let tape = Tape::no_grad(&device);
+    let tape = Tape::new(&device, Mode::Evaluate);
     let input = match before {
         Some(hidden) => Input::Hidden(tape.constant(hidden)),
         None => Input::Batch(batch(dataset, &device, model.parameters().dtype())?.0),
@@ -126,7 +126,7 @@ fn passed_forward(
     stage: &Stage,
     before: Option<Crossing>,
 ) -> Result<Forward> {
-    let tape = Tape::recording(device);
+    let tape = Tape::new(device, Mode::Rehearse);
     let (inputs, targets) = batch(dataset, device, model.parameters().dtype())?;
     let input = match before {
         Some(cut) => Input::Hidden(tape.leaf(tensor(device, cut)?)),

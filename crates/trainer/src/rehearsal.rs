@@ -2,9 +2,10 @@
 //!
 //! While ranks wait for each other on their devices, nothing may be asked of a driver: where ranks are threads of one process,
 //! either can wait for the other forever. So the allocator is made to have beforehand what a step takes: the passes of a step
-//! and of a validation run once on whatever lies in the buffers that others would fill. What they compute is not used; the
-//! parameters stay as they are.
+//! and of a validation run once on whatever lies in the buffers that others would fill. What they compute is not used; parameters
+//! and buffers stay as they are.
 
+use autograd::Mode;
 use collective::Communicator;
 
 use crate::connect;
@@ -29,7 +30,10 @@ impl Worker {
             std::mem::replace(&mut self.phases, phases),
         );
         let first = self.setup.first_step();
-        let ran = self.passes(first).and_then(|()| self.complete()).and_then(|()| self.validation_passes());
+        let ran = self
+            .passes(first, Mode::Rehearse)
+            .and_then(|()| self.complete())
+            .and_then(|()| self.validation_passes());
         (self.communicator, self.data_plane, self.phases) = real;
         ran?;
         // Nobody begins while another still asks its driver.

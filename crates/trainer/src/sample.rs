@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use autograd::Tape;
+use autograd::{Mode, Tape};
 use data::{MicroBatch, Source, Tokenizer};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::{Input, Model, Stage};
@@ -203,7 +203,7 @@ impl Unprinted {
 
 fn last_logits(device: &Device, model: &dyn Model, window: &[u32]) -> Result<Vec<f32>> {
     let tokens = Tensor::from_host(device, window, [1, window.len()], Category::Input)?;
-    let tape = Tape::no_grad(device);
+    let tape = Tape::new(device, Mode::Evaluate);
     let logits = model.forward(&tape, Input::Batch(tokens))?.into_tensor();
     let classes = logits.shape().columns();
     Ok(logits.view(logits.elements() - classes, [classes])?.to_vec::<f32>()?)

@@ -2,6 +2,7 @@
 
 use std::ops::RangeBounds;
 
+use autograd::Mode;
 use collective::{Communicator, DataPlane};
 use parallel::data::{gather_sums, gather_weights};
 use parallel::pipeline::{Planes, StagePart, add_tied, share_from_last};
@@ -30,7 +31,7 @@ impl Worker {
         self.status.step(step, || self.device.statistics());
         self.begin_part(RunPart::Step, step + 1);
         self.phases.begin()?;
-        self.passes(step)?;
+        self.passes(step, Mode::Train)?;
         self.update(step)?;
         self.phases.end()?;
         self.account.after_step(&self.device)
@@ -42,8 +43,8 @@ impl Worker {
         self.device.with_allocator(|allocator| allocator.mark(part.name(), step));
     }
 
-    /// Forward and backward of this rank's micro-batches, through its stages.
-    pub(crate) fn passes(&mut self, step: u64) -> Result<()> {
+    /// Runs forward and backward of this rank's micro-batches through its stages, to train or to rehearse.
+    pub(crate) fn passes(&mut self, step: u64, mode: Mode) -> Result<()> {
         let count = self.setup.config.train.micro_batches;
         let first = self.grid.micro_batches(count).start as u64;
         let scale = 1.0 / count as f32;
@@ -53,7 +54,7 @@ impl Worker {
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, batch, phases);
         feed.marks = self.marks.as_mut();
         let planes = planes(&mut self.communicator, &mut self.data_plane);
-        let ran = self.executor.train(&mut self.parts, planes, scale, &mut feed);
+        let ran = self.executor.train(&mut self.parts, planes, mode, scale, &mut feed);
         ran.map_err(|source| TrainError::Step {
             step,
             micro_batch: first + feed.at.map_or(0, |action| action.micro_batch as u64),

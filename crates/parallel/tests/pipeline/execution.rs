@@ -1,7 +1,7 @@
 //! What runs a schedule: every schedule gives the gradients of one rank, bit for bit, and holds at every place of its list
 //! exactly the received tensors that the loads say.
 
-use autograd::{GradientSink, Tape, Var, ops};
+use autograd::{GradientSink, Mode, Tape, Var, ops};
 use collective::{Communicator, threads};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::layers::{Activation, Linear};
@@ -171,7 +171,7 @@ fn run_rank(schedule: &Schedule, mut communicator: Communicator) -> Result<Found
     for _ in 0..2 {
         (feed.place, feed.passes) = (0, 0);
         let planes = Planes { world: Some(&mut *communicator.data), data: &mut *solo };
-        executor.train(&mut parts, planes, scale, &mut feed)?;
+        executor.train(&mut parts, planes, Mode::Train, scale, &mut feed)?;
         let passes = schedule.actions[rank].iter().filter(|action| action.kind.is_compute()).count();
         assert_eq!(feed.passes, passes);
         parts.iter_mut().try_for_each(|part| part.reduction.finish(&mut *solo))?;

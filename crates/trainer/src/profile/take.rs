@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use autograd::Tape;
+use autograd::{Mode, Tape};
 use collective::{Communicator, DataPlane};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
@@ -188,7 +188,7 @@ impl<'a> Alone<'a> {
     fn passes(&mut self) -> Result<Passes> {
         let StagePart { model, reduction } = &mut self.part;
         let began = self.device.mark()?;
-        let tape = Tape::recording(self.device);
+        let tape = Tape::new(self.device, Mode::Rehearse);
         let input = match self.stage.is_first() {
             true => Input::Batch(self.input.clone()),
             false => Input::Hidden(tape.leaf(self.input.clone())),

@@ -16,6 +16,7 @@ mod passes;
 mod transfers;
 mod transit;
 
+use autograd::Mode;
 use collective::DataPlane;
 use device::{DType, Device};
 use nn::Model;
@@ -85,7 +86,7 @@ pub trait Feed {
         reduces: bool,
     ) -> Box<dyn autograd::GradientSink + 'a>;
 
-    /// The loss of a micro-batch, where the last stage is and nothing is recorded.
+    /// The loss of a micro-batch of an evaluation, where the last stage is.
     fn loss(&mut self, micro_batch: usize, loss: &Tensor) -> std::result::Result<(), Self::Error>;
 }
 
@@ -138,21 +139,22 @@ impl Executor {
     }
 
     /// The forward and backward passes of a step: `parts` are this rank's stages, and the loss of each micro-batch is
-    /// multiplied by `scale`. Sums of gradients over ranks have begun where it returns, and
+    /// multiplied by `scale`. `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of gradients over ranks have begun where it returns, and
     /// [`GradientReduction::finish`] completes them.
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
         planes: Planes<'a>,
+        mode: Mode,
         scale: f32,
         feed: &'a mut F,
     ) -> std::result::Result<(), F::Error> {
-        let mut run = Run::new(self, parts, planes, feed, scale, true)?;
+        let mut run = Run::new(self, parts, planes, feed, scale, mode)?;
         self.schedule.actions[self.grid.stage()].iter().try_for_each(|action| run.perform(*action))?;
         run.transit.let_go().map_err(F::Error::from)
     }
 
-    /// The losses of `micro_batches` micro-batches, with nothing recorded.
+    /// The losses of `micro_batches` micro-batches, in [`Mode::Evaluate`].
     pub fn validate<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
@@ -161,7 +163,7 @@ impl Executor {
         feed: &'a mut F,
     ) -> std::result::Result<(), F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.stage(), micro_batches);
-        let mut run = Run::new(self, parts, planes, feed, 1.0, false)?;
+        let mut run = Run::new(self, parts, planes, feed, 1.0, Mode::Evaluate)?;
         actions.into_iter().try_for_each(|action| run.perform(action))?;
         run.transit.let_go().map_err(F::Error::from)
     }
@@ -174,7 +176,7 @@ struct Run<'a, F> {
     planes: Planes<'a>,
     feed: &'a mut F,
     scale: f32,
-    recording: bool,
+    mode: Mode,
     /// By stage of this rank.
     queues: Vec<Queues>,
     transit: InTransit,
@@ -187,11 +189,11 @@ impl<'a, F: Feed> Run<'a, F> {
         planes: Planes<'a>,
         feed: &'a mut F,
         scale: f32,
-        recording: bool,
+        mode: Mode,
     ) -> Result<Self> {
         let queues = parts.iter().map(|_| Queues::default()).collect();
         let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1)?;
-        Ok(Run { executor, parts, planes, feed, scale, recording, queues, transit })
+        Ok(Run { executor, parts, planes, feed, scale, mode, queues, transit })
     }
 
     fn perform(&mut self, action: Action) -> std::result::Result<(), F::Error> {

@@ -1,6 +1,6 @@
 //! Forward and backward passes of one micro-batch through one stage.
 
-use autograd::{Source, Tape, Var};
+use autograd::{Mode, Source, Tape, Var};
 use device::StreamKind;
 use nn::Input;
 use tensor::Tensor;
@@ -20,8 +20,7 @@ impl<F: Feed> Run<'_, F> {
         }
         let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
         let targets = if last { Some(self.feed.targets(action.micro_batch)?) } else { None };
-        let device = &self.executor.device;
-        let tape = if self.recording { Tape::recording(device) } else { Tape::no_grad(device) };
+        let tape = Tape::new(&self.executor.device, self.mode);
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),
             None => {
@@ -37,7 +36,7 @@ impl<F: Feed> Run<'_, F> {
         let Some(targets) = targets else { return self.pass_on(action, tape, output, leaf) };
         let loss = model.loss(&tape, output, &targets, self.scale).map_err(ParallelError::from)?;
         drop(targets);
-        if !self.recording {
+        if self.mode == Mode::Evaluate {
             return self.feed.loss(action.micro_batch, loss.tensor());
         }
         self.queues[place].live.push(action, Live { tape, root: Root::Loss(loss), leaf });
@@ -54,7 +53,7 @@ impl<F: Feed> Run<'_, F> {
     ) -> std::result::Result<(), F::Error> {
         let place = self.place(action)?;
         let root = Root::Output(output.source());
-        if self.recording {
+        if self.mode != Mode::Evaluate {
             self.queues[place].live.push(action, Live { tape, root, leaf });
         }
         Ok(self.give(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
