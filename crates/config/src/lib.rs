@@ -187,7 +187,7 @@ impl RunConfig {
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let text = self.render(|path| path != keys::BASE.path && path != keys::PROFILE.path);
-        Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+        format!("{:x}", Sha256::digest(text))
     }
 
     fn render(&self, with: impl Fn(&str) -> bool) -> String {

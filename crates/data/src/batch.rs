@@ -104,8 +104,3 @@ pub(crate) fn checked_shape(rows: usize, columns: usize) -> Result<usize, Error>
         .filter(|values| *values > 0 && *values <= isize::MAX as usize / size_of::<u32>())
         .ok_or(Error::BadShape { rows, columns })
 }
-
-/// Bytes as lower-case hexadecimal text.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

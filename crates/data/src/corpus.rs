@@ -1,6 +1,5 @@
 //! A corpus: any number of files, mapped and read as one text.
 
-use crate::batch::hexadecimal;
 use crate::mapping::map;
 use crate::{Error, files};
 use memmap2::Mmap;
@@ -165,7 +164,7 @@ impl Corpus {
         for part in &self.parts {
             hash.update(part.bytes());
         }
-        hexadecimal(&hash.finalize())
+        format!("{:x}", hash.finalize())
     }
 }
 

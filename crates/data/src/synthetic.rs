@@ -1,6 +1,6 @@
 //! Micro-batches from a random number generator: for benchmarks, plans and tests.
 
-use crate::batch::{checked_shape, hexadecimal};
+use crate::batch::checked_shape;
 use crate::{Error, MicroBatch, Source};
 use philox::{key_of_name, normals, philox4x32};
 use sha2::{Digest, Sha256};
@@ -150,6 +150,6 @@ impl Source for SyntheticSource {
     }
 
     fn fingerprint(&self) -> String {
-        hexadecimal(&Sha256::digest(format!("synthetic {:?}", self.options)))
+        format!("{:x}", Sha256::digest(format!("synthetic {:?}", self.options)))
     }
 }

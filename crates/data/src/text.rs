@@ -151,6 +151,6 @@ impl Source for TextSource {
 
     fn fingerprint(&self) -> String {
         let text = format!("{} {:?} {}", self.tokenizer.name(), self.options, self.corpus.fingerprint());
-        crate::batch::hexadecimal(&Sha256::digest(text))
+        format!("{:x}", Sha256::digest(text))
     }
 }

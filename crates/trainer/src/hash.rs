@@ -74,7 +74,7 @@ fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> R
             _ => feed(&mut digest, tensor, f32::to_le_bytes)?,
         }
     }
-    Ok(hexadecimal(digest))
+    Ok(format!("{:x}", digest.finalize()))
 }
 
 fn feed<T: Element, const N: usize>(
@@ -106,11 +106,7 @@ fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String
         digest.update(array.name.as_bytes());
         values.iter().for_each(|value: &f32| digest.update(value.to_le_bytes()));
     }
-    Ok(hexadecimal(digest))
-}
-
-fn hexadecimal(digest: Sha256) -> String {
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(format!("{:x}", digest.finalize()))
 }
 
 #[cfg(test)]

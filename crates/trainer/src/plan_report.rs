@@ -1,8 +1,8 @@
 //! `plimsoll plan`: what every rank of a configuration would use, without running it.
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use telemetry::Statistic;
 use telemetry::run_files::Grid;
@@ -129,42 +129,27 @@ impl PlanReport {
         self.refusal.clone().map(TrainError::Refused)
     }
 
-    /// One object: `device`, `world_size`, `grid` and `ranks` under the keys that they have in `summary.json`; what is computed
-    /// again; `pipeline`, `fit`; and `roles`, whose number is each rank's `role`.
+    /// One JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`; `recompute`, `pipeline` and
+    /// `fit`; and `roles`, which the `role` of each rank indexes.
     ///
     /// Errors: none, since all keys are texts.
     pub fn to_json(&self) -> Result<String> {
-        let failed = |error: serde_json::Error| TrainError::Refused(format!("the plan as JSON: {error}"));
-        let mut text = String::from("{");
-        let fields = [
-            ("device", json!(self.device)),
-            ("device_model", json!(self.device_model)),
-            ("world_size", json!(self.plans.world_size())),
-            ("grid", serde_json::to_value(self.grid).map_err(failed)?),
-            ("recompute", json!(self.memory.recompute)),
-            ("recompute_layers", json!(self.memory.recompute_layers)),
-            ("pipeline", self.pipeline.as_ref().map_or(Value::Null, PipelinePlan::to_json)),
-            ("fit", self.fit.to_json()),
-            ("roles", self.roles()),
-        ];
-        for (key, value) in fields {
-            // Writing to a string does not fail.
-            let _ = write!(text, "\"{key}\":{value},");
-        }
-        // The entries of a role's ranks differ in the rank alone, and there may be very many.
-        let entries: Vec<_> =
+        let entries: Vec<Map<String, Value>> =
             self.plans.roles().iter().enumerate().map(|(role, plan)| entry(role, plan)).collect();
-        let ranks = (0..self.plans.world_size()).map(|rank| {
-            let entry = self.plans.role_of(rank).map_or("", |role| &entries[role]);
-            format!("{{\"rank\":{rank},{entry}}}")
-        });
-        text += "\"ranks\":[";
-        for (place, rank) in ranks.enumerate() {
-            text += if place > 0 { "," } else { "" };
-            text += &rank;
-        }
-        text += "]}";
-        Ok(text)
+        let object = PlanJson {
+            device: self.device,
+            device_model: &self.device_model,
+            world_size: self.plans.world_size(),
+            grid: self.grid,
+            recompute: json!(self.memory.recompute),
+            recompute_layers: json!(self.memory.recompute_layers),
+            pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
+            fit: self.fit.to_json(),
+            roles: self.roles(),
+            ranks: RankEntries { plans: &self.plans, entries: &entries },
+        };
+        serde_json::to_string(&object)
+            .map_err(|error| TrainError::Refused(format!("the plan as JSON: {error}")))
     }
 
     fn roles(&self) -> Value {
@@ -199,8 +184,46 @@ fn peak(plan: &Plan) -> Value {
     })
 }
 
-/// A rank's entry without its braces and its number.
-fn entry(role: usize, plan: &Plan) -> String {
+/// The object that `plimsoll plan --json` prints.
+#[derive(Serialize)]
+struct PlanJson<'a> {
+    device: &'a str,
+    device_model: &'a str,
+    world_size: usize,
+    grid: Grid,
+    recompute: Value,
+    recompute_layers: Value,
+    pipeline: Option<Value>,
+    fit: Value,
+    roles: Value,
+    ranks: RankEntries<'a>,
+}
+
+/// The entries of all ranks. Ranks of a role share one, since there may be many thousand ranks.
+struct RankEntries<'a> {
+    plans: &'a Plans,
+    /// By role.
+    entries: &'a [Map<String, Value>],
+}
+
+impl Serialize for RankEntries<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Entry<'a> {
+            rank: usize,
+            #[serde(flatten)]
+            of_role: Option<&'a Map<String, Value>>,
+        }
+        let entry = |rank| {
+            let of_role = self.plans.role_of(rank).and_then(|role| self.entries.get(role));
+            Entry { rank, of_role }
+        };
+        serializer.collect_seq((0..self.plans.world_size()).map(entry))
+    }
+}
+
+/// The entry of a role's ranks, without the rank.
+fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
     let mut entry = Map::new();
     entry.insert("device".to_owned(), json!(plan.counters.device));
     entry.insert("role".to_owned(), json!(role));
@@ -211,8 +234,7 @@ fn entry(role: usize, plan: &Plan) -> String {
     entry.extend(
         planned.map(|statistic| (statistic.name().into_owned(), plan.counters.get(*statistic).into())),
     );
-    let text = Value::Object(entry).to_string();
-    text[1..text.len() - 1].to_owned()
+    entry
 }
 
 /// What does not grow with the number of steps: steps that would change nothing are not run.

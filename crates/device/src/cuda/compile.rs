@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::{result, sys};
+use sha2::digest::Output;
 use sha2::{Digest, Sha256};
 
 use super::error::{CudaError, Named, Result};
@@ -146,7 +147,7 @@ impl Cache {
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     name: &'static str,
-    digest: [u8; DIGEST],
+    digest: Output<Sha256>,
 }
 
 impl Key {
@@ -159,12 +160,12 @@ impl Key {
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         }
-        Key { name: family.name, digest: digest.finalize().into() }
+        Key { name: family.name, digest: digest.finalize() }
     }
 
     fn file_name(&self) -> String {
-        let hex: String = self.digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        format!("{}-{hex}.cubin", self.name)
+        // 128 bits tell the keys of a folder apart.
+        format!("{}-{:.32x}.cubin", self.name, self.digest)
     }
 }
 
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     fn key() -> Key {
-        Key { name: "some", digest: [7; DIGEST] }
+        Key { name: "some", digest: [7; DIGEST].into() }
     }
 
     #[test]

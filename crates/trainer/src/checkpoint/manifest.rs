@@ -27,7 +27,7 @@ pub(super) struct FileDigest {
 
 impl FileDigest {
     pub(super) fn new(bytes: u64, digest: Sha256) -> Self {
-        FileDigest { bytes, sha256: hexadecimal(digest) }
+        FileDigest { bytes, sha256: format!("{:x}", digest.finalize()) }
     }
 }
 
@@ -78,7 +78,7 @@ impl Manifest {
     fn digest(&self) -> String {
         let bare = Manifest { manifest_sha256: String::new(), ..self.clone() };
         // Numbers, strings and maps of strings: expressing them does not fail.
-        hexadecimal(Sha256::new_with_prefix(serde_json::to_vec(&bare).unwrap_or_default()))
+        format!("{:x}", Sha256::digest(serde_json::to_vec(&bare).unwrap_or_default()))
     }
 
     /// Its own hash, which depends on everything in the checkpoint.
@@ -130,10 +130,6 @@ impl Manifest {
         }
         Ok(())
     }
-}
-
-fn hexadecimal(digest: Sha256) -> String {
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `key is a here and b there`, for each setting that differs; empty if none does.
