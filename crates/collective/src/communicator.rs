@@ -43,20 +43,21 @@ impl Communicator {
         Communicator::new(CountedControl { rank, world_size, calls: 0 }, data)
     }
 
-    /// The same ranks with regions going between their GPUs over NCCL; small messages go as before. Each rank calls it
-    /// with its own GPU, from the thread that makes all its calls, before it gives that GPU work; then comes
-    /// [`DataPlane::warm_up`]. A wait that is longer than `timeout` is an error, also one of `device` itself: from now
-    /// on its waits hear of failures ([`Device::set_guard`]).
+    /// The same ranks with regions going between their GPUs over NCCL; small messages go as before. Each rank
+    /// calls it with its own GPU, from the thread that makes all its calls, before it gives that GPU work;
+    /// then comes [`DataPlane::warm_up`]. A wait that is longer than `timeout` is an error, also one of
+    /// `device` itself: from now on its waits hear of failures ([`Device::set_guard`]).
     ///
-    /// A world of one stays what it was, and so does a rank on a Meta device that imitates a GPU, but that it takes the
-    /// same memory.
+    /// A world of one stays what it was, and so does a rank on a Meta device that imitates a GPU, but that it
+    /// takes the same memory.
     ///
-    /// A rank that fails should say so ([`ControlPlane::fail`]) before it drops this: NCCL ends a group's communicator on
-    /// all ranks together, and a rank that knows of no failure gives the others a moment to come to it.
+    /// A rank that fails should say so ([`ControlPlane::fail`]) before it drops this: NCCL ends a group's
+    /// communicator on all ranks together, and a rank that knows of no failure gives the others a moment to
+    /// come to it.
     ///
     /// # Errors
-    /// A device that is neither; NCCL is not there, has another version than on rank 0, or fails; a rank that does not
-    /// come.
+    /// A device that is neither; NCCL is not there, has another version than on rank 0, or fails; a rank that
+    /// does not come.
     pub fn over_nccl(mut self, device: &Device, timeout: Duration) -> Result<Self> {
         if self.world_size() == 1 {
             return Ok(self);
@@ -70,17 +71,19 @@ impl Communicator {
         Ok(self)
     }
 
-    /// Divides the ranks into groups that have a data plane each: that of this rank's group, where its number is its
-    /// place in the list. A rank that is in none of them gets a plane of itself alone. All ranks call it with the same
-    /// groups, in the same order where there are several divisions, and then [`DataPlane::warm_up`] on what they get.
+    /// Divides the ranks into groups that have a data plane each: that of this rank's group, where its number
+    /// is its place in the list. A rank that is in none of them gets a plane of itself alone. All ranks call
+    /// it with the same groups, in the same order where there are several divisions, and then
+    /// [`DataPlane::warm_up`] on what they get.
     ///
-    /// Planes are independent of each other: each has its own order of calls, and the ranks of one may be in calls of
-    /// others in between, in whatever order, as long as none waits for a call that waits for its own. On GPUs that is so
-    /// once they are warmed up; calls of several planes then run at once where their streams differ. Failures name ranks
-    /// of the world, and end all planes.
+    /// Planes are independent of each other: each has its own order of calls, and the ranks of one may be in
+    /// calls of others in between, in whatever order, as long as none waits for a call that waits for its
+    /// own. On GPUs that is so once they are warmed up; calls of several planes then run at once where their
+    /// streams differ. Failures name ranks of the world, and end all planes.
     ///
     /// # Errors
-    /// Groups that are not the same on all ranks or hold a rank twice; a failure of a rank or of the transport.
+    /// Groups that are not the same on all ranks or hold a rank twice; a failure of a rank or of the
+    /// transport.
     pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
         self.data.split(groups)
     }

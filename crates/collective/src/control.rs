@@ -79,7 +79,8 @@ pub(crate) trait Peers {
     /// Notes that this rank is alive and has begun a call.
     fn sign(&self) {}
 
-    /// The rank among these, numbers in the world, that the others most likely wait for. It may take a moment to ask.
+    /// The rank among these, numbers in the world, that the others most likely wait for. It may take a moment
+    /// to ask.
     fn silent(&self, _among: &[usize]) -> Option<usize> {
         None
     }

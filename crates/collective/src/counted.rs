@@ -1,5 +1,5 @@
-//! Rank r of N alone: nothing moves, everything is counted as the host transports count it, and a rank gets its
-//! own values back. No decision may depend on those.
+//! Rank r of N alone: nothing moves, everything is counted as the host transports count it, and a rank gets
+//! its own values back. No decision may depend on those.
 
 use device::{Backend, DType, Region, StreamKind};
 

@@ -6,7 +6,8 @@ use crate::control::Observer;
 use crate::error::Result;
 use crate::traffic::Traffic;
 
-/// How ranks that reach each other's memory sum and copy: what measurements say, in no figure of theirs a bit.
+/// How ranks that reach each other's memory sum and copy: what measurements say, in no figure of theirs a
+/// bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOptions {
     /// Blocks of the kernel that reads the others' memory: how many multiprocessors it takes at most.
@@ -114,35 +115,36 @@ pub trait DataPlane {
     /// Waits on the host until this plane's work on `stream` is done, a peer fails or the deadline passes.
     fn synchronize(&mut self, stream: StreamKind) -> Result<()>;
 
-    /// Divides the ranks of this plane further, as [`Communicator::divide`](crate::Communicator::divide) does those of
-    /// the world. Groups are lists of this plane's own numbers.
+    /// Divides the ranks of this plane further, as [`Communicator::divide`](crate::Communicator::divide) does
+    /// those of the world. Groups are lists of this plane's own numbers.
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>>;
 
-    /// Makes the connections that a transport would otherwise make in the first call that needs them, and waits until
-    /// they stand; all ranks of the group call it with the same uses, and peers name each other. Whatever is used and
-    /// was not named works all the same, but its first call waits on the host for the other ranks to come to it.
-    /// Transports over host memory have nothing to make.
+    /// Makes the connections that a transport would otherwise make in the first call that needs them, and
+    /// waits until they stand; all ranks of the group call it with the same uses, and peers name each other.
+    /// Whatever is used and was not named works all the same, but its first call waits on the host for the
+    /// other ranks to come to it. Transports over host memory have nothing to make.
     fn warm_up(&mut self, _uses: &[Use]) -> Result<()> {
         Ok(())
     }
 
-    /// Lets the ranks of the group reach these regions of each other's memory from now on, where their devices can; all
-    /// ranks call it, with as many regions of the same lengths, when no work is under way. The regions stay allocated
-    /// until the plane is dropped; it allocates nothing beside them. A later call takes the place of an earlier one. All
-    /// ranks get the same answer.
+    /// Lets the ranks of the group reach these regions of each other's memory from now on, where their
+    /// devices can; all ranks call it, with as many regions of the same lengths, when no work is under way.
+    /// The regions stay allocated until the plane is dropped; it allocates nothing beside them. A later call
+    /// takes the place of an earlier one. All ranks get the same answer.
     fn share(&mut self, _regions: &[Region<'_>], _options: PeerOptions) -> Result<Sharing> {
         Ok(Sharing::Apart("this transport has no way to".to_owned()))
     }
 
-    /// Takes sums in the documented order, whatever the transport's own is: ranks meet before the first and after the last.
-    /// They may have their scratch in common. `alone` says that the device has nothing else to do meanwhile: no bit depends on
-    /// it. False, on all ranks, where that cannot be done for all of them and nothing was.
+    /// Takes sums in the documented order, whatever the transport's own is: ranks meet before the first and
+    /// after the last. They may have their scratch in common. `alone` says that the device has nothing else
+    /// to do meanwhile: no bit depends on it. False, on all ranks, where that cannot be done for all of them
+    /// and nothing was.
     fn sum_shared(&mut self, _sums: &[SharedSum<'_>], _alone: bool, _stream: StreamKind) -> Result<bool> {
         Ok(false)
     }
 
-    /// [`DataPlane::exchange`] of parts of shared regions each of which is received in the same place as it is sent from.
-    /// False, on all ranks, where nothing is shared and nothing was done.
+    /// [`DataPlane::exchange`] of parts of shared regions each of which is received in the same place as it
+    /// is sent from. False, on all ranks, where nothing is shared and nothing was done.
     fn exchange_shared(
         &mut self,
         _sends: &[(usize, Region<'_>)],
@@ -158,7 +160,8 @@ pub trait DataPlane {
     /// What this plane has moved so far.
     fn traffic(&self) -> Traffic;
 
-    /// What this rank has moved so far over all planes that were divided from the same one as this, itself included.
+    /// What this rank has moved so far over all planes that were divided from the same one as this, itself
+    /// included.
     fn rank_traffic(&self) -> Traffic;
 }
 
@@ -173,7 +176,8 @@ pub enum Use {
     AllGather,
     /// [`DataPlane::broadcast`].
     Broadcast,
-    /// Sends and receives, alone or in an exchange, with this rank of the group; the caller's own number says nothing.
+    /// Sends and receives, alone or in an exchange, with this rank of the group; the caller's own number says
+    /// nothing.
     Peer(usize),
 }
 

@@ -1,9 +1,9 @@
 //! How ranks talk: small host messages on the control plane, device regions on the data plane.
 //!
 //! The one idea: **a wait never hangs and a sum never changes**. Every call has a sequence number and every
-//! wait a deadline; a rank that fails, falls silent or makes another call than its peers is an error on all of
-//! them that names rank, operation and number ([`CollectiveError`]). Sums over ranks are added in the order of
-//! a fixed tree and rounded at each node, so their bits do not depend on who came first.
+//! wait a deadline; a rank that fails, falls silent or makes another call than its peers is an error on all
+//! of them that names rank, operation and number ([`CollectiveError`]). Sums over ranks are added in the
+//! order of a fixed tree and rounded at each node, so their bits do not depend on who came first.
 //!
 //! A worker holds one [`Communicator`], whichever transport it came from:
 //!
@@ -34,8 +34,8 @@
 //! # Ok::<(), collective::threads::RunError<String>>(())
 //! ```
 //!
-//! What it must never know: what the numbers mean. A further transport for host memory implements the queues of
-//! `link` and gets both planes from `host`; one for device memory implements [`DataPlane`].
+//! What it must never know: what the numbers mean. A further transport for host memory implements the queues
+//! of `link` and gets both planes from `host`; one for device memory implements [`DataPlane`].
 
 mod call;
 mod communicator;

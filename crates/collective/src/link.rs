@@ -51,7 +51,8 @@ pub(crate) trait Link: Sized + 'static {
     /// Takes the next message out of the queue from a peer.
     fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed>;
 
-    /// Whether all messages to a peer are on their way without further help of this rank. Queues in memory are.
+    /// Whether all messages to a peer are on their way without further help of this rank. Queues in memory
+    /// are.
     fn sent(&mut self, _to: usize) -> Result<bool, Closed> {
         Ok(true)
     }
@@ -76,7 +77,8 @@ pub(crate) trait Link: Sized + 'static {
     /// different one in its place answers with that rank and its signature; others find out by messages.
     fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)>;
 
-    /// Who of the group is to blame that a call of this rank has not ended within the timeout, where that is known.
+    /// Who of the group is to blame that a call of this rank has not ended within the timeout, where that is
+    /// known.
     fn absent(&self, call: Call) -> Option<Absent>;
 
     /// The link of a group of some of these ranks, of which this is one; `sequence` is the split's.

@@ -1,8 +1,9 @@
 //! Sums and copies between ranks that reach each other's memory: who touches what, and when.
 //!
-//! Every call lies between two meetings of all ranks. After the first, all ranks have written what is to be read, and
-//! read what is to be overwritten. Then each place of a region is one rank's alone, the one that adds it or copies it,
-//! on all ranks. After the second, all that is over, and each rank has its own memory to itself again.
+//! Every call lies between two meetings of all ranks. After the first, all ranks have written what is to be
+//! read, and read what is to be overwritten. Then each place of a region is one rank's alone, the one that
+//! adds it or copies it, on all ranks. After the second, all that is over, and each rank has its own memory
+//! to itself again.
 
 use device::{DType, Region, Result, StreamKind};
 
@@ -24,13 +25,15 @@ pub(crate) struct Place {
 
 /// What one rank does with the memory that all reach. Each call is enqueued on a stream, in order.
 pub(crate) trait Engine {
-    /// Work after it begins when all ranks have come to their meeting of this number, with all their work before done.
+    /// Work after it begins when all ranks have come to their meeting of this number, with all their work
+    /// before done.
     fn meet(&mut self, number: u32, stream: StreamKind) -> Result<()>;
 
     /// Adds what all ranks have at `place`, in the order of the tree, to this rank's memory or to all ranks'.
     fn add(&mut self, place: Place, dtype: DType, everywhere: bool, stream: StreamKind) -> Result<()>;
 
-    /// Copies what the others have at `place` to `scratch`, and adds all to this rank's memory in the order of the tree.
+    /// Copies what the others have at `place` to `scratch`, and adds all to this rank's memory in the order
+    /// of the tree.
     fn fetch_and_add(
         &mut self,
         place: Place,

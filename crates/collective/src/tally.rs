@@ -1,5 +1,5 @@
-//! The bytes of operands that the host transports move in each call, counted without moving any: for transports that
-//! leave the moving to others, or move nothing.
+//! The bytes of operands that the host transports move in each call, counted without moving any: for
+//! transports that leave the moving to others, or move nothing.
 
 use device::{DType, Region};
 
@@ -71,7 +71,8 @@ impl Tally {
         self.meter.record(operation, total(sends), total(receives));
     }
 
-    /// A sum that ranks make of an exchange of shards, and where `everywhere` a gather. `part`: bytes of one rank's part.
+    /// A sum that ranks make of an exchange of shards, and where `everywhere` a gather. `part`: bytes of one
+    /// rank's part.
     pub(crate) fn sum_shared(&mut self, part: usize, everywhere: bool) {
         let bytes = (part * (self.world_size - 1)) as u64;
         self.meter.record(Operation::Exchange, bytes, bytes);

@@ -229,7 +229,8 @@ fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     Ok(())
 }
 
-/// The rows of a grid pass values along while its columns gather theirs, and ranks differ in what they call first.
+/// The rows of a grid pass values along while its columns gather theirs, and ranks differ in what they call
+/// first.
 fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let rows: Vec<_> = (0..world_size).step_by(2).map(|r| (r..world_size.min(r + 2)).collect()).collect();

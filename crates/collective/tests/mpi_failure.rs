@@ -16,8 +16,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 type Act = fn(&World, &mut Communicator) -> Outcome<()>;
 
-/// A scenario: its name, what rank 2 does while the others wait for it in the data plane's barrier #1, and what every
-/// survivor says of it.
+/// A scenario: its name, what rank 2 does while the others wait for it in the data plane's barrier #1, and
+/// what every survivor says of it.
 const SCENARIOS: [(&str, Act, &[&str]); 6] = [
     ("fail", |world, _| fail(world), &["barrier #1: rank 2 failed: disk full"]),
     ("kill", |_, _| signal("KILL"), &["barrier #1: rank 2 failed: its process", "has ended without a word"]),

@@ -111,7 +111,8 @@ fn regions_go_over_the_transport_of_their_device() {
     assert!(text.contains("broadcast #0: regions of GPUs go over NCCL"), "{text}");
 }
 
-/// A wait for a rank that does not come, on the plane of all ranks or of a group, or a wait of the device's own.
+/// A wait for a rank that does not come, on the plane of all ranks or of a group, or a wait of the device's
+/// own.
 type Wait = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 const WAITS: [Wait; 3] = [

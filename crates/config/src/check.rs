@@ -159,12 +159,12 @@ fn check_pipeline(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
         format!(" × parallel.chunks = {}", parallel.chunks)
     };
     let here = format!("parallel.pipeline = {}{of}", parallel.pipeline);
-    if let Err(error) = pipeline::Division::possible(layers, stages) {
+    if let Err(error) = pipeline::Partition::possible(layers, stages) {
         return Err(conflict(raw, grid, format!("{here}: {error}")));
     }
     if let Division::Layers(counts) = &parallel.division {
         let refused = |error| conflict(raw, &[&DIVISION], format!("parallel.division = {counts:?}: {error}"));
-        pipeline::Division::explicit(layers, stages, counts).map_err(refused)?;
+        pipeline::Partition::explicit(layers, stages, counts).map_err(refused)?;
     }
     let shape = pipeline::Shape {
         ranks: parallel.pipeline,

@@ -1,10 +1,11 @@
-//! How ranks share the work: the rank grid, and data parallelism with a reduction whose bits do not depend on the grid.
+//! How ranks share the work: the rank grid, and data parallelism with a reduction whose bits do not depend on
+//! the grid.
 //!
-//! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are added.**
-//! Lane l of `lanes` owns a contiguous run of micro-batches; within a lane gradients add up in micro-batch order, and
-//! lanes are added in a balanced binary tree. A rank owns a contiguous run of lanes, so the tree's lower levels lie on
-//! one rank and its upper levels between ranks: the same sum, in the same order, for every number of ranks that
-//! divides the lanes.
+//! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are
+//! added.** Lane l of `lanes` owns a contiguous run of micro-batches; within a lane gradients add up in
+//! micro-batch order, and lanes are added in a balanced binary tree. A rank owns a contiguous run of lanes,
+//! so the tree's lower levels lie on one rank and its upper levels between ranks: the same sum, in the same
+//! order, for every number of ranks that divides the lanes.
 //!
 //! ```
 //! use parallel::RankGrid;
@@ -13,7 +14,8 @@
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!
-//! [`pipeline`] has the schedules of pipelines as data: generated, validated, simulated and drawn; and what executes them.
+//! [`pipeline`] has the schedules of pipelines as data: generated, validated, simulated and drawn; and what
+//! executes them.
 //!
 //! What it must never know: which model it is.
 

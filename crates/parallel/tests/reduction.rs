@@ -40,7 +40,8 @@ fn read(tensor: &Tensor) -> tensor::Result<Vec<f32>> {
     })
 }
 
-/// The sum that the design asks for, computed directly: every micro-batch's sum and every node is rounded to `dtype`.
+/// The sum that the design asks for, computed directly: every micro-batch's sum and every node is rounded to
+/// `dtype`.
 fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize, dtype: DType) -> Vec<f32> {
     let per_lane = micro_batches / lanes;
     let add = |a: Vec<f32>, b: &[f32]| -> Vec<f32> {
@@ -165,7 +166,8 @@ fn every_grid_gives_the_sum_of_the_design() {
             // A bucket for each gradient, some gradients, all of them.
             let trees = [1, 1 << 20].into_iter().flat_map(|bytes| [(bytes, ALL[0]), (bytes, ALL[1])]);
             for (bucket_bytes, how) in ALL.map(|how| (40_000, how)).into_iter().chain(trees) {
-                // With what ranks have of each other's memory, and without; while backward goes on, and after it.
+                // With what ranks have of each other's memory, and without; while backward goes on, and after
+                // it.
                 let overs = [direct::apart as direct::Over, direct::over];
                 for (over, from) in
                     overs.into_iter().flat_map(|over| [0.0, 0.5, 1.0].map(|from| (over, from)))

@@ -2,7 +2,7 @@
 
 use device::Description;
 use nn::Stage;
-use parallel::pipeline::{Division, DivisionError, LayerBytes, loads};
+use parallel::pipeline::{LayerBytes, Partition, PartitionError, loads};
 
 use crate::blueprint;
 use crate::build::Dataset;
@@ -25,9 +25,9 @@ pub(crate) fn stages(config: &RunConfig, dataset: &Dataset, description: &Descri
         return Ok(vec![Stage::whole(layers)]);
     }
     let division = match &config.parallel.division {
-        config::Division::Layers(counts) => Division::explicit(layers, stages, counts),
+        config::Division::Layers(counts) => Partition::explicit(layers, stages, counts),
         config::Division::Fastest => {
-            Division::fastest(&Costs::of(config, dataset, description)?.for_division(config), stages)
+            Partition::fastest(&Costs::of(config, dataset, description)?.for_division(config), stages)
         }
         config::Division::Smallest => {
             let measured = measure::layers(config, dataset, description)?;
@@ -35,10 +35,10 @@ pub(crate) fn stages(config: &RunConfig, dataset: &Dataset, description: &Descri
             let crossing = crossing.map(|cut| (cut.shape.elements() * cut.dtype.bytes()) as u64).max();
             let layers = measured.iter().map(|layer| layer.bytes).collect();
             let bytes = LayerBytes { layers, crossing: crossing.unwrap_or(0) };
-            Division::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
+            Partition::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
         }
     };
-    let refused = |error: DivisionError| TrainError::Refused(format!("parallel.division: {error}"));
+    let refused = |error: PartitionError| TrainError::Refused(format!("parallel.division: {error}"));
     Ok(division.map_err(refused)?.stages())
 }
 

@@ -5,7 +5,7 @@ use collective::Communicator;
 use data::MicroBatch;
 use device::{Category, DType, Description, Device, DeviceOptions, Kind, Request};
 use nn::{Input, Model, Stage};
-use parallel::pipeline::{Crossing, PartBytes, StagePart};
+use parallel::pipeline::{Crossing, HeldBytes, StagePart};
 use tensor::Tensor;
 
 use crate::build::Dataset;
@@ -30,7 +30,7 @@ pub(crate) struct LayerMeasure {
     /// products, and what else could be done in the time in which its operators move their bytes.
     pub(crate) passes: [u64; 3],
     /// What it holds.
-    pub(crate) bytes: PartBytes,
+    pub(crate) bytes: HeldBytes,
     /// What it gives to the next one.
     pub(crate) output: Option<Crossing>,
 }
@@ -108,7 +108,7 @@ fn layer_alone(
         drop(leaves);
         let (weights, after_input) = (held(device) - start, work(device));
         pending.backward_weight(&mut reduction.sink(&mut *plane))?;
-        measure.bytes = PartBytes { parameters, activations, weights };
+        measure.bytes = HeldBytes { parameters, activations, weights };
         let end = work(device);
         measure.passes = [after_forward - before_passes, after_input - after_forward, end - after_input];
     }

@@ -99,8 +99,8 @@ fn check_peer(at: Operand, own: usize, world_size: usize, peer: usize) -> Result
     Ok(())
 }
 
-/// No receive overlaps another region of the same exchange. Regions are looked at in their order in memory: an exchange may
-/// have several for each of thousands of ranks.
+/// No receive overlaps another region of the same exchange. Regions are looked at in their order in memory:
+/// an exchange may have several for each of thousands of ranks.
 fn check_overlap(at: Operand, sends: &[(usize, Region<'_>)], receives: &[(usize, Region<'_>)]) -> Result<()> {
     let all = sends.iter().map(|send| (false, send)).chain(receives.iter().map(|receive| (true, receive)));
     let mut all: Vec<_> = all.filter(|(_, (_, region))| region.bytes > 0).collect();

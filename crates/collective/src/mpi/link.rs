@@ -19,8 +19,8 @@ const QUEUED: usize = 8;
 pub(super) const CONTROL: u64 = 0;
 pub(super) const DATA: u64 = 1;
 
-/// Queues of messages between processes. A message is a header, with the payload where that is short; a longer one
-/// follows with a tag of its own, straight out of and into the pieces.
+/// Queues of messages between processes. A message is a header, with the payload where that is short; a
+/// longer one follows with a tag of its own, straight out of and into the pieces.
 pub(crate) struct MpiLink {
     world: Rc<Shared>,
     rank: usize,
@@ -36,8 +36,8 @@ pub(crate) struct MpiLink {
 
 /// The tags of one group's headers and payloads.
 ///
-/// Two groups may come to have the same. Headers tell them apart, so that such an accident, one in 2³⁰ with the tags
-/// of Open MPI, is an error and no wrong value.
+/// Two groups may come to have the same. Headers tell them apart, so that such an accident, one in 2³⁰ with
+/// the tags of Open MPI, is an error and no wrong value.
 #[derive(Clone, Copy)]
 struct Tags {
     header: i32,
@@ -268,8 +268,8 @@ impl Link for MpiLink {
     }
 }
 
-/// The context of a group, from that of the one it was split off from: the same on all its ranks, and, but for one
-/// case in 2⁶², of no other group (the mixing function of SplitMix64).
+/// The context of a group, from that of the one it was split off from: the same on all its ranks, and, but
+/// for one case in 2⁶², of no other group (the mixing function of SplitMix64).
 fn child(context: u64, sequence: u64, group: usize) -> u64 {
     let mixed = [sequence, group as u64].iter().fold(context, |state, value| {
         let mut z = (state ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,8 +1,9 @@
 //! Ranks as processes, started by an MPI launcher such as `mpirun` or `srun`.
 //!
-//! [`start`] joins the job: this process's [`World`] and its [`Communicator`]. Calls of the communicator never wait
-//! inside MPI: sends and receives are begun, and asked for until the deadline. A rank that fails tells all others; one
-//! whose process is gone from this host is found to be; one that is silent is named by those who do answer.
+//! [`start`] joins the job: this process's [`World`] and its [`Communicator`]. Calls of the communicator
+//! never wait inside MPI: sends and receives are begun, and asked for until the deadline. A rank that fails
+//! tells all others; one whose process is gone from this host is found to be; one that is silent is named by
+//! those who do answer.
 //!
 //! MPI is used from the thread that called [`start`], which should be the process's first.
 
@@ -71,8 +72,8 @@ pub struct World {
     processes: Arc<Processes>,
 }
 
-/// Joins the job that a launcher has started; a process without a launcher is a world of one. `timeout` is how long a
-/// peer may be silent. Waits for all ranks of the job.
+/// Joins the job that a launcher has started; a process without a launcher is a world of one. `timeout` is
+/// how long a peer may be silent. Waits for all ranks of the job.
 ///
 /// # Errors
 /// MPI was started before, fails, or another rank does not come.
@@ -141,8 +142,8 @@ impl World {
         self.shared.failure()
     }
 
-    /// Says that this rank has done all its calls, waits until all ranks have, and takes leave of MPI. Without it,
-    /// a process ends without doing so, and launchers take that for a failure.
+    /// Says that this rank has done all its calls, waits until all ranks have, and takes leave of MPI.
+    /// Without it, a process ends without doing so, and launchers take that for a failure.
     ///
     /// # Errors
     /// A rank failed meanwhile.

@@ -5,8 +5,8 @@ use ::mpi::collective::{CommunicatorCollectives, SystemOperation};
 use crate::mpi::World;
 
 impl World {
-    /// `MPI_Allreduce`: the sum of all ranks' `values` into `sums`, which is as long, in an order of the library's.
-    /// It waits inside MPI and hears of no failure: for measurements only.
+    /// `MPI_Allreduce`: the sum of all ranks' `values` into `sums`, which is as long, in an order of the
+    /// library's. It waits inside MPI and hears of no failure: for measurements only.
     pub fn library_all_reduce(&self, values: &[f32], sums: &mut [f32]) {
         debug_assert_eq!(values.len(), sums.len());
         self.shared.library.universe.world().all_reduce_into(values, sums, SystemOperation::sum());

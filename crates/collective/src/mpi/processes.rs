@@ -10,7 +10,8 @@ pub struct Process {
     pub host: String,
     /// The process's number there.
     pub pid: u32,
-    /// What two processes have alike that can see each other: a running system and its numbering of processes.
+    /// What two processes have alike that can see each other: a running system and its numbering of
+    /// processes.
     system: String,
     /// When it began, in the system's ticks: numbers are used again.
     began: u64,
@@ -99,8 +100,8 @@ impl Processes {
         self.all.iter().enumerate().find(gone).map(|(rank, _)| rank)
     }
 
-    /// The same for other threads than the worker's; none once the worker has done its calls, as others may end
-    /// before it does.
+    /// The same for other threads than the worker's; none once the worker has done its calls, as others may
+    /// end before it does.
     pub fn gone(&self) -> Option<usize> {
         // Asked last: a peer ends only after this rank has said that it has come to its end.
         self.first_gone().filter(|_| !self.ending.load(Ordering::Acquire))

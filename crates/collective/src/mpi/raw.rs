@@ -24,7 +24,8 @@ type Result<T> = std::result::Result<T, Fault>;
 pub(crate) struct Channel(SimpleCommunicator);
 
 impl Channel {
-    /// Takes a communicator over. Its errors are returned from then on, where MPI's habit is to end the process.
+    /// Takes a communicator over. Its errors are returned from then on, where MPI's habit is to end the
+    /// process.
     pub(crate) fn new(communicator: SimpleCommunicator) -> Result<Self> {
         // SAFETY: the communicator is live, and the handler is one of MPI's constants.
         let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
@@ -132,7 +133,8 @@ impl Drop for Request {
         // MPI may use the memory for as long as the process lives.
         std::mem::forget(piece);
         if self.receives {
-            // SAFETY: the request is live, as it was never seen to be done. That cancelling fails changes nothing.
+            // SAFETY: the request is live, as it was never seen to be done. That cancelling fails changes
+            // nothing.
             let _ = unsafe { ffi::MPI_Cancel(&raw mut self.raw) };
         }
         // SAFETY: as above.

@@ -20,8 +20,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const ANSWER: Duration = Duration::from_millis(500);
 /// How long what a rank sent before it ended may take to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Turns without progress that a wait keeps the processor, if every rank of the host has one, and gives it away, before
-/// it sleeps.
+/// Turns without progress that a wait keeps the processor, if every rank of the host has one, and gives it
+/// away, before it sleeps.
 const SPINS: u32 = 4000;
 const YIELDS: u32 = 2000;
 /// Sleeps in a wait, the longer after as many short ones.
@@ -218,8 +218,8 @@ impl Shared {
         ended.is_some_and(|when| when.elapsed() >= LAST_WORDS)
     }
 
-    /// Asks all other ranks where they are: those in a call of their own hear the question. What each answers, in rank
-    /// order; nothing from one that does not.
+    /// Asks all other ranks where they are: those in a call of their own hear the question. What each
+    /// answers, in rank order; nothing from one that does not.
     pub(super) fn ask(&self) -> Vec<Option<Option<Header>>> {
         self.answered.borrow_mut().fill(None);
         self.answered.borrow_mut()[self.rank] = Some(self.begun.get());
@@ -248,8 +248,9 @@ impl Shared {
         }
     }
 
-    /// Says that this rank has done all its calls, and waits until all have. Who still has something else to do may
-    /// take its time; a process of this host that has stopped has that of the timeout. Errors: a failure meanwhile.
+    /// Says that this rank has done all its calls, and waits until all have. Who still has something else to
+    /// do may take its time; a process of this host that has stopped has that of the timeout. Errors: a
+    /// failure meanwhile.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         self.tell_all(&Notice::Ended { rank: self.rank });
         let missing =

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::raw::{Fault, Result};
 
-/// The thread keeps its processor so long after a call: the next one mostly comes soon, and waking takes as long as a call.
+/// The thread keeps its processor so long after a call: the next one mostly comes soon, and waking takes as
+/// long as a call.
 const SPIN: Duration = Duration::from_micros(100);
 /// What NCCL's own threads have.
 const STACK_BYTES: usize = 8 << 20;
@@ -83,7 +84,8 @@ impl Caller {
 }
 
 impl Drop for Caller {
-    /// The thread ends when it has nothing to do; where it is in a call that does not come back, nobody waits for it.
+    /// The thread ends when it has nothing to do; where it is in a call that does not come back, nobody waits
+    /// for it.
     fn drop(&mut self) {
         self.calls = None;
         if let Some(thread) = self.thread.take().filter(|_| !self.busy.is_set()) {

@@ -17,8 +17,8 @@ use crate::nccl::shared::Shared;
 use crate::nccl::{NAME, version_text};
 use crate::traffic::Meter;
 
-/// Bytes of a rank's buffer for barriers, first meetings and warming up: enough that NCCL moves it as it does large
-/// operands.
+/// Bytes of a rank's buffer for barriers, first meetings and warming up: enough that NCCL moves it as it does
+/// large operands.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
 /// Communicators that are split and do not block are this old, as NCCL counts.
 const OLDEST: u32 = 21_800;

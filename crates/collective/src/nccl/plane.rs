@@ -134,8 +134,9 @@ impl NcclPlane {
         self.enqueue(at.call, if bytes == 0 { &[] } else { std::slice::from_ref(&work) }, stream)
     }
 
-    /// Makes connections with peers that are met for the first time. NCCL makes those of one call together, and where two
-    /// ranks meet that want different ones of each other, it fails: so all are made both ways, by an exchange.
+    /// Makes connections with peers that are met for the first time. NCCL makes those of one call together,
+    /// and where two ranks meet that want different ones of each other, it fails: so all are made both ways,
+    /// by an exchange.
     fn meet(&mut self, call: Call, peers: impl Iterator<Item = usize>, stream: StreamKind) -> Result<()> {
         let mut strangers: Vec<usize> = peers.filter(|peer| !self.met[*peer]).collect();
         strangers.sort_unstable();

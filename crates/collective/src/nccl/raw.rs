@@ -134,8 +134,8 @@ impl Order {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue(sys::cudaStream_t);
 
-// SAFETY: the driver's stream handles may be used from any thread whose context is current; the caller's thread has the
-// device's.
+// SAFETY: the driver's stream handles may be used from any thread whose context is current; the caller's
+// thread has the device's.
 unsafe impl Send for Queue {}
 
 impl Queue {
@@ -145,8 +145,9 @@ impl Queue {
     }
 }
 
-/// One rank's end of a group of GPUs. Its calls may wait for the other ranks. Where the environment has communicators that
-/// do not block (`NCCL_COMM_BLOCKING=0`), calls only begin, and [`Comm::is_ready`] says when the next may be made.
+/// One rank's end of a group of GPUs. Its calls may wait for the other ranks. Where the environment has
+/// communicators that do not block (`NCCL_COMM_BLOCKING=0`), calls only begin, and [`Comm::is_ready`] says
+/// when the next may be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comm {
     /// Eight bytes for the rest of the process's life: NCCL writes the handle, from another thread.
@@ -163,7 +164,8 @@ impl Comm {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Makes it with the other ranks, on the GPU whose context is current. Errors also where nothing was made.
+    /// Makes it with the other ranks, on the GPU whose context is current. Errors also where nothing was
+    /// made.
     pub(super) fn meet(&self, rank: usize, world_size: usize, id: &Id) -> Result<()> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut config = config();
@@ -175,8 +177,8 @@ impl Comm {
         if self.is_made() { Ok(()) } else { Err(internal("no communicator was made")) }
     }
 
-    /// Splits off groups, with all other ranks: those of one colour are together, in the order of their keys. The group's
-    /// communicator is `part`; a rank without a colour gets none.
+    /// Splits off groups, with all other ranks: those of one colour are together, in the order of their keys.
+    /// The group's communicator is `part`; a rank without a colour gets none.
     pub(super) fn split(&self, color_and_key: Option<(usize, usize)>, part: Comm) -> Result<()> {
         let (color, key) = match color_and_key {
             Some((color, key)) => (number(color)?, number(key)?),
@@ -193,8 +195,8 @@ impl Comm {
         !self.handle().is_null()
     }
 
-    /// Whether the last call is through with what the host has to do for it. Errors: what failed since, also in work
-    /// on the device.
+    /// Whether the last call is through with what the host has to do for it. Errors: what failed since, also
+    /// in work on the device.
     pub(super) fn is_ready(&self) -> Result<bool> {
         let mut state = 0u32;
         // SAFETY: the handle is alive; the state is an integer of the size that is written, with any value.
@@ -206,8 +208,8 @@ impl Comm {
         }
     }
 
-    /// Enqueues these as one call, whose parts cannot wait for each other, on a stream of the GPU that the communicator was
-    /// made with.
+    /// Enqueues these as one call, whose parts cannot wait for each other, on a stream of the GPU that the
+    /// communicator was made with.
     pub(super) fn enqueue(&self, orders: &[Order], queue: Queue) -> Result<()> {
         match orders {
             [only] => self.enqueue_one(only, queue),
@@ -220,8 +222,8 @@ impl Comm {
         let comm = self.handle();
         let pointer = std::ptr::without_provenance_mut::<c_void>;
         check(match *order {
-            // SAFETY: `address` checked that the region lies inside a buffer of a GPU, where it stays: buffers go back to
-            // an allocator that gives nothing to the driver while work is under way.
+            // SAFETY: `address` checked that the region lies inside a buffer of a GPU, where it stays:
+            // buffers go back to an allocator that gives nothing to the driver while work is under way.
             Order::AllReduce { at, count, kind } => unsafe {
                 sys::ncclAllReduce(pointer(at), pointer(at), count, kind, SUM, comm, stream)
             },
@@ -266,12 +268,13 @@ fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
 pub(super) enum Ending {
     /// With all other ranks of the group, which must come to it as well.
     Destroy,
-    /// At once: work on the device that waits for a peer ends without it, and so does the call that is being made.
+    /// At once: work on the device that waits for a peer ends without it, and so does the call that is being
+    /// made.
     Abort(Busy),
 }
 
-/// Ends communicators, which nobody uses any more but a call that is being made, on a thread of its own: NCCL may wait for
-/// other ranks there. Waits for that as long as `patience`; then it goes on by itself.
+/// Ends communicators, which nobody uses any more but a call that is being made, on a thread of its own: NCCL
+/// may wait for other ranks there. Waits for that as long as `patience`; then it goes on by itself.
 pub(super) fn end(comms: &[Comm], how: &Ending, patience: Duration) {
     if comms.is_empty() {
         return;
@@ -295,8 +298,8 @@ fn end_here(comms: &[Comm], how: &Ending, patience: Duration) {
         Ending::Destroy => {
             let each = || {
                 for comm in comms.iter().filter(|comm| comm.is_made()) {
-                    // SAFETY: the handle is alive, and `end` takes it for the last time. What fails in the end has nobody to
-                    // act on it.
+                    // SAFETY: the handle is alive, and `end` takes it for the last time. What fails in the
+                    // end has nobody to act on it.
                     let _ = unsafe { sys::ncclCommDestroy(comm.handle()) };
                 }
                 Ok(())
@@ -307,8 +310,9 @@ fn end_here(comms: &[Comm], how: &Ending, patience: Duration) {
     }
 }
 
-/// Aborts communicators in a group: that tells their work and their calls to end at once, and frees at the group's end, when
-/// no call uses them any more. They go together: one that frees memory would otherwise wait for another's work.
+/// Aborts communicators in a group: that tells their work and their calls to end at once, and frees at the
+/// group's end, when no call uses them any more. They go together: one that frees memory would otherwise wait
+/// for another's work.
 fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     // SAFETY: ended below, on this thread, or never where a call still uses what would be freed.
     if check(unsafe { sys::ncclGroupStart() }).is_err() {
@@ -321,7 +325,8 @@ fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
         left.retain(|comm| {
             let made = comm.is_made();
             if made {
-                // SAFETY: the handle is alive, and told so once; what fails in the end has nobody to act on it.
+                // SAFETY: the handle is alive, and told so once; what fails in the end has nobody to act on
+                // it.
                 let _ = unsafe { sys::ncclCommAbort(comm.handle()) };
             }
             !made
@@ -338,8 +343,8 @@ fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     let _ = unsafe { sys::ncclGroupEnd() };
 }
 
-/// Everything as NCCL chooses, and that calls return when they are through: for those that return before, NCCL starts a
-/// thread each, which takes longer than the call.
+/// Everything as NCCL chooses, and that calls return when they are through: for those that return before,
+/// NCCL starts a thread each, which takes longer than the call.
 fn config() -> sys::ncclConfig_t {
     sys::ncclConfig_t {
         size: size_of::<sys::ncclConfig_t>(),

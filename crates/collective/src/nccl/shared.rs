@@ -1,4 +1,5 @@
-//! What all communicators of a rank share: which they are, what was begun last, and whether it is over with them.
+//! What all communicators of a rank share: which they are, what was begun last, and whether it is over with
+//! them.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,8 @@ use crate::nccl::window::Signals;
 
 /// How long a call may take where it makes connections, at least.
 const CONNECTING: Duration = Duration::from_secs(60);
-/// How long a rank that comes to its end waits: for its own device, and then for the others to come to theirs.
+/// How long a rank that comes to its end waits: for its own device, and then for the others to come to
+/// theirs.
 const PARTING: Duration = Duration::from_secs(2);
 /// How long NCCL may have to end work that was given up.
 const ABORTING: Duration = Duration::from_secs(5);
@@ -104,7 +106,8 @@ impl Shared {
         all.push(Rc::downgrade(signals));
     }
 
-    /// Ends what streams wait for; others may still write that they have not come, so it is done until all is over.
+    /// Ends what streams wait for; others may still write that they have not come, so it is done until all is
+    /// over.
     fn release(&self) {
         self.signals.borrow().iter().filter_map(Weak::upgrade).for_each(|signals| signals.release());
     }
@@ -132,8 +135,8 @@ impl Shared {
         self.end.borrow().as_ref().map_or(Ok(()), |end| Err(self.error(end, call)))
     }
 
-    /// Has a call of NCCL made, by the thread for them, and waits until the communicator takes the next one. Errors: what
-    /// came first instead.
+    /// Has a call of NCCL made, by the thread for them, and waits until the communicator takes the next one.
+    /// Errors: what came first instead.
     pub(super) fn make(
         &self,
         comm: Comm,
@@ -144,7 +147,8 @@ impl Shared {
         self.settle(comm, call)
     }
 
-    /// Waits until a communicator that does not block is through with its last call. Errors: what came first instead.
+    /// Waits until a communicator that does not block is through with its last call. Errors: what came first
+    /// instead.
     pub(super) fn settle(&self, comm: Comm, call: Call) -> Result<()> {
         self.until(call, || match comm.is_ready() {
             Ok(true) => Some(Ok(())),
@@ -298,8 +302,8 @@ impl Shared {
         }
     }
 
-    /// Whether work of this rank on others' memory is over, after waiting briefly where nothing is wrong, and where something
-    /// is or takes too long, after giving up what it waits for.
+    /// Whether work of this rank on others' memory is over, after waiting briefly where nothing is wrong, and
+    /// where something is or takes too long, after giving up what it waits for.
     pub(super) fn drain(&self, device: &Device) -> bool {
         self.heed_failures();
         if self.end.borrow().is_none() {
@@ -315,7 +319,8 @@ impl Shared {
         device.synchronize().is_ok()
     }
 
-    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits briefly.
+    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits
+    /// briefly.
     pub(super) fn leave(&self, place: usize, device: &Device) {
         self.heed_failures();
         if self.comms.borrow().get(place).is_some_and(Option::is_some) {

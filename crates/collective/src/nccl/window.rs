@@ -1,7 +1,7 @@
 //! How GPUs of one host come to reach each other's memory, and what they do there.
 //!
-//! The ranks tell each other over NCCL who they are, what they share and by what it can be mapped; files that stand for
-//! memory go over sockets of the host. Whatever one rank cannot do, all hear, and then nobody does.
+//! The ranks tell each other over NCCL who they are, what they share and by what it can be mapped; files that
+//! stand for memory go over sockets of the host. Whatever one rank cannot do, all hear, and then nobody does.
 
 mod files;
 mod gpus;
@@ -219,8 +219,8 @@ impl Own {
         Ok(gpus)
     }
 
-    /// Sends every other rank this one's page of signals, and other processes its pages of memory, a few at a time, so that
-    /// few files are open at once; receives and maps theirs. The pages of signals, by rank.
+    /// Sends every other rank this one's page of signals, and other processes its pages of memory, a few at a
+    /// time, so that few files are open at once; receives and maps theirs. The pages of signals, by rank.
     fn exchange_files(
         &mut self,
         plane: &NcclPlane,

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Memory of ranks that are threads, one f32 in 16 bytes of a shared region. A value that two ranks touch at once is
-/// a failure.
+/// Memory of ranks that are threads, one f32 in 16 bytes of a shared region. A value that two ranks touch at
+/// once is a failure.
 struct Memory {
     /// By rank, region and vector.
     values: Vec<Vec<Vec<Mutex<f32>>>>,

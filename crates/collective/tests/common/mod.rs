@@ -134,8 +134,8 @@ pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize
     tree_sum(first, left, of).plus(tree_sum(first + left, count - left, of))
 }
 
-/// That these are the sums over ranks of what `of` gives for a rank and a place: bit for bit in the documented order, and
-/// where more than two are added by a library, as near as any order comes.
+/// That these are the sums over ranks of what `of` gives for a rank and a place: bit for bit in the
+/// documented order, and where more than two are added by a library, as near as any order comes.
 #[track_caller]
 pub(crate) fn assert_sums<T: Number>(
     device: &Device,

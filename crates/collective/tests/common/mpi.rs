@@ -6,8 +6,9 @@ use std::process::{Command, Output};
 /// What the processes of the job that they are in shall do.
 pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
 
-/// Runs the ignored test `test` of this program as every rank of a job; `None`, said on standard error, where there
-/// is no `mpirun`. Ranks ignore the SIGTERM that `mpirun` sends when one has died: a second later comes SIGKILL.
+/// Runs the ignored test `test` of this program as every rank of a job; `None`, said on standard error, where
+/// there is no `mpirun`. Ranks ignore the SIGTERM that `mpirun` sends when one has died: a second later comes
+/// SIGKILL.
 pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Output> {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("mpirun");

@@ -1,5 +1,5 @@
-//! Checks of what ranks do in each other's memory: the same on every transport, where those that have no way to it must say
-//! so and leave everything as it is.
+//! Checks of what ranks do in each other's memory: the same on every transport, where those that have no way
+//! to it must say so and leave everything as it is.
 
 use std::io::Write;
 use std::time::Duration;
@@ -59,7 +59,8 @@ impl Part {
     }
 }
 
-/// Rounds of sums of parts of a shared buffer, in which ranks are late in turns, each begun as soon as the last is over.
+/// Rounds of sums of parts of a shared buffer, in which ranks are late in turns, each begun as soon as the
+/// last is over.
 fn sums<T: Number>(
     plane: &mut dyn DataPlane,
     device: &Device,

@@ -25,10 +25,11 @@ pub struct Gradient {
 
 /// The buckets of one gradient set, filled in the order in which backward completes gradients.
 ///
-/// Every gradient begins on a multiple of the norm's chunk, and so does every rank's part of a bucket: a rank's part of
-/// a gradient has the whole's chunks. The gradients of a parameter with several uses each have a bucket of their own:
-/// these buckets are equally long, so a rank's part is the same of all uses, and the uses are added where they are,
-/// without another exchange. The price is a bucket or two that close early, of what is mostly a large table anyway.
+/// Every gradient begins on a multiple of the norm's chunk, and so does every rank's part of a bucket: a
+/// rank's part of a gradient has the whole's chunks. The gradients of a parameter with several uses each have
+/// a bucket of their own: these buckets are equally long, so a rank's part is the same of all uses, and the
+/// uses are added where they are, without another exchange. The price is a bucket or two that close early, of
+/// what is mostly a large table anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketLayout {
     /// Elements of each bucket, a multiple of ranks × [`CHUNK`].
@@ -54,8 +55,8 @@ impl BucketLayout {
         BucketLayout::new(&gradients, bucket_bytes / dtype.bytes(), ranks)
     }
 
-    /// Places `gradients` (index: use), last use first, closing a bucket before it would exceed `bucket_elements`; a
-    /// larger gradient, and a shared one, has a bucket of its own.
+    /// Places `gradients` (index: use), last use first, closing a bucket before it would exceed
+    /// `bucket_elements`; a larger gradient, and a shared one, has a bucket of its own.
     pub fn new(gradients: &[Gradient], bucket_elements: usize, ranks: usize) -> Self {
         let mut layout = BucketLayout {
             elements: Vec::new(),

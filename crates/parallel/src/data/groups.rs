@@ -4,11 +4,13 @@ use nn::Parameters;
 
 use super::buckets::BucketLayout;
 
-/// A group has at most this part of all bytes: forward begins soon, and what a group costs by itself is paid few times.
+/// A group has at most this part of all bytes: forward begins soon, and what a group costs by itself is paid
+/// few times.
 const PARTS: usize = 16;
 
-/// The numbers of the parameters by group, in the order in which forward comes to them. A group is one bucket or several, of
-/// which every rank keeps an equal part, so that all ranks have as much to give. One bucket may exceed the bytes of a group.
+/// The numbers of the parameters by group, in the order in which forward comes to them. A group is one bucket
+/// or several, of which every rank keeps an equal part, so that all ranks have as much to give. One bucket
+/// may exceed the bytes of a group.
 pub(super) fn weight_groups(parameters: &Parameters, layout: &BucketLayout) -> Vec<Vec<usize>> {
     let mut buckets = vec![Vec::new(); layout.elements.len()];
     for (parameter, place) in layout.first_uses(parameters).into_iter().enumerate() {
@@ -64,7 +66,8 @@ mod tests {
             let layout = BucketLayout::of(&parameters, DType::F32, bucket_bytes, 2);
             weight_groups(&parameters, &layout)
         };
-        // (64 + 20 · 6) / 16 chunks at most: a layer of 6, or three parameters, of 5, 1 and 5 or of 1, 5 and 1.
+        // (64 + 20 · 6) / 16 chunks at most: a layer of 6, or three parameters, of 5, 1 and 5 or of 1, 5 and
+        // 1.
         let by_layer = groups(4 * 6 * chunk);
         assert_eq!(by_layer.len(), 21);
         assert_eq!((&by_layer[0], &by_layer[1], &by_layer[20]), (&vec![0], &vec![1, 2], &vec![39, 40]));

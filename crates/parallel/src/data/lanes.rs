@@ -33,7 +33,8 @@ impl Lanes {
         1 + self.local.ilog2() as usize
     }
 
-    /// The set that lane `lane` adds up in: one for each subtree to its left that waits for its right sibling.
+    /// The set that lane `lane` adds up in: one for each subtree to its left that waits for its right
+    /// sibling.
     pub fn set_of(&self, lane: usize) -> usize {
         lane.count_ones() as usize
     }

@@ -34,7 +34,8 @@ pub struct ReductionOptions {
     pub data: usize,
     /// Which of them this one is.
     pub rank: usize,
-    /// The type of gradients: every lane's sum and every node of the tree is rounded to it. f32, or that of the weights.
+    /// The type of gradients: every lane's sum and every node of the tree is rounded to it. f32, or that of
+    /// the weights.
     pub dtype: DType,
     /// A bucket is closed before it would exceed this.
     pub bucket_bytes: usize,
@@ -51,14 +52,16 @@ type FurtherUses = Vec<(usize, Tensor)>;
 
 /// Persistent gradient buffers of one rank and the state of the step in them.
 ///
-/// In a step: for each of the rank's micro-batches in order, [`GradientReduction::sink`] is given to backward, and
-/// [`GradientReduction::end_micro_batch`] gets the loss; then [`GradientReduction::finish`]; then the gradients can be read.
+/// In a step: for each of the rank's micro-batches in order, [`GradientReduction::sink`] is given to
+/// backward, and [`GradientReduction::end_micro_batch`] gets the loss; then [`GradientReduction::finish`];
+/// then the gradients can be read.
 #[derive(Debug)]
 pub struct GradientReduction {
     device: Device,
     options: ReductionOptions,
     layout: BucketLayout,
-    /// By set, then bucket; after those of the layout there is one for the loss, in f32, where it is added up.
+    /// By set, then bucket; after those of the layout there is one for the loss, in f32, where it is added
+    /// up.
     sets: Vec<Vec<Tensor>>,
     scratch: Option<Scratch>,
     shards: Shards,
@@ -138,16 +141,17 @@ impl GradientReduction {
         })
     }
 
-    /// Buckets are reduced while backward goes on, from when it has given this part of all gradients: each as soon as it is
-    /// full at 0, as is so until this is called, and all of them when it is over at 1. No bit depends on it.
+    /// Buckets are reduced while backward goes on, from when it has given this part of all gradients: each as
+    /// soon as it is full at 0, as is so until this is called, and all of them when it is over at 1. No bit
+    /// depends on it.
     pub fn reduce_from(&mut self, part: f64) {
         let all: usize = self.layout.elements.iter().sum();
         self.held = if part < 1.0 { (part * all as f64) as usize } else { usize::MAX };
     }
 
-    /// What the ranks may reach in each other's memory ([`DataPlane::share`]): what they sum, and where the optimizer is
-    /// divided the weights that they give each other; nothing where a library sums or there is one rank. The plane is to be
-    /// dropped before this and the parameters.
+    /// What the ranks may reach in each other's memory ([`DataPlane::share`]): what they sum, and where the
+    /// optimizer is divided the weights that they give each other; nothing where a library sums or there is
+    /// one rank. The plane is to be dropped before this and the parameters.
     pub fn shared<'a>(&'a self, parameters: &'a Parameters) -> Vec<Region<'a>> {
         if self.scratch.is_none() {
             return Vec::new();
@@ -168,8 +172,8 @@ impl GradientReduction {
         self.options.data > 1 && self.micro_batch + 1 == self.options.lanes.micro_batches()
     }
 
-    /// Ends a micro-batch, all gradients of which have come: adds its loss, in the same lanes and tree, where the loss is
-    /// added up, and goes on to the next.
+    /// Ends a micro-batch, all gradients of which have come: adds its loss, in the same lanes and tree, where
+    /// the loss is added up, and goes on to the next.
     pub fn end_micro_batch(&mut self, loss: Option<&Tensor>) -> Result<()> {
         if let Some(loss) = loss.filter(|_| self.options.loss) {
             let bucket = self.layout.elements.len();
@@ -187,7 +191,8 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// Checks that the step's micro-batches have all been here. Errors: one that has not, a gradient that never came.
+    /// Checks that the step's micro-batches have all been here. Errors: one that has not, a gradient that
+    /// never came.
     pub fn check_complete(&self) -> Result<()> {
         let expected = self.options.lanes.micro_batches();
         if self.micro_batch != expected {
@@ -202,8 +207,8 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// Completes the step's sums: what is left to reduce, and the uses of parameters that are used more than once,
-    /// added in the order of the uses. Errors: a gradient that never came, a collective's.
+    /// Completes the step's sums: what is left to reduce, and the uses of parameters that are used more than
+    /// once, added in the order of the uses. Errors: a gradient that never came, a collective's.
     pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
         self.check_complete()?;
         let mut left = std::mem::take(&mut self.waiting);
@@ -223,8 +228,8 @@ impl GradientReduction {
         &self.shards
     }
 
-    /// The numbers of the parameters that travel together where ranks keep different parts of them, in the order in which
-    /// forward comes to them.
+    /// The numbers of the parameters that travel together where ranks keep different parts of them, in the
+    /// order in which forward comes to them.
     pub fn weight_groups(&self) -> &[Vec<usize>] {
         &self.weight_groups
     }
@@ -286,8 +291,9 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// The sums of some buckets over ranks, on a stream of its own; `over`: backward is. Nothing writes to set 0 of a bucket from
-    /// here to [`GradientReduction::finish`], after which compute work waits for this stream.
+    /// The sums of some buckets over ranks, on a stream of its own; `over`: backward is. Nothing writes to
+    /// set 0 of a bucket from here to [`GradientReduction::finish`], after which compute work waits for this
+    /// stream.
     fn reduce(&self, buckets: &[usize], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
         if buckets.is_empty() || self.options.data == 1 {

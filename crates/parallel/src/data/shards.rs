@@ -29,9 +29,9 @@ impl Piece {
 
 /// The pieces of all ranks, which together are every parameter once.
 ///
-/// Divided, rank r has what lies in the r-th of the equal parts of every bucket, so a parameter is in at most one piece
-/// of a rank. Undivided, every rank has every parameter whole. This is about what the optimizer keeps: the weights that a
-/// model computes with are whole everywhere.
+/// Divided, rank r has what lies in the r-th of the equal parts of every bucket, so a parameter is in at most
+/// one piece of a rank. Undivided, every rank has every parameter whole. This is about what the optimizer
+/// keeps: the weights that a model computes with are whole everywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     /// By rank; one entry where nothing is divided.
@@ -70,8 +70,8 @@ impl Shards {
         &self.pieces
     }
 
-    /// The part of a parameter that `rank` keeps; where nothing is divided, there is rank 0 only. Empty if it keeps
-    /// none.
+    /// The part of a parameter that `rank` keeps; where nothing is divided, there is rank 0 only. Empty if it
+    /// keeps none.
     pub fn part(&self, rank: usize, parameter: usize) -> Range<usize> {
         let pieces = self.pieces.get(rank).map_or(&[][..], Vec::as_slice);
         let found = pieces.binary_search_by_key(&parameter, |piece| piece.parameter);

@@ -1,13 +1,13 @@
 //! What ranks that keep different parts give each other in a step: sums for the norm, and new weights.
 //!
-//! Both go over the stream of the reduction, after the compute work before them. Compute waits for the sums at once, and for
-//! weights when it comes to them, group by group: most of them travel while the next forward pass, or whatever else is next,
-//! computes with those that are there ([`Tensor::arrives`]).
+//! Both go over the stream of the reduction, after the compute work before them. Compute waits for the sums
+//! at once, and for weights when it comes to them, group by group: most of them travel while the next forward
+//! pass, or whatever else is next, computes with those that are there ([`Tensor::arrives`]).
 //!
-//! Nobody writes to a weight that others still compute with. A rank begins to give its parts when its own update is
-//! enqueued on compute, behind the step's passes; and a rank that receives, over any transport, takes part in the call, which
-//! comes after its own passes in the same way. The next update comes after the next sums of gradients, which are behind all
-//! of this on the same stream.
+//! Nobody writes to a weight that others still compute with. A rank begins to give its parts when its own
+//! update is enqueued on compute, behind the step's passes; and a rank that receives, over any transport,
+//! takes part in the call, which comes after its own passes in the same way. The next update comes after the
+//! next sums of gradients, which are behind all of this on the same stream.
 
 use std::ops::RangeBounds;
 
@@ -22,13 +22,15 @@ use crate::error::Result;
 
 /// Gives every rank all of `sums`, of which each element is 0 on all ranks but one.
 ///
-/// Whatever order a transport adds in, 0 + x is x, so this is a gather whose parts may be anywhere and of any length.
+/// Whatever order a transport adds in, 0 + x is x, so this is a gather whose parts may be anywhere and of any
+/// length.
 pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || Ok(plane.all_reduce(sums.region(), DType::F32, StreamKind::Reduce)?))
 }
 
-/// Begins to give every rank the parts that the others keep of some of [`GradientReduction::weight_groups`], after the compute
-/// work so far. What touches a weight waits for its group to arrive. Nothing to do where nothing is divided.
+/// Begins to give every rank the parts that the others keep of some of [`GradientReduction::weight_groups`],
+/// after the compute work so far. What touches a weight waits for its group to arrive. Nothing to do where
+/// nothing is divided.
 pub fn gather_weights(
     plane: &mut dyn DataPlane,
     reduction: &GradientReduction,
@@ -80,7 +82,8 @@ fn exchange_parts(
     Ok(())
 }
 
-/// Runs what `enqueue` puts on the reduction's stream after the compute work so far and before that which follows.
+/// Runs what `enqueue` puts on the reduction's stream after the compute work so far and before that which
+/// follows.
 pub(crate) fn between_compute(device: &Device, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
     device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
     enqueue()?;

@@ -1,5 +1,6 @@
-//! The sum over ranks in a fixed order: where ranks reach each other's memory, in one pass over it ([`DataPlane::sum_shared`]);
-//! elsewhere exchange shards, add them up in tree order in one pass, gather. The bits are the same.
+//! The sum over ranks in a fixed order: where ranks reach each other's memory, in one pass over it
+//! ([`DataPlane::sum_shared`]); elsewhere exchange shards, add them up in tree order in one pass, gather. The
+//! bits are the same.
 //!
 //! Everything is enqueued on the stream that is given.
 
@@ -9,8 +10,8 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 
-/// A bucket that is replaced by the sum over ranks, added as a balanced binary tree in rank order and rounded to its dtype at
-/// every node.
+/// A bucket that is replaced by the sum over ranks, added as a balanced binary tree in rank order and rounded
+/// to its dtype at every node.
 ///
 /// It divides into as many equal shards as there are ranks.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,8 @@ pub struct TreeSum<'a> {
     pub everywhere: bool,
 }
 
-/// Takes sums over ranks, in their order. `alone` says that the device has nothing else to do meanwhile: no bit depends on it.
+/// Takes sums over ranks, in their order. `alone` says that the device has nothing else to do meanwhile: no
+/// bit depends on it.
 pub fn tree_sums(
     plane: &mut dyn DataPlane,
     sums: &[TreeSum<'_>],

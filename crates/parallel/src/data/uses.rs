@@ -1,4 +1,5 @@
-//! What data parallelism does over a plane, so that its connections are made before the first step and no others are.
+//! What data parallelism does over a plane, so that its connections are made before the first step and no
+//! others are.
 
 use collective::Use;
 use device::DType;
@@ -29,7 +30,8 @@ impl Uses {
         let mut uses = match (reduction, sharded) {
             (Reduction::Tree, _) if direct => Vec::new(),
             (Reduction::Tree, _) => vec![Use::AllGather],
-            // Large sums go around the same ring as a gather, small ones perhaps another way: those are what is warmed up.
+            // Large sums go around the same ring as a gather, small ones perhaps another way: those are what
+            // is warmed up.
             (Reduction::Library, false) => {
                 vec![Use::AllReduce(dtype), Use::AllReduce(DType::F32), Use::AllGather]
             }

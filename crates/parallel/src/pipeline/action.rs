@@ -1,47 +1,47 @@
-//! What a rank does in one place of a schedule.
+//! The entries of a schedule.
 
 use std::fmt;
 
-/// A kind of action.
+/// The kind of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ActionKind {
-    /// From the stage's input to its output (in the last stage: to the loss).
+    /// Computes the stage's output from its input; in the last stage, the loss.
     Forward,
-    /// From the gradient of the output to that of the input; what the weights' gradients need is kept.
+    /// Computes the gradient of the input from that of the output, and keeps what the weight gradients need.
     BackwardInput,
-    /// The gradients of the weights, from what `BackwardInput` kept.
+    /// Computes the weight gradients from what `BackwardInput` kept.
     BackwardWeight,
-    /// `BackwardInput` and then `BackwardWeight`, as one.
+    /// Runs `BackwardInput` and `BackwardWeight` as one action.
     Backward,
-    /// The stage's output to the next stage's rank.
+    /// Sends the stage's output to the rank of the next stage.
     SendForward,
-    /// The stage's input from the rank of the stage before.
+    /// Receives the stage's input from the rank of the previous stage.
     ReceiveForward,
-    /// The gradient of the stage's input to the rank of the stage before.
+    /// Sends the gradient of the stage's input to the rank of the previous stage.
     SendBackward,
-    /// The gradient of the stage's output from the next stage's rank.
+    /// Receives the gradient of the stage's output from the rank of the next stage.
     ReceiveBackward,
-    /// The stage's gradients over data-parallel ranks, when its last micro-batch is in them.
+    /// Reduces the stage's gradients over data-parallel ranks, after the last micro-batch.
     Reduce,
 }
 
 impl ActionKind {
-    /// Whether it goes over the wire between stages.
+    /// Returns true for sends and receives.
     pub fn is_transfer(self) -> bool {
         self.is_send() || self.is_receive()
     }
 
-    /// Whether it gives a tensor to another rank.
+    /// Returns true for the two sends.
     pub fn is_send(self) -> bool {
         matches!(self, ActionKind::SendForward | ActionKind::SendBackward)
     }
 
-    /// Whether it takes a tensor from another rank.
+    /// Returns true for the two receives.
     pub fn is_receive(self) -> bool {
         matches!(self, ActionKind::ReceiveForward | ActionKind::ReceiveBackward)
     }
 
-    /// Whether it keeps the compute stream busy.
+    /// Returns true for actions that occupy the compute stream.
     pub fn is_compute(self) -> bool {
         !self.is_transfer() && self != ActionKind::Reduce
     }
@@ -50,16 +50,16 @@ impl ActionKind {
 /// One entry of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Action {
-    /// Which stage (model chunk) it belongs to.
+    /// Stage (model chunk) of the action, from 0.
     pub stage: usize,
-    /// What is done.
+    /// What the rank does.
     pub kind: ActionKind,
-    /// For which micro-batch, from 0; that of `Reduce` is the last.
+    /// Micro-batch of the action, from 0; for `Reduce` the last one.
     pub micro_batch: usize,
 }
 
 impl Action {
-    /// An action.
+    /// Creates an action.
     pub fn new(stage: usize, kind: ActionKind, micro_batch: usize) -> Self {
         Action { stage, kind, micro_batch }
     }

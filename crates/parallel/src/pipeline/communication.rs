@@ -1,25 +1,26 @@
-//! Transfers and reductions, woven into what the ranks compute.
+//! Places of transfers and reductions among the passes.
 //!
-//! A transfer that stands too early in a list holds up those after it; one that stands too late is not hidden; two
-//! ranks whose lists disagree deadlock as soon as a send waits for its receive. So the computing is run in thought, with
-//! equal times and transfers that take next to none, and all transfers of all ranks are put in the order of their
-//! start in that run. Every list is then a part of one order in which everything comes after what it needs.
+//! A transfer too early in a list holds up those after it; one too late is not hidden; two ranks whose lists
+//! disagree deadlock as soon as a send waits for its receive. So the passes are timed in a dry run, with
+//! equal times and transfers that take next to none, and all transfers of all ranks are ordered by their
+//! start in that run. Every list is then a part of one order in which each action comes after what it needs.
 //!
-//! A transfer starts when its tensor is there and the one before it, into the same stage from the same side, is being
-//! worked on: one buffer per stage and direction is filled ahead.
+//! A transfer starts when its tensor exists and a pass works on the tensor before it, into the same stage
+//! from the same side: one buffer per stage and direction is filled ahead.
 
 use crate::pipeline::action::{Action, ActionKind};
-use crate::pipeline::schedule::{Schedule, ScheduleKind};
+use crate::pipeline::kind::ScheduleKind;
+use crate::pipeline::schedule::Schedule;
 
 /// Time of one forward, input-backward or weight-backward pass; a transfer takes 1.
 const PASS: u64 = 1_000_000;
 
-/// When something runs in the thought run.
+/// Start times in the dry run; `None` where not known yet.
 type Times = Vec<Option<u64>>;
 
-/// The lists of a schedule that only computes, with everything else in its place.
+/// Adds transfers and reductions to the lists of a schedule that has passes only.
 pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
-    let run = Run::of(schedule);
+    let run = DryRun::of(schedule);
     let mut lists: Vec<Vec<(Key, Action)>> = vec![Vec::new(); schedule.ranks];
     for (rank, actions) in schedule.actions.iter().enumerate() {
         for (action, start) in actions.iter().zip(&run.starts[rank]) {
@@ -45,10 +46,10 @@ pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
     lists.into_iter().map(sorted).collect()
 }
 
-/// Start, what it is, and then direction, stage and micro-batch: one order for all ranks.
+/// Sort key, one order for all ranks: start, class, direction, stage, micro-batch.
 type Key = (u64, Class, usize, usize, usize);
 
-/// What comes first at equal times: whatever was ready, before what starts then.
+/// Order at equal times: what was ready comes before what starts then.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Transfer,
@@ -62,7 +63,7 @@ enum Direction {
     Backward,
 }
 
-/// A tensor on its way into a stage.
+/// A tensor that crosses from one stage `into` a neighbouring one.
 #[derive(Clone, Copy)]
 struct Transfer {
     direction: Direction,
@@ -87,7 +88,7 @@ impl Transfer {
     }
 }
 
-/// All that goes from one rank to another.
+/// All transfers between ranks.
 fn transfers(schedule: &Schedule) -> impl Iterator<Item = Transfer> {
     let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
     let cuts = if schedule.ranks == 1 { 1..1 } else { 1..stages };
@@ -108,24 +109,24 @@ fn duration(action: Action) -> u64 {
     if action.kind == ActionKind::Backward { 2 * PASS } else { PASS }
 }
 
-/// The thought run: when every pass starts, by stage and micro-batch and by place.
-struct Run<'a> {
+/// The dry run: the start of every pass, by stage and micro-batch and by place.
+struct DryRun<'a> {
     schedule: &'a Schedule,
     forward: Times,
     backward: Times,
     starts: Vec<Vec<u64>>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> DryRun<'a> {
     fn of(schedule: &'a Schedule) -> Self {
         let none = vec![None; schedule.stages * schedule.micro_batches];
         let starts = vec![Vec::new(); schedule.ranks];
-        let mut run = Run { schedule, forward: none.clone(), backward: none, starts };
+        let mut run = DryRun { schedule, forward: none.clone(), backward: none, starts };
         while (0..schedule.ranks).any(|rank| run.advance(rank)) {}
         run
     }
 
-    /// Starts what a rank can start; whether that was anything.
+    /// Starts the passes that a rank can start, and returns whether there was one.
     fn advance(&mut self, rank: usize) -> bool {
         let actions = &self.schedule.actions[rank];
         let before = self.starts[rank].len();
@@ -149,7 +150,7 @@ impl<'a> Run<'a> {
         stage * self.schedule.micro_batches + micro_batch
     }
 
-    /// When an action has what it needs; `None` while that is not known.
+    /// Time at which an action has what it needs; `None` while not known.
     fn ready(&self, action: Action) -> Option<u64> {
         let Action { stage, micro_batch, kind } = action;
         let input = match kind {
@@ -164,7 +165,7 @@ impl<'a> Run<'a> {
         if self.schedule.ranks == 1 { self.made(input) } else { Some(self.transfer_start(input)? + 1) }
     }
 
-    /// When the tensor is there to be sent.
+    /// Time at which the tensor exists; `None` while not known.
     fn made(&self, transfer: Transfer) -> Option<u64> {
         let from = self.at(transfer.from(), transfer.micro_batch);
         match transfer.direction {

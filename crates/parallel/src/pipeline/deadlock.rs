@@ -1,59 +1,45 @@
-//! Whether ranks that follow their lists one action at a time come to their end.
-
-use std::fmt;
+//! Deadlocks between ranks that follow their lists one action at a time.
 
 use crate::pipeline::action::Action;
+use crate::pipeline::error::Stuck;
 use crate::pipeline::schedule::Schedule;
 
-/// What a send does while its receive has not begun.
+/// How a send behaves while its receive has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
-    /// It is buffered: the sender goes on.
+    /// The message is buffered and the sender goes on.
     Buffered,
-    /// It waits, as large messages do over MPI and NCCL.
+    /// The sender waits, as with large messages over MPI and NCCL.
     Rendezvous,
 }
 
-/// A rank that waits for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck {
-    /// Which rank.
-    pub rank: usize,
-    /// Where in its list, from 0.
-    pub place: usize,
-    /// What it is stuck in.
-    pub action: Action,
-}
-
-impl fmt::Display for Stuck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} waits at place {}: {}", self.rank, self.place, self.action)
-    }
-}
-
-/// Runs the lists against each other, every transfer in its place; the ranks that never end. What one rank sends to
-/// another is taken to match what is received ([`validate`](crate::pipeline::validate) has looked).
+/// Runs the lists against each other, each transfer at its place, and returns the ranks that never end.
+///
+/// Sends are taken to match receives, as [`validate`](crate::pipeline::validate) checks.
 pub fn deadlock(schedule: &Schedule, sends: Sends) -> Vec<Stuck> {
-    let mut run = Run {
+    let mut walk = Walk {
         schedule,
         sends,
         places: vec![0; schedule.ranks],
         sent: vec![0; schedule.ranks * schedule.ranks],
     };
-    while (0..schedule.ranks).any(|rank| run.advance(rank)) {}
-    let stuck = |rank: usize| run.current(rank).map(|action| Stuck { rank, place: run.places[rank], action });
+    while (0..schedule.ranks).any(|rank| walk.advance(rank)) {}
+    let stuck =
+        |rank: usize| walk.current(rank).map(|action| Stuck { rank, place: walk.places[rank], action });
     (0..schedule.ranks).filter_map(stuck).collect()
 }
 
-struct Run<'a> {
+/// All ranks on their way down their lists.
+struct Walk<'a> {
     schedule: &'a Schedule,
     sends: Sends,
+    /// Next place by rank.
     places: Vec<usize>,
-    /// Sent and not yet received, by sender × receiver.
+    /// Messages sent and not yet received, by sender × receiver.
     sent: Vec<usize>,
 }
 
-impl Run<'_> {
+impl Walk<'_> {
     fn current(&self, rank: usize) -> Option<Action> {
         self.schedule.actions[rank].get(self.places[rank]).copied()
     }
@@ -71,7 +57,7 @@ impl Run<'_> {
         self.places[rank] > before
     }
 
-    /// Whether a transfer can be done now; if so it is, also at the peer where that has waited in its send.
+    /// Does a transfer if it can be done now, also at the peer where that has waited in its send.
     fn transfer(&mut self, rank: usize, peer: usize, action: Action) -> bool {
         let ranks = self.schedule.ranks;
         let waits = self.current(peer).filter(|other| self.schedule.peer(*other) == Some(rank));

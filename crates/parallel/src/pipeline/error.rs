@@ -1,11 +1,29 @@
-//! What is wrong with a schedule, and where.
+//! Errors of schedules, each with the rank and the place in its list.
+
+use std::fmt;
 
 use crate::pipeline::action::Action;
-use crate::pipeline::deadlock::Stuck;
-use crate::pipeline::schedule::ScheduleKind;
+use crate::pipeline::kind::ScheduleKind;
 
 /// Result of a call on schedules.
 pub type Result<T> = std::result::Result<T, ScheduleError>;
+
+/// A rank that waits for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The rank.
+    pub rank: usize,
+    /// Index into the rank's list.
+    pub place: usize,
+    /// The action that never completes.
+    pub action: Action,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} waits at place {}: {}", self.rank, self.place, self.action)
+    }
+}
 
 /// A refused or unsound schedule. A place is an index into the rank's list, from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,87 +31,84 @@ pub enum ScheduleError {
     /// Numbers of ranks, stages and micro-batches that this kind cannot schedule.
     #[error("{kind}: {reason}")]
     Shape {
-        /// Which kind was asked for.
+        /// The kind asked for.
         kind: ScheduleKind,
-        /// Why not.
+        /// Why it is refused.
         reason: String,
     },
-    /// A name that is no schedule's.
-    #[error("{0:?} is not a schedule: there are gpipe, 1f1b, interleaved and zero-bubble")]
-    UnknownKind(String),
     /// Times for another number of stages.
     #[error("times are given for {given} stages, the schedule has {stages}")]
     Times {
         /// Stages that times are given for.
         given: usize,
-        /// Stages there are.
+        /// Stages of the schedule.
         stages: usize,
     },
     /// A stage or micro-batch that does not exist, or a transfer where nothing is transferred.
-    #[error("rank {rank}, place {place}: {action}: there is no such thing to do")]
+    #[error("rank {rank}, place {place}: {action}: there is no such action in this schedule")]
     Unknown {
-        /// On which rank.
+        /// The rank.
         rank: usize,
-        /// Where in its list.
+        /// Index into its list.
         place: usize,
-        /// What stands there.
+        /// The action there.
         action: Action,
     },
     /// An action of a stage that another rank holds.
     #[error("rank {rank}, place {place}: {action}: that stage is on rank {home}")]
     WrongRank {
-        /// On which rank.
+        /// The rank.
         rank: usize,
-        /// Where in its list.
+        /// Index into its list.
         place: usize,
-        /// What stands there.
+        /// The action there.
         action: Action,
-        /// Where the stage is.
+        /// The rank that holds the stage.
         home: usize,
     },
-    /// Something done a second time.
+    /// An action that is done a second time.
     #[error("rank {rank}, place {place}: {action}: it is done already")]
     Twice {
-        /// On which rank.
+        /// The rank.
         rank: usize,
-        /// Where in its list.
+        /// Index into its list.
         place: usize,
-        /// What stands there.
+        /// The action there.
         action: Action,
     },
-    /// Something done before what it needs.
+    /// An action that comes before what it needs.
     #[error("rank {rank}, place {place}: {action}: it needs {needs} first")]
     TooEarly {
-        /// On which rank.
+        /// The rank.
         rank: usize,
-        /// Where in its list.
+        /// Index into its list.
         place: usize,
-        /// What stands there.
+        /// The action there.
         action: Action,
-        /// What must come before.
+        /// The action that must come before.
         needs: Action,
     },
-    /// Something that is never done.
+    /// An action that is never done.
     #[error("rank {rank}: {action}: it is missing")]
     Missing {
-        /// On which rank.
+        /// The rank.
         rank: usize,
-        /// What is missing.
+        /// The missing action.
         action: Action,
     },
     /// A stage's backward passes out of micro-batch order: gradients would add up in another order.
     #[error("rank {rank}, place {place}: {action}: it comes after that of micro-batch {after}")]
     OutOfOrder {
-        /// On which rank.
+        /// The rank.
         rank: usize,
-        /// Where in its list.
+        /// Index into its list.
         place: usize,
-        /// What stands there.
+        /// The action there.
         action: Action,
-        /// The later micro-batch that has been there.
+        /// The later micro-batch that came before.
         after: usize,
     },
-    /// What one rank sends to another is received in another order.
+    /// A send whose receiver expects another tensor.
     #[error(
         "rank {from}, place {sent_at}: {sent}: rank {to} then receives something else, at place {received_at}: \
          {received}"
@@ -103,27 +118,27 @@ pub enum ScheduleError {
         from: usize,
         /// The receiver.
         to: usize,
-        /// Where in the sender's list.
+        /// Index into the sender's list.
         sent_at: usize,
-        /// What is sent.
+        /// The send.
         sent: Action,
-        /// Where in the receiver's list.
+        /// Index into the receiver's list.
         received_at: usize,
-        /// What is received there.
+        /// The receive.
         received: Action,
     },
     /// More micro-batches in flight than the schedule's kind may hold.
     #[error("rank {rank}, place {place}: {action}: {held} micro-batches are held, the bound is {bound}")]
     TooMany {
-        /// On which rank.
+        /// The rank.
         rank: usize,
-        /// Where in its list.
+        /// Index into its list.
         place: usize,
-        /// What stands there.
+        /// The action there.
         action: Action,
-        /// How many micro-batches are held then.
+        /// Micro-batches held at that place.
         held: usize,
-        /// How many may be.
+        /// The most that the kind may hold.
         bound: usize,
     },
     /// Ranks that wait for each other for ever.

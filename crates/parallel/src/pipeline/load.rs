@@ -1,23 +1,24 @@
-//! What a schedule holds: activations, kept halves and received buffers, place by place.
+//! Micro-batches in flight: activations, kept weight halves and received tensors, at each place of a
+//! schedule.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 
-/// Micro-batches whose tensors are held.
+/// Number of micro-batches whose tensors are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// Activations: from the forward pass to the end of the backward pass, or of its input half.
+    /// Activations, from the forward pass to the end of the backward pass or of its input half.
     pub activations: usize,
-    /// What the weights' half needs: from the end of the input half to the end of the weights'.
+    /// Tensors kept for the weight gradients, from the end of `BackwardInput` to the end of `BackwardWeight`.
     pub weights: usize,
-    /// Inputs received ahead: from the receive's place to the forward pass, whose activation they become.
+    /// Inputs received ahead, from the receive to the forward pass, whose activation they become.
     pub received_forward: usize,
-    /// Output gradients received ahead: from the receive's place to the backward pass, which consumes them.
+    /// Output gradients received ahead, from the receive to the backward pass, which consumes them.
     pub received_backward: usize,
 }
 
 impl Held {
-    /// Of each the larger.
+    /// The elementwise maximum.
     pub fn max(self, other: Held) -> Held {
         Held {
             activations: self.activations.max(other.activations),
@@ -31,7 +32,7 @@ impl Held {
         self.max(other) == self
     }
 
-    /// What is held while an action runs, and what is after it.
+    /// Returns what is held while an action runs, and after it.
     fn step(mut self, action: Action, received: bool) -> (Held, Held) {
         let received = usize::from(received);
         match action.kind {
@@ -58,18 +59,18 @@ impl Held {
     }
 }
 
-/// What a stage or a rank holds over its list. Places are indices into the rank's list: the order in which its host
-/// enqueues and allocates, hence exact whatever the times.
+/// Micro-batches that a stage or a rank holds along its list. Places are indices into the rank's list: the
+/// order in which its host enqueues and allocates, so the counts are exact whatever the passes take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// What is held while the action at a place runs, by place.
+    /// Held while the action at each place runs.
     pub during: Vec<Held>,
-    /// The most of each, not necessarily at once.
+    /// The elementwise maximum over all places.
     pub peak: Held,
 }
 
 impl Load {
-    /// Ends with `activations` held at once with kept halves: those that no other exceeds in both. The largest sum
+    /// Pairs of activations and kept halves held at once that no other pair exceeds in both. The largest sum
     /// `activations × a + weights × w` is at one of them, whatever a and w.
     pub fn levels(&self) -> Vec<Held> {
         let only =
@@ -90,16 +91,16 @@ impl Load {
     }
 }
 
-/// What a schedule holds.
+/// Micro-batches that the stages and ranks of a schedule hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loads {
-    /// By stage, over the places of its rank's list.
+    /// Load of each stage, over the places of its rank's list.
     pub stages: Vec<Load>,
-    /// By rank: the sum of its stages.
+    /// Load of each rank, the sum over its stages.
     pub ranks: Vec<Load>,
 }
 
-/// Counts what a sound schedule holds.
+/// Counts the micro-batches that a sound schedule holds.
 pub fn loads(schedule: &Schedule) -> Loads {
     let mut stages = vec![Load::default(); schedule.stages];
     let mut ranks = vec![Load::default(); schedule.ranks];
@@ -120,7 +121,7 @@ pub fn loads(schedule: &Schedule) -> Loads {
     Loads { stages, ranks }
 }
 
-/// Whether a pass takes what another rank has sent.
+/// Returns true for a pass whose input comes from another rank.
 fn is_received(schedule: &Schedule, action: Action) -> bool {
     let receive = match action.kind {
         ActionKind::Forward => ActionKind::ReceiveForward,

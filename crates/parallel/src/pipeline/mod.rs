@@ -1,11 +1,12 @@
-//! Pipeline parallelism: a model's stages on several ranks, with micro-batches in flight.
+//! Pipeline parallelism: the stages of a model on several ranks, with micro-batches in flight.
 //!
-//! The one idea: **a schedule is data.** A generator writes down, rank by rank, what is done in which order
-//! ([`Schedule`]); [`validate`] proves it sound, [`simulate`] says how long it takes and where it waits, [`loads`] what
-//! it holds, and [`text`] and [`svg`] draw it. None of this needs a device or a model. [`Executor`] only walks the lists.
+//! The one idea: **a schedule is data.** A generator lists the actions of every rank in order ([`Schedule`]);
+//! [`validate`] proves the lists sound, [`simulate`] computes their times and idle time, [`loads`] the
+//! micro-batches they hold, and [`text`] and [`svg`] draw them. None of this needs a device or a model.
+//! [`Executor`] walks the lists.
 //!
-//! All of them run the backward passes of a stage in increasing micro-batch order, weights included: gradients add up
-//! in that order, so every schedule gives the same bits.
+//! Every schedule runs the backward passes of a stage in increasing micro-batch order, weights included:
+//! gradients add up in that order, so every schedule gives the same bits.
 //!
 //! ```
 //! use parallel::pipeline::{ActionTimes, Schedule, ScheduleKind, Shape, simulate, text, validate};
@@ -22,28 +23,35 @@
 mod action;
 mod communication;
 mod deadlock;
-mod division;
 mod error;
 mod executor;
+mod generate;
 mod gpipe;
 mod interleaved;
+mod kind;
+mod layout;
 mod load;
 mod one_f_one_b;
+mod partition;
 mod picture;
 mod schedule;
+mod shape;
 mod sharing;
 mod simulate;
 mod validate;
 mod zero_bubble;
 
 pub use action::{Action, ActionKind};
-pub use deadlock::{Sends, Stuck, deadlock};
-pub use division::{Division, DivisionError, LayerBytes, LayerCosts, PartBytes};
-pub use error::{Result, ScheduleError};
+pub use deadlock::{Sends, deadlock};
+pub use error::{Result, ScheduleError, Stuck};
 pub use executor::{Crossing, Executor, Feed, Part, Planes, StagePart};
+pub use kind::{ScheduleKind, UnknownSchedule};
+pub use layout::StageLayout;
 pub use load::{Held, Load, Loads, loads};
+pub use partition::{HeldBytes, LayerBytes, LayerCosts, Partition, PartitionError};
 pub use picture::{svg, text};
-pub use schedule::{Schedule, ScheduleKind, Shape};
+pub use schedule::Schedule;
+pub use shape::Shape;
 pub use sharing::{add_tied, share_from_last, stage_uses};
 pub use simulate::{ActionTimes, Span, StageTimes, Timeline, simulate};
 pub use validate::{Report, validate};

@@ -1,7 +1,7 @@
 //! What the stages of a pipeline give each other between backward and update.
 //!
-//! It goes over the stream of the reduction, between events: compute work before is done when it begins, and compute work
-//! after begins when it is done.
+//! It goes over the stream of the reduction, between events: compute work before is done when it begins, and
+//! compute work after begins when it is done.
 
 use collective::{DataPlane, Use};
 use device::{Category, DType, Request, StreamKind};
@@ -11,8 +11,8 @@ use crate::data::between_compute;
 use crate::error::Result;
 use crate::grid::RankGrid;
 
-/// What the stages of a pipeline do over the plane of all ranks, so that its connections are made before the first step and
-/// no others are.
+/// What the stages of a pipeline do over the plane of all ranks, so that its connections are made before the
+/// first step and no others are.
 pub fn stage_uses(grid: &RankGrid) -> Vec<Use> {
     let replica = (0..grid.pipeline()).map(|stage| Use::Peer(grid.rank_at(grid.data_rank(), stage)));
     // Tensors between stages, tied gradients and the loss; and the sums for the norm.
@@ -34,8 +34,8 @@ pub fn share_from_last(plane: &mut dyn DataPlane, grid: &RankGrid, tensor: &Tens
     })
 }
 
-/// Adds to the gradient of a weight's use here that of its use on rank `peer`, which does the same: one rounded addition of
-/// two numbers, whose bits do not depend on which of them comes first.
+/// Adds to the gradient of a weight's use here that of its use on rank `peer`, which does the same: one
+/// rounded addition of two numbers, whose bits do not depend on which of them comes first.
 pub fn add_tied(plane: &mut dyn DataPlane, peer: usize, gradient: &Tensor) -> Result<()> {
     let device = gradient.device();
     let request = Request::new(Category::Communication, "tied_gradient");

@@ -1,41 +1,42 @@
-//! When everything in a schedule happens, and how long ranks wait.
+//! Simulated times of a schedule, and the idle time of its ranks.
 
 use crate::pipeline::action::{Action, ActionKind};
-use crate::pipeline::deadlock::Stuck;
-use crate::pipeline::error::{Result, ScheduleError};
+
+use crate::pipeline::error::{Result, ScheduleError, Stuck};
 use crate::pipeline::load::{Held, Load};
 use crate::pipeline::schedule::Schedule;
 use crate::pipeline::validate::validate;
 
-/// How long the passes of a stage take, for one micro-batch.
+/// Times of the passes of a stage, for one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageTimes {
-    /// Forward.
+    /// Time of the forward pass.
     pub forward: u64,
-    /// The input half of backward.
+    /// Time of `BackwardInput`.
     pub backward_input: u64,
-    /// The weights' half.
+    /// Time of `BackwardWeight`.
     pub backward_weight: u64,
 }
 
-/// How long actions take, in any one unit of time.
+/// Times of actions, in any one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionTimes {
-    /// By stage.
+    /// Times of each stage.
     pub stages: Vec<StageTimes>,
-    /// One tensor from a rank to another.
+    /// Time of one transfer between ranks.
     pub transfer: u64,
 }
 
 impl ActionTimes {
-    /// Every stage alike: forward, input half and weights' half of backward.
+    /// Equal times for all stages: forward, `BackwardInput` and `BackwardWeight`.
     pub fn equal(stages: usize, passes: [u64; 3], transfer: u64) -> Self {
         let [forward, backward_input, backward_weight] = passes;
         let stage = StageTimes { forward, backward_input, backward_weight };
         ActionTimes { stages: vec![stage; stages], transfer }
     }
 
-    /// Of an action. A reduction is not counted: it has a stream of its own and nothing in the step waits for it.
+    /// The time of an action. A reduction counts 0: it has a stream of its own and nothing in the step waits
+    /// for it.
     pub fn of(&self, action: Action) -> u64 {
         let stage = self.stages[action.stage];
         match action.kind {
@@ -49,28 +50,29 @@ impl ActionTimes {
     }
 }
 
-/// From when to when.
+/// An interval of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Its start.
+    /// Start.
     pub start: u64,
-    /// Its end.
+    /// End.
     pub end: u64,
 }
 
-/// A schedule in time.
+/// The simulated times of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// By rank and place. A transfer's span is the same at both ends: while the tensor is moving.
+    /// Span of each action by rank and place. A transfer has the same span at both ends: while the tensor
+    /// moves.
     pub spans: Vec<Vec<Span>>,
-    /// When the last action ends.
+    /// End of the last action.
     pub makespan: u64,
-    /// How long each rank computes.
+    /// Time that each rank computes.
     pub busy: Vec<u64>,
 }
 
 impl Timeline {
-    /// The same in another unit, of `unit` of its own; every time is rounded to the nearest.
+    /// Converts to a unit of `unit` present units; every time is rounded to the nearest.
     pub fn in_units(&self, unit: u64) -> Timeline {
         let unit = unit.max(1);
         let round = |time: u64| (time + unit / 2) / unit;
@@ -82,19 +84,19 @@ impl Timeline {
         }
     }
 
-    /// The share of the time, from start to makespan, in which a rank does not compute.
+    /// Share of the makespan in which a rank does not compute.
     pub fn idle(&self, rank: usize) -> f64 {
         share(self.makespan - self.busy[rank], self.makespan)
     }
 
-    /// The same over all ranks.
+    /// Share of the makespan in which ranks do not compute, over all ranks.
     pub fn bubble(&self) -> f64 {
         let all = self.makespan * self.busy.len() as u64;
         share(all - self.busy.iter().sum::<u64>(), all)
     }
 
-    /// What a load on a rank is over time: changes of activations and kept halves, from the start of the pass that
-    /// first holds so much.
+    /// Changes over time of the activations and kept halves of a load on a rank, each at the start of the
+    /// pass that first holds so many.
     pub fn over_time(&self, schedule: &Schedule, rank: usize, load: &Load) -> Vec<(u64, Held)> {
         let mut changes: Vec<(u64, Held)> = Vec::new();
         for (place, action) in schedule.actions[rank].iter().enumerate() {
@@ -114,55 +116,60 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Runs a schedule in thought. Each rank has a compute and a transfer stream, which both follow its list, and a host
-/// that is ahead of them. A pass starts when the one before it has ended and its input is there. An end of a transfer
-/// is reached when the transfer before it on that rank has ended and, at the sender, the tensor is there; the tensor
-/// moves when both ends are reached. Errors: an unsound schedule, times for another number of stages, or a deadlock of
-/// the transfer streams.
+/// Simulates a schedule. Each rank has a compute and a transfer stream, which both follow its list, and a
+/// host that is ahead of them. A pass starts when the one before it has ended and its input is there. An end
+/// of a transfer is reached when the transfer before it on that rank has ended and, at the sender, the tensor
+/// is there; the tensor moves when both ends are reached.
+///
+/// # Errors
+/// An unsound schedule, times for another number of stages, or a deadlock of the transfer streams.
 pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
     validate(schedule)?;
     let (given, stages) = (times.stages.len(), schedule.stages);
     if given != stages {
         return Err(ScheduleError::Times { given, stages });
     }
-    let mut run = Run::new(schedule, times);
-    while (0..schedule.ranks).any(|rank| run.advance(rank)) {}
-    run.finish()
+    let mut simulation = Simulation::new(schedule, times);
+    while (0..schedule.ranks).any(|rank| simulation.advance(rank)) {}
+    simulation.finish()
 }
 
 /// The streams of one rank.
 #[derive(Clone, Copy, Default)]
 struct Streams {
-    /// Next place to look at on the compute stream, and when that stream is free.
+    /// Next place to look at on the compute stream.
     compute: usize,
+    /// Time at which the compute stream is free.
     compute_free: u64,
-    /// The same of the transfer stream.
+    /// Next place to look at on the transfer stream.
     transfer: usize,
+    /// Time at which the transfer stream is free.
     transfer_free: u64,
 }
 
-/// When the two ends of a transfer are reached.
+/// Times at which the two ends of a transfer are reached.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     send: Option<u64>,
     receive: Option<u64>,
 }
 
-struct Run<'a> {
+/// The ranks of a schedule on their way through it.
+struct Simulation<'a> {
     schedule: &'a Schedule,
     times: &'a ActionTimes,
     streams: Vec<Streams>,
-    /// End of the forward and of the input-backward pass, by direction, stage and micro-batch.
+    /// Ends of the forward and input-backward passes, by direction, stage and micro-batch.
     made: Vec<Option<u64>>,
-    /// By direction, receiving stage and micro-batch.
+    /// Ends of transfers, by direction, receiving stage and micro-batch.
     transfers: Vec<Ends>,
     spans: Vec<Vec<Span>>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Simulation<'a> {
     fn new(schedule: &'a Schedule, times: &'a ActionTimes) -> Self {
         let cells = 2 * schedule.stages * schedule.micro_batches;
-        Run {
+        Simulation {
             schedule,
             times,
             streams: vec![Streams::default(); schedule.ranks],
@@ -211,7 +218,7 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// When a pass's input is there; `None` while that is not known.
+    /// Time at which a pass has its input; `None` while not known.
     fn input(&self, action: Action) -> Option<u64> {
         let (backward, receive) = match action.kind {
             ActionKind::Forward => (false, ActionKind::ReceiveForward),
@@ -239,7 +246,8 @@ impl<'a> Run<'a> {
         Some(Span { start, end: start + self.times.transfer })
     }
 
-    /// Reaches the rank's end of its next transfer, and ends it when the other end is reached too.
+    /// Reaches the rank's end of its next transfer, and completes the transfer when the other end is reached
+    /// too.
     fn transfer(&mut self, rank: usize) -> bool {
         let place = self.streams[rank].transfer;
         let Some(action) = self.schedule.actions[rank].get(place).copied() else { return false };
@@ -259,7 +267,7 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// When what is sent has been computed; a receive needs nothing.
+    /// Time at which a send's tensor is computed; 0 for a receive.
     fn sent_made(&self, action: Action) -> Option<u64> {
         let Action { stage, micro_batch, kind } = action;
         match kind.is_send() {

@@ -1,34 +1,38 @@
-//! Whether a schedule is sound.
+//! Proving a schedule sound.
 
 use crate::pipeline::action::{Action, ActionKind};
-use crate::pipeline::deadlock::{Sends, Stuck, deadlock};
-use crate::pipeline::error::{Result, ScheduleError};
+use crate::pipeline::deadlock::{Sends, deadlock};
+use crate::pipeline::error::{Result, ScheduleError, Stuck};
 use crate::pipeline::interleaved;
+use crate::pipeline::kind::ScheduleKind;
 use crate::pipeline::load::{Held, Loads, loads};
-use crate::pipeline::schedule::{Schedule, ScheduleKind, Shape};
+use crate::pipeline::schedule::Schedule;
+use crate::pipeline::shape::Shape;
 
-/// What is known of a sound schedule.
+/// Properties of a sound schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The ranks that would wait for ever if sends waited for their receives; none in what the generators make.
+    /// Ranks that would wait for ever if sends waited for their receives; none in generated schedules.
     pub rendezvous: Vec<Stuck>,
-    /// Whether any two ranks have all transfers between them, both directions, in the same order, which data planes
-    /// ask for.
+    /// True if any two ranks have all transfers between them, both directions, in the same order, as data
+    /// planes require.
     pub same_order: bool,
-    /// What it holds.
+    /// Micro-batches held.
     pub loads: Loads,
 }
 
-/// Proves a schedule sound: every micro-batch forward and backward once in every stage, each action after what it
-/// needs, backward passes in micro-batch order, sends and receives matching in order, no deadlock with buffered sends,
-/// and no more micro-batches in flight than its kind allows. Errors: the first thing that is wrong, with rank, place
-/// and action.
+/// Proves a schedule sound: every micro-batch forward and backward once in every stage, each action after
+/// what it needs, backward passes in micro-batch order, sends and receives matching in order, no deadlock
+/// with buffered sends, and no more micro-batches in flight than its kind allows.
+///
+/// # Errors
+/// The first thing that is wrong, with rank, place and action.
 pub fn validate(schedule: &Schedule) -> Result<Report> {
     check_shape(schedule)?;
     let mut done = Done::new(schedule);
     for (rank, actions) in schedule.actions.iter().enumerate() {
         for (place, action) in actions.iter().enumerate() {
-            done.check(Place { rank, place, action: *action })?;
+            done.check(Listed { rank, place, action: *action })?;
         }
     }
     done.check_complete()?;
@@ -53,22 +57,24 @@ fn check_shape(schedule: &Schedule) -> Result<()> {
     Ok(())
 }
 
+/// An action at its place in a rank's list.
 #[derive(Clone, Copy)]
-struct Place {
+struct Listed {
     rank: usize,
     place: usize,
     action: Action,
 }
 
-/// What has been done, by stage, micro-batch and kind.
+/// The actions done so far.
 struct Done<'a> {
     schedule: &'a Schedule,
+    /// True where done, by stage, micro-batch and kind.
     done: Vec<bool>,
     /// The latest micro-batch of a stage's input and weight halves.
     latest: Vec<[Option<usize>; 2]>,
 }
 
-/// `Backward` counts as its two halves.
+/// The kinds that are tracked: `Backward` counts as its two halves.
 const KINDS: [ActionKind; 8] = [
     ActionKind::ReceiveForward,
     ActionKind::Forward,
@@ -91,7 +97,7 @@ impl<'a> Done<'a> {
         (action.stage * self.schedule.micro_batches + action.micro_batch) * KINDS.len() + kind
     }
 
-    /// Whether the schedule has such an action at all.
+    /// Returns true for an action that the schedule should have.
     fn exists(&self, action: Action) -> bool {
         let Schedule { stages, micro_batches, .. } = *self.schedule;
         action.stage < stages
@@ -100,8 +106,8 @@ impl<'a> Done<'a> {
             && (action.kind != ActionKind::Reduce || action.micro_batch + 1 == micro_batches)
     }
 
-    fn check(&mut self, at: Place) -> Result<()> {
-        let Place { rank, place, action } = at;
+    fn check(&mut self, at: Listed) -> Result<()> {
+        let Listed { rank, place, action } = at;
         if !self.exists(action) {
             return Err(ScheduleError::Unknown { rank, place, action });
         }
@@ -123,7 +129,7 @@ impl<'a> Done<'a> {
         Ok(())
     }
 
-    /// What an action needs on its own rank that is not done.
+    /// The first action that `action` needs on its own rank and that is not done.
     fn lacks(&self, action: Action) -> Option<Action> {
         let Action { stage, micro_batch, kind } = action;
         let of = |kind| Action::new(stage, kind, micro_batch);
@@ -142,7 +148,8 @@ impl<'a> Done<'a> {
         needs.into_iter().flatten().find(|needed| !self.done[self.at(*needed)])
     }
 
-    /// What brings a pass its input: a receive, or a pass of the neighbouring stage where that is on the same rank.
+    /// The action that brings a pass its input: a receive, or a pass of the neighbouring stage on the same
+    /// rank.
     fn input(&self, action: Action, receive: ActionKind) -> Option<Action> {
         let receive = Action { kind: receive, ..action };
         let stage = self.schedule.other_stage(receive)?;
@@ -152,14 +159,14 @@ impl<'a> Done<'a> {
         }
     }
 
-    fn check_order(&mut self, at: Place, half: Action) -> Result<()> {
+    fn check_order(&mut self, at: Listed, half: Action) -> Result<()> {
         let which = match half.kind {
             ActionKind::BackwardInput => 0,
             ActionKind::BackwardWeight => 1,
             _ => return Ok(()),
         };
         let latest = &mut self.latest[half.stage][which];
-        let Place { rank, place, action } = at;
+        let Listed { rank, place, action } = at;
         if let Some(after) = latest.filter(|latest| *latest > half.micro_batch) {
             return Err(ScheduleError::OutOfOrder { rank, place, action, after });
         }
@@ -190,8 +197,8 @@ fn halves(action: Action) -> impl Iterator<Item = Action> {
     halves.into_iter().flatten()
 }
 
-/// Whether each pair of ranks receives what the other sends, in order; gives whether the pair also agrees on the
-/// order of both directions together.
+/// Checks that each pair of ranks receives what the other sends, in order. Returns true if each pair also
+/// agrees on the order of both directions together.
 fn check_matching(schedule: &Schedule) -> Result<bool> {
     let mut same_order = true;
     for a in 0..schedule.ranks {
@@ -207,13 +214,13 @@ fn check_matching(schedule: &Schedule) -> Result<bool> {
 }
 
 /// The transfers of a rank with a peer.
-fn between(schedule: &Schedule, rank: usize, peer: usize) -> Vec<Place> {
+fn between(schedule: &Schedule, rank: usize, peer: usize) -> Vec<Listed> {
     let places = schedule.actions[rank].iter().enumerate();
-    let places = places.map(|(place, action)| Place { rank, place, action: *action });
+    let places = places.map(|(place, action)| Listed { rank, place, action: *action });
     places.filter(|at| schedule.peer(at.action) == Some(peer)).collect()
 }
 
-fn check_direction(schedule: &Schedule, sender: &[Place], receiver: &[Place]) -> Result<()> {
+fn check_direction(schedule: &Schedule, sender: &[Listed], receiver: &[Listed]) -> Result<()> {
     let sends = sender.iter().filter(|at| at.action.kind.is_send());
     let receives = receiver.iter().filter(|at| at.action.kind.is_receive());
     for (send, receive) in sends.zip(receives) {
@@ -231,7 +238,7 @@ fn check_direction(schedule: &Schedule, sender: &[Place], receiver: &[Place]) ->
     Ok(())
 }
 
-/// The same transfer as its other end has it.
+/// The action at the other end of a transfer.
 fn other_end(schedule: &Schedule, action: Action) -> Option<Action> {
     let kind = match action.kind {
         ActionKind::SendForward => ActionKind::ReceiveForward,
@@ -243,7 +250,7 @@ fn other_end(schedule: &Schedule, action: Action) -> Option<Action> {
     Some(Action::new(schedule.other_stage(action)?, kind, action.micro_batch))
 }
 
-/// Activations by stage, or by rank where a rank has several stages; with ZB-H1 also activations and kept halves.
+/// Checks the bounds on activations, and for ZB-H1 on activations plus kept halves.
 fn check_in_flight(schedule: &Schedule, loads: &Loads) -> Result<()> {
     let Schedule { kind, ranks, stages, micro_batches, .. } = *schedule;
     for (rank, load) in loads.ranks.iter().enumerate() {

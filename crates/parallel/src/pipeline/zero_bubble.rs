@@ -1,14 +1,15 @@
 //! ZB-H1: 1F1B whose weight gradients wait until there is nothing better to do.
 //!
-//! Qi, Wan, Huang and Lin, *Zero Bubble Pipeline Parallelism*, 2023, section 2: only the gradient of a stage's input
-//! is urgent, because the stage before waits for it. Forward and input-backward passes keep 1F1B's order; the weights'
-//! half of a micro-batch on stage i runs i micro-batches later and fills what would be idle at the end. A stage holds
-//! 1F1B's p − i activations at most, and with those whose weight half is due no more than p, what the first stage
-//! of 1F1B holds. With equal times and 2 p micro-batches or more, ranks are idle a third as long as under 1F1B.
+//! Qi, Wan, Huang and Lin, *Zero Bubble Pipeline Parallelism*, 2023, section 2: only the gradient of a
+//! stage's input is urgent, because the stage before waits for it. Forward and input-backward passes keep
+//! 1F1B's order; the weights' half of a micro-batch on stage i runs i micro-batches later and fills what
+//! would be idle at the end. A stage holds 1F1B's p − i activations at most, and with those whose weight half
+//! is due no more than p, what the first stage of 1F1B holds. With equal times and 2 p micro-batches or more,
+//! ranks are idle a third as long as under 1F1B.
 
 use crate::pipeline::action::{Action, ActionKind};
 
-/// What a stage computes, in order.
+/// The passes of a stage, in order.
 pub(crate) fn order(stages: usize, stage: usize, micro_batches: usize) -> Vec<Action> {
     let warm_up = (stages - 1 - stage).min(micro_batches);
     let mut actions: Vec<_> = (0..warm_up).map(|k| Action::new(stage, ActionKind::Forward, k)).collect();

@@ -1,5 +1,5 @@
-//! A plane whose ranks reach each other's memory, over the threads' transport: what it is asked there it answers by calls
-//! that add in the same order, and it refuses to move what is shared in any other way.
+//! A plane whose ranks reach each other's memory, over the threads' transport: what it is asked there it
+//! answers by calls that add in the same order, and it refuses to move what is shared in any other way.
 
 use collective::{Communicator, DataPlane, Observer, PeerOptions, Result, SharedSum, Sharing, Traffic};
 use device::{DType, Region, StreamKind};

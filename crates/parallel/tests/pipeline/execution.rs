@@ -1,5 +1,5 @@
-//! What runs a schedule: every schedule gives the gradients of one rank, bit for bit, and holds at every place of its list
-//! exactly the received tensors that the loads say.
+//! What runs a schedule: every schedule gives the gradients of one rank, bit for bit, and holds at every
+//! place of its list exactly the received tensors that the loads say.
 
 use autograd::{GradientSink, Mode, Tape, Var, ops};
 use collective::{Communicator, threads};
@@ -74,8 +74,9 @@ impl Watching<'_> {
         Tensor::from_host(&self.device, &values, [ROWS, WIDTH], Category::Input).unwrap()
     }
 
-    /// Tensors that came from other ranks and are kept: inputs while an activation or the weights' half needs them,
-    /// gradients from their receive to the end of their pass, in this model to that of the weights' half.
+    /// Tensors that came from other ranks and are kept: inputs while an activation or the weights' half needs
+    /// them, gradients from their receive to the end of their pass, in this model to that of the weights'
+    /// half.
     fn expected(&self, action: Action, place: usize) -> usize {
         let last = self.schedule.stages - 1;
         let of = |stage: usize| {
@@ -127,8 +128,8 @@ impl Feed for Watching<'_> {
     }
 }
 
-/// The gradients of a rank's parameters by stage, the sum of the losses where the model ends, and the losses of a walk that
-/// records nothing.
+/// The gradients of a rank's parameters by stage, the sum of the losses where the model ends, and the losses
+/// of a walk that records nothing.
 type Found = (Vec<(usize, Vec<Vec<f32>>)>, Option<f32>, Vec<f32>);
 
 fn run_rank(schedule: &Schedule, mut communicator: Communicator) -> Result<Found, ParallelError> {

@@ -27,7 +27,8 @@ rank 3  ·  ·  ·  F0 F1 F2 F3 B0 B1 B2 B3 ·  ·  ·
     assert_rows(&schedule(ScheduleKind::GPipe, 4, 1, 4), [2, 1, 1], 2, figure);
 }
 
-/// Megatron-LM (2021), figure 4, top, with half as many micro-batches: backward takes twice as long as forward.
+/// Megatron-LM (2021), figure 4, top, with half as many micro-batches: backward takes twice as long as
+/// forward.
 #[test]
 fn one_forward_one_backward() {
     let figure = "
@@ -39,7 +40,8 @@ rank 3  ·  ·  ·  F0 B0─── F1 B1─── F2 B2─── F3 B3─── 
     assert_rows(&schedule(ScheduleKind::OneForwardOneBackward, 4, 1, 4), [1, 1, 1], 1, figure);
 }
 
-/// Megatron-LM's interleaved schedule of two ranks with two stages each (a and b), backward as long as forward.
+/// Megatron-LM's interleaved schedule of two ranks with two stages each (a and b), backward as long as
+/// forward.
 #[test]
 fn interleaved() {
     let figure = "

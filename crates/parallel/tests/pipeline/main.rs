@@ -2,9 +2,9 @@
 //! are; and executed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod division;
 mod execution;
 mod figures;
+mod partition;
 mod refused;
 mod shapes;
 mod sound;

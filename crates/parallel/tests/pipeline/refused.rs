@@ -174,7 +174,8 @@ fn deadlocks() {
     assert!(error.to_string().starts_with(said), "{error}");
 }
 
-/// What every textbook's 1F1B does without pairing its transfers: sound if sends are buffered, stuck if they wait.
+/// What every textbook's 1F1B does without pairing its transfers: sound if sends are buffered, stuck if they
+/// wait.
 #[test]
 fn sends_that_cross_deadlock_only_if_they_wait() {
     let a = Action::new;
@@ -209,7 +210,8 @@ fn too_many_in_flight() {
     );
 }
 
-/// ZB-H1 has two bounds: no more than 4 with the kept halves, but on the third of four stages only 2 activations.
+/// ZB-H1 has two bounds: no more than 4 with the kept halves, but on the third of four stages only 2
+/// activations.
 #[test]
 fn too_many_activations_although_little_is_kept() {
     let mut schedule = schedule(ScheduleKind::GPipe, 4, 1, 3);
@@ -234,7 +236,8 @@ fn broken_shapes_are_errors_not_panics() {
 }
 
 proptest! {
-    /// A list that lacks an action, or has one twice, is never sound; one with two places exchanged is refused, or runs.
+    /// A list that lacks an action, or has one twice, is never sound; one with two places exchanged is
+    /// refused, or runs.
     #[test]
     fn damage_is_seen(
         kind in 0..4_usize,

@@ -77,7 +77,8 @@ impl NcclPlane {
         Ok(true)
     }
 
-    /// Ends the reach into each other's memory. Where work on it does not end, its mappings stay until the process goes.
+    /// Ends the reach into each other's memory. Where work on it does not end, its mappings stay until the
+    /// process goes.
     pub(super) fn close_window(&mut self) {
         if let Some(window) = self.window.take()
             && !self.shared.drain(&self.device)
@@ -118,7 +119,8 @@ impl NcclPlane {
         Ok(all)
     }
 
-    /// Words of one rank that are gathered at once. Calls of other streams that are under way have the other half.
+    /// Words of one rank that are gathered at once. Calls of other streams that are under way have the other
+    /// half.
     fn most_words(&self) -> usize {
         (self.scratch.bytes() / 2 / 4 / self.members.len()).max(1)
     }

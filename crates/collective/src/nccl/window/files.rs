@@ -51,8 +51,8 @@ impl Post {
         &self.address
     }
 
-    /// Connects rank `rank` with all others, whose posts are all open. Errors: the system's; a rank that does not come
-    /// before the deadline, or before `failed` says that one has failed.
+    /// Connects rank `rank` with all others, whose posts are all open. Errors: the system's; a rank that does
+    /// not come before the deadline, or before `failed` says that one has failed.
     pub(super) fn connect(
         self,
         rank: usize,

@@ -22,7 +22,8 @@ pub(in crate::nccl) struct Signals {
 }
 
 impl Signals {
-    /// Ends this rank's waits for others, who may still write lower numbers: to be done again until its work is over.
+    /// Ends this rank's waits for others, who may still write lower numbers: to be done again until its work
+    /// is over.
     pub(in crate::nccl) fn release(&self) {
         let others = (0..self.pages.len()).filter(|rank| *rank != self.rank);
         others.for_each(|rank| self.pages[self.rank].store(rank, self.meetings.get().wrapping_add(RELEASED)));
@@ -58,8 +59,8 @@ impl Gpus {
         Some(Place { region: index, offset: (address - self.bases[self.rank][index]) as usize, bytes })
     }
 
-    /// Runs once what ranks later do to each other while they wait, so that no driver has to load or to connect anything then:
-    /// kernels over nothing, and a copy of a few bytes of every rank to `scratch`.
+    /// Runs once what ranks later do to each other while they wait, so that no driver has to load or to
+    /// connect anything then: kernels over nothing, and a copy of a few bytes of every rank to `scratch`.
     pub(super) fn rehearse(&mut self, scratch: Region<'_>) -> device::Result<()> {
         let Some(bytes) = self.lengths.first().map(|bytes| scratch.bytes.min(*bytes as usize)) else {
             return Ok(());
@@ -144,7 +145,8 @@ impl Engine for Gpus {
     }
 }
 
-/// The kernel that adds; whoever calls has asked whether there is one, and a name that no kernel has is refused.
+/// The kernel that adds; whoever calls has asked whether there is one, and a name that no kernel has is
+/// refused.
 fn function(dtype: DType, ranks: usize) -> Function {
     kernels::tree(dtype, ranks).unwrap_or(Function::new(&kernels::TREE, ""))
 }

@@ -1,13 +1,13 @@
 //! What runs a schedule: it walks this rank's list, and enqueues one action after the other.
 //!
-//! Passes go onto the compute stream and transfers, one by one in the list's order, onto the transfer stream; events
-//! between the two make each wait for no more than what it needs. Whatever the device has done by then, the host's order
-//! of allocating and freeing is that of the list:
+//! Passes go onto the compute stream and transfers, one by one in the list's order, onto the transfer stream;
+//! events between the two make each wait for no more than what it needs. Whatever the device has done by
+//! then, the host's order of allocating and freeing is that of the list:
 //!
-//! * a receive's buffer is taken at the receive's place from the transfer stream's memory, and goes when the passes that
-//!   saved it have run; the transfer stream waits for them before it takes memory again;
-//! * what is sent stays until the pass that follows its send has been enqueued; then compute waits for the send, and
-//!   the memory is compute's again.
+//! * a receive's buffer is taken at the receive's place from the transfer stream's memory, and goes when the
+//!   passes that saved it have run; the transfer stream waits for them before it takes memory again;
+//! * what is sent stays until the pass that follows its send has been enqueued; then compute waits for the
+//!   send, and the memory is compute's again.
 //!
 //! A model on one rank is the same: a list without transfers.
 
@@ -65,7 +65,8 @@ pub enum Part {
     Moving,
 }
 
-/// What the executor asks of whoever trains, and tells them. Micro-batches are those of this rank's replica, from 0.
+/// What the executor asks of whoever trains, and tells them. Micro-batches are those of this rank's replica,
+/// from 0.
 pub trait Feed {
     /// What can go wrong there.
     type Error: From<ParallelError>;
@@ -138,9 +139,9 @@ impl Executor {
         self.schedule.stages_of(self.grid.stage())
     }
 
-    /// The forward and backward passes of a step: `parts` are this rank's stages, and the loss of each micro-batch is
-    /// multiplied by `scale`. `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of gradients over ranks have begun where it returns, and
-    /// [`GradientReduction::finish`] completes them.
+    /// The forward and backward passes of a step: `parts` are this rank's stages, and the loss of each
+    /// micro-batch is multiplied by `scale`. `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of
+    /// gradients over ranks have begun where it returns, and [`GradientReduction::finish`] completes them.
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],

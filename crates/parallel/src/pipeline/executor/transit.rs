@@ -89,7 +89,8 @@ pub(super) struct InTransit {
     transfers: bool,
     /// What is being sent, and when it has been.
     sending: Vec<(Tensor, Event)>,
-    /// The end of the passes that may have used memory of the transfer stream, unless that has waited for them.
+    /// The end of the passes that may have used memory of the transfer stream, unless that has waited for
+    /// them.
     released: Option<Event>,
 }
 
@@ -111,7 +112,8 @@ impl InTransit {
         Ok(())
     }
 
-    /// Memory was taken on the transfer stream: its work from now on comes after all passes that may have used it.
+    /// Memory was taken on the transfer stream: its work from now on comes after all passes that may have
+    /// used it.
     pub(super) fn taken(&mut self) -> Result<()> {
         match self.released.take() {
             Some(event) => Ok(self.device.wait(StreamKind::Transfer, &event)?),

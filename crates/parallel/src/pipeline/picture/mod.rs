@@ -1,4 +1,4 @@
-//! A schedule to look at.
+//! Pictures of schedules.
 
 mod svg;
 mod text;
@@ -10,7 +10,7 @@ use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 use crate::pipeline::simulate::Timeline;
 
-/// One line above the picture.
+/// The line above the picture.
 fn title(schedule: &Schedule, timeline: &Timeline) -> String {
     let Schedule { kind, ranks, micro_batches, .. } = schedule;
     let chunks = match schedule.chunks() {
@@ -32,7 +32,7 @@ fn letter(kind: ActionKind) -> char {
     }
 }
 
-/// Which of its rank's stages an action belongs to, from 0.
+/// Index of an action's stage among the stages of its rank.
 fn chunk(schedule: &Schedule, action: Action) -> usize {
-    action.stage / schedule.ranks
+    schedule.layout().chunk_of(action.stage)
 }

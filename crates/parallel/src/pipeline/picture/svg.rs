@@ -1,4 +1,4 @@
-//! A schedule as SVG.
+//! Drawing a schedule as SVG.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const LEFT: f64 = 72.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 84.0;
 const BAR: f64 = 28.0;
-/// Below each row of bars: what the rank holds.
+/// Height of the strip below each row of bars, which shows what the rank holds.
 const STRIP: f64 = 16.0;
 const ROW: f64 = BAR + STRIP + 14.0;
 const BOTTOM: f64 = 44.0;
@@ -23,9 +23,9 @@ const LINE: &str = "#e4e7eb";
 const HELD: &str = "#9aa5b1";
 const KEPT: &str = "#e0b07a";
 
-/// One row per rank over a time axis: a bar per pass, coloured by what it is, lighter for the later of a rank's stages,
-/// with its micro-batch; below it the activations (and the halves kept for the weights) that the rank holds. Times are
-/// shown in the unit of the timeline, whose name is `unit` (may be empty). Self-contained: it needs no style or script.
+/// Draws one row per rank over a time axis: a bar per pass with its micro-batch, coloured by kind, lighter
+/// for the later of a rank's stages; below it the activations and kept halves that the rank holds. Times are
+/// in the unit of the timeline, whose name is `unit` (may be empty). The result needs no style or script.
 pub fn svg(schedule: &Schedule, timeline: &Timeline, unit: &str) -> String {
     let picture = Picture::new(schedule, timeline, unit);
     let mut out = String::new();
@@ -43,7 +43,7 @@ struct Picture<'a> {
     scale: f64,
     width: f64,
     height: f64,
-    /// The most that any rank holds, in activations and kept halves.
+    /// Most activations plus kept halves that any rank holds.
     most: usize,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Picture<'a> {
         writeln!(out, "</svg>")
     }
 
-    /// What the colours mean: only those that occur.
+    /// Writes the legend of the colours that occur.
     fn legend(&self, out: &mut String) -> std::fmt::Result {
         let all = self.schedule.actions.iter().flatten();
         let occurs = |kind: ActionKind| all.clone().any(|action| action.kind == kind);
@@ -212,7 +212,7 @@ impl<'a> Picture<'a> {
         writeln!(out, "</g>")
     }
 
-    /// What the rank holds over time: activations, and on top of them what is kept for the weights.
+    /// Draws what the rank holds over time: activations, and on top of them the kept halves.
     fn strip(&self, out: &mut String, rank: usize, top: f64) -> std::fmt::Result {
         let changes = self.timeline.over_time(self.schedule, rank, &self.loads.ranks[rank]);
         let floor = top + STRIP;
@@ -239,7 +239,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// Passes, their colours (apart also to those who do not tell red from green) and names.
+/// Passes with their names and colours, which differ also to those who do not tell red from green.
 const PASSES: [(ActionKind, [u8; 3], &str); 4] = [
     (ActionKind::Forward, [47, 96, 168], "forward"),
     (ActionKind::Backward, [22, 133, 117], "backward"),
@@ -247,19 +247,19 @@ const PASSES: [(ActionKind, [u8; 3], &str); 4] = [
     (ActionKind::BackwardWeight, [201, 112, 24], "backward of the weights"),
 ];
 
-/// A pass's colour, mixed with so much white.
+/// The colour of a pass, mixed with a share of white.
 fn shade(kind: ActionKind, white: f64) -> String {
     let colour = PASSES.iter().find(|(pass, ..)| *pass == kind).map_or([128; 3], |(_, colour, _)| *colour);
     let [r, g, b] = colour.map(|c| (f64::from(c) + (255.0 - f64::from(c)) * white).round() as u8);
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// How much white a rank's stage gets: none for its first, most for its last.
+/// Share of white for a stage of a rank: none for its first, most for its last.
 fn lightness(chunk: usize, chunks: usize) -> f64 {
     if chunks < 2 { 0.0 } else { 0.62 * chunk as f64 / (chunks - 1) as f64 }
 }
 
-/// A number with a narrow space between each three digits.
+/// Formats a number with a narrow space between each three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

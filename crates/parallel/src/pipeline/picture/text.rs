@@ -1,13 +1,13 @@
-//! A schedule as text.
+//! Drawing a schedule as text.
 
 use super::{chunk, letter, title};
 use crate::pipeline::action::Action;
 use crate::pipeline::schedule::Schedule;
 use crate::pipeline::simulate::Timeline;
 
-/// One row per rank, a column per `unit` of time: the letter of the pass (F forward, B backward or its input half, W
-/// its weights' half), its micro-batch, and with several stages per rank a letter for the stage. A pass fills the
-/// columns whose middle it covers.
+/// Draws one row per rank and one column per `unit` of time: the letter of the pass (F forward, B backward or
+/// its input half, W its weight half), its micro-batch, and with several stages per rank a letter for the
+/// stage. A pass fills the columns whose middle it covers.
 pub fn text(schedule: &Schedule, timeline: &Timeline, unit: u64) -> String {
     let unit = unit.max(1);
     let columns = timeline.makespan.div_ceil(unit);
@@ -23,7 +23,8 @@ pub fn text(schedule: &Schedule, timeline: &Timeline, unit: u64) -> String {
         let mut row = format!("{:head$}", format!("rank {rank}"));
         let mut next = 0;
         for (action, span) in compute(rank) {
-            // The middle of column c is at (c + ½) unit: the first at or after the start, and likewise for the end.
+            // The middle of column c is at (c + ½) unit: the first at or after the start, and likewise for
+            // the end.
             let column = |time: u64| (2 * time).saturating_sub(unit).div_ceil(2 * unit);
             let (first, end) = (column(span.start), column(span.end));
             if end > first {

@@ -1,4 +1,4 @@
-//! How a model's layers are divided over stages.
+//! The partition of a model's layers over stages.
 
 use std::ops::Range;
 
@@ -6,18 +6,18 @@ use nn::Stage;
 
 use crate::pipeline::load::Load;
 
-/// A division that is refused.
+/// A partition that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DivisionError {
-    /// No stage at all.
+pub enum PartitionError {
+    /// A partition into 0 stages.
     #[error("a model cannot be divided into 0 stages")]
     NoStages,
-    /// Not a layer for every stage.
+    /// More stages than layers.
     #[error("{layers} layers cannot be divided into {stages} stages: a stage would be empty")]
     TooManyStages {
         /// Stages asked for.
         stages: usize,
-        /// Layers there are.
+        /// Layers of the model.
         layers: usize,
     },
     /// Counts for another number of stages.
@@ -25,39 +25,41 @@ pub enum DivisionError {
     Counts {
         /// Counts given.
         counts: usize,
-        /// Stages there are.
+        /// Stages of the pipeline.
         stages: usize,
     },
     /// A stage without a layer.
     #[error("stage {stage} (from 0) has no layer")]
     EmptyStage {
-        /// Which one.
+        /// The stage, from 0.
         stage: usize,
     },
     /// Counts that do not add up to the model.
     #[error("the stages' layers add up to {sum}, the model has {layers}")]
     Sum {
-        /// What they add up to.
+        /// Sum of the counts.
         sum: usize,
-        /// Layers there are.
+        /// Layers of the model.
         layers: usize,
     },
 }
 
-/// How long each layer takes, in any one unit: forward and backward of a micro-batch. The first one has what comes before
-/// the layers, the last one what comes after them.
+/// Time of each layer, forward and backward of one micro-batch, in any one unit.
+///
+/// The first layer includes what comes before the layers (embeddings), the last one what comes after them
+/// (head).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerCosts {
-    /// The layers, in order.
+    /// Time of each layer.
     pub layers: Vec<u64>,
-    /// What each takes on top where backward computes it again; one without takes nothing.
+    /// Extra time of each layer where backward recomputes it; 0 where absent.
     pub again: Vec<u64>,
-    /// How many layers of every stage that is, the first ones.
+    /// Recomputed layers of every stage: its first ones.
     pub recomputed: usize,
 }
 
 impl LayerCosts {
-    /// The cost of a stage with these layers.
+    /// The time of a stage with these layers.
     pub fn of(&self, layers: Range<usize>) -> u64 {
         let again = self.again.get(layers.clone()).unwrap_or_default().iter().take(self.recomputed);
         let own = self.layers.get(layers).unwrap_or_default();
@@ -65,76 +67,90 @@ impl LayerCosts {
     }
 }
 
-/// What a part of a model holds on the device, in bytes.
+/// Bytes that one layer, or several together, hold on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PartBytes {
-    /// Once: parameters, their gradients, their optimizer state.
+pub struct HeldBytes {
+    /// Parameters, gradients and optimizer state.
     pub parameters: u64,
-    /// Per micro-batch, from forward to the end of backward, or of its input half.
+    /// Activations of one micro-batch, from forward to the end of backward or of its input half.
     pub activations: u64,
-    /// Per micro-batch, from the end of backward's input half to the end of its weights' half.
+    /// Bytes of one micro-batch kept for the weight gradients, from the end of the input half of backward.
     pub weights: u64,
 }
 
-/// What a model holds, layer by layer. The first one has what comes before the layers, the last one what comes after them.
+/// Bytes that a model holds, layer by layer.
+///
+/// The first layer includes what comes before the layers (embeddings), the last one what comes after them
+/// (head).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerBytes {
-    /// The layers, in order.
-    pub layers: Vec<PartBytes>,
-    /// The tensor that crosses a cut.
+    /// Bytes of each layer.
+    pub layers: Vec<HeldBytes>,
+    /// Bytes of the tensor that crosses from a stage to the next.
     pub crossing: u64,
 }
 
-/// Contiguous layers for every stage; none is empty.
+/// A partition of a model's layers into contiguous, non-empty stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Division {
+pub struct Partition {
     counts: Vec<usize>,
 }
 
-impl Division {
-    /// Whether so many layers can be divided into so many stages. Errors: no stage, or more of them than layers.
-    pub fn possible(layers: usize, stages: usize) -> Result<(), DivisionError> {
+impl Partition {
+    /// Checks that `layers` layers can be divided into `stages` stages.
+    ///
+    /// # Errors
+    /// 0 stages, or more stages than layers.
+    pub fn possible(layers: usize, stages: usize) -> Result<(), PartitionError> {
         check(layers, stages)
     }
 
-    /// The division with so many layers in each stage. Errors: another number of counts than stages, an empty stage,
-    /// or a sum that is not the model's.
-    pub fn explicit(layers: usize, stages: usize, counts: &[usize]) -> Result<Self, DivisionError> {
+    /// Creates the partition with `counts` layers in each stage.
+    ///
+    /// # Errors
+    /// Another number of counts than stages, an empty stage, or a sum that is not the model's.
+    pub fn explicit(layers: usize, stages: usize, counts: &[usize]) -> Result<Self, PartitionError> {
         check(layers, stages)?;
         if counts.len() != stages {
-            return Err(DivisionError::Counts { counts: counts.len(), stages });
+            return Err(PartitionError::Counts { counts: counts.len(), stages });
         }
         if let Some(stage) = counts.iter().position(|count| *count == 0) {
-            return Err(DivisionError::EmptyStage { stage });
+            return Err(PartitionError::EmptyStage { stage });
         }
         let sum = counts.iter().fold(0_usize, |sum, count| sum.saturating_add(*count));
         if sum != layers {
-            return Err(DivisionError::Sum { sum, layers });
+            return Err(PartitionError::Sum { sum, layers });
         }
-        Ok(Division { counts: counts.to_vec() })
+        Ok(Partition { counts: counts.to_vec() })
     }
 
-    /// The division whose slowest stage is as fast as can be.
-    pub fn fastest(costs: &LayerCosts, stages: usize) -> Result<Self, DivisionError> {
-        divide(costs.layers.len(), stages, |_, range| costs.of(range))
+    /// Finds the partition whose slowest stage is fastest.
+    ///
+    /// # Errors
+    /// 0 stages, or more stages than layers.
+    pub fn fastest(costs: &LayerCosts, stages: usize) -> Result<Self, PartitionError> {
+        partition(costs.layers.len(), stages, |_, range| costs.of(range))
     }
 
-    /// The division whose stage with the largest peak has as small a one as can be; `loads` are the schedule's stages
-    /// (see [`loads`](crate::pipeline::loads)). Where a rank holds several stages, each counts for itself.
-    pub fn smallest(bytes: &LayerBytes, loads: &[Load]) -> Result<Self, DivisionError> {
+    /// Finds the partition whose largest peak of a stage is smallest, for the loads of a schedule's stages
+    /// ([`loads`](crate::pipeline::loads)). Where a rank holds several stages, each counts by itself.
+    ///
+    /// # Errors
+    /// 0 stages, or more stages than layers.
+    pub fn smallest(bytes: &LayerBytes, loads: &[Load]) -> Result<Self, PartitionError> {
         let levels: Vec<_> = loads.iter().map(Load::levels).collect();
-        divide(bytes.layers.len(), loads.len(), |stage, range| {
-            let part = bytes.layers[range].iter().copied().fold(PartBytes::default(), add);
-            let in_flight = levels[stage].iter().map(|held| {
-                times(part.activations, held.activations).saturating_add(times(part.weights, held.weights))
+        partition(bytes.layers.len(), loads.len(), |stage, range| {
+            let held = bytes.layers[range].iter().copied().fold(HeldBytes::default(), add);
+            let in_flight = levels[stage].iter().map(|level| {
+                times(held.activations, level.activations).saturating_add(times(held.weights, level.weights))
             });
             let peak = loads[stage].peak;
             let received = times(bytes.crossing, peak.received_forward + peak.received_backward);
-            part.parameters.saturating_add(in_flight.max().unwrap_or(0)).saturating_add(received)
+            held.parameters.saturating_add(in_flight.max().unwrap_or(0)).saturating_add(received)
         })
     }
 
-    /// Layers of each stage.
+    /// Number of layers of each stage.
     pub fn counts(&self) -> &[usize] {
         &self.counts
     }
@@ -152,8 +168,8 @@ impl Division {
     }
 }
 
-fn add(a: PartBytes, b: PartBytes) -> PartBytes {
-    PartBytes {
+fn add(a: HeldBytes, b: HeldBytes) -> HeldBytes {
+    HeldBytes {
         parameters: a.parameters.saturating_add(b.parameters),
         activations: a.activations.saturating_add(b.activations),
         weights: a.weights.saturating_add(b.weights),
@@ -164,23 +180,23 @@ fn times(bytes: u64, count: usize) -> u64 {
     bytes.saturating_mul(count as u64)
 }
 
-fn check(layers: usize, stages: usize) -> Result<(), DivisionError> {
+fn check(layers: usize, stages: usize) -> Result<(), PartitionError> {
     if stages == 0 {
-        return Err(DivisionError::NoStages);
+        return Err(PartitionError::NoStages);
     }
     if stages > layers {
-        return Err(DivisionError::TooManyStages { stages, layers });
+        return Err(PartitionError::TooManyStages { stages, layers });
     }
     Ok(())
 }
 
-/// The division with the smallest largest cost; of those the one with the smallest sum of squares, and then the one
-/// with the fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first.
-fn divide(
+/// Finds the partition with the smallest largest cost. Ties go to the smallest sum of squares, then to the
+/// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first.
+fn partition(
     layers: usize,
     stages: usize,
     cost: impl Fn(usize, Range<usize>) -> u64,
-) -> Result<Division, DivisionError> {
+) -> Result<Partition, PartitionError> {
     check(layers, stages)?;
     let largest = tails(layers, stages, &cost, |cost, tail: u128| Some(u128::from(cost).max(tail)));
     let bound = largest[0][0].unwrap_or(u128::MAX);
@@ -200,10 +216,11 @@ fn divide(
         counts.push(end - start);
         start = end;
     }
-    Ok(Division { counts })
+    Ok(Partition { counts })
 }
 
-/// By stage and layer: the best that the stages from there on can make of the layers from there on, if they can.
+/// Best value, by first stage and first layer, of the partitions of the remaining layers over the remaining
+/// stages.
 fn tails(
     layers: usize,
     stages: usize,

@@ -1,9 +1,9 @@
-//! Divisions of layers over stages.
+//! Partitions of layers over stages.
 
 use std::ops::Range;
 
 use parallel::pipeline::{
-    Division, DivisionError, LayerBytes, LayerCosts, Load, PartBytes, ScheduleKind, loads,
+    HeldBytes, LayerBytes, LayerCosts, Load, Partition, PartitionError, ScheduleKind, loads,
 };
 use proptest::prelude::*;
 
@@ -11,8 +11,8 @@ use crate::shapes::schedule;
 
 #[test]
 fn explicit_counts() {
-    let division = Division::explicit(7, 3, &[1, 4, 2]).unwrap();
-    let stages = division.stages();
+    let partition = Partition::explicit(7, 3, &[1, 4, 2]).unwrap();
+    let stages = partition.stages();
     assert_eq!(stages.iter().map(|stage| stage.layers.clone()).collect::<Vec<_>>(), [0..1, 1..5, 5..7]);
     assert!(stages.iter().all(|stage| stage.of == 7));
     assert!(stages[0].is_first() && !stages[0].is_last() && stages[2].is_last());
@@ -25,38 +25,40 @@ fn explicit_counts() {
         (2, &[usize::MAX, 1], "the stages' layers add up to 18446744073709551615, the model has 7"),
     ];
     for (stages, counts, message) in table {
-        assert_eq!(Division::explicit(7, stages, counts).unwrap_err().to_string(), message);
+        assert_eq!(Partition::explicit(7, stages, counts).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
 fn an_expensive_head_gets_fewer_layers() {
     let even = LayerCosts { layers: vec![10; 8], ..LayerCosts::default() };
-    assert_eq!(Division::fastest(&even, 4).unwrap().counts(), [2, 2, 2, 2]);
+    assert_eq!(Partition::fastest(&even, 4).unwrap().counts(), [2, 2, 2, 2]);
     let with_head = [vec![10; 7], vec![25]].concat();
     let head = LayerCosts { layers: with_head.clone(), ..LayerCosts::default() };
-    assert_eq!(Division::fastest(&head, 4).unwrap().counts(), [2, 2, 3, 1]);
+    assert_eq!(Partition::fastest(&head, 4).unwrap().counts(), [2, 2, 3, 1]);
     assert_eq!(
-        Division::fastest(&head, 9).unwrap_err(),
-        DivisionError::TooManyStages { stages: 9, layers: 8 }
+        Partition::fastest(&head, 9).unwrap_err(),
+        PartitionError::TooManyStages { stages: 9, layers: 8 }
     );
-    // Where all layers are computed again the head is less of a stage; where some are, the layers after them cost less.
+    // Where all layers are computed again the head is less of a stage; where some are, the layers after them
+    // cost less.
     for (recomputed, counts) in [(usize::MAX, [2, 2, 2, 2]), (2, [1, 3, 3, 1]), (1, [2, 2, 3, 1])] {
         let again = LayerCosts { layers: with_head.clone(), again: vec![10; 8], recomputed };
-        assert_eq!(Division::fastest(&again, 4).unwrap().counts(), counts, "{recomputed}");
+        assert_eq!(Partition::fastest(&again, 4).unwrap().counts(), counts, "{recomputed}");
     }
     let uneven = LayerCosts { layers: vec![7; 5], ..LayerCosts::default() };
-    assert_eq!(Division::fastest(&uneven, 3).unwrap().counts(), [1, 2, 2]);
+    assert_eq!(Partition::fastest(&uneven, 3).unwrap().counts(), [1, 2, 2]);
 }
 
-/// Under 1F1B the first stage holds the most micro-batches, so it gets the fewest layers; under GPipe all are alike.
+/// Under 1F1B the first stage holds the most micro-batches, so it gets the fewest layers; under GPipe all are
+/// alike.
 #[test]
 fn the_smallest_peak_follows_the_schedule() {
-    let layer = PartBytes { parameters: 10, activations: 100, weights: 0 };
+    let layer = HeldBytes { parameters: 10, activations: 100, weights: 0 };
     let bytes = LayerBytes { layers: vec![layer; 12], crossing: 1 };
     let smallest = |kind| {
         let stages = loads(&schedule(kind, 4, 1, 8)).stages;
-        Division::smallest(&bytes, &stages).unwrap().counts().to_vec()
+        Partition::smallest(&bytes, &stages).unwrap().counts().to_vec()
     };
     assert_eq!(smallest(ScheduleKind::GPipe), [3, 3, 3, 3]);
     // 4, 3, 2 and 1 micro-batches in flight: 8, 6, 6 and 6 layers' activations.
@@ -81,7 +83,7 @@ fn stage_cost(costs: &LayerCosts, counts: &[usize], stage: usize) -> u64 {
 }
 
 fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u64 {
-    let sum = |of: fn(&PartBytes) -> u64| {
+    let sum = |of: fn(&HeldBytes) -> u64| {
         let layers: Vec<_> = bytes.layers.iter().map(of).collect();
         let again = vec![0; layers.len()];
         stage_cost(&LayerCosts { layers, again, recomputed: 0 }, counts, stage)
@@ -94,8 +96,8 @@ fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u
     sum(|part| part.parameters) + held + bytes.crossing * received as u64
 }
 
-fn part() -> impl Strategy<Value = PartBytes> {
-    (0..100_u64, 0..100_u64, 0..100_u64).prop_map(|(parameters, activations, weights)| PartBytes {
+fn part() -> impl Strategy<Value = HeldBytes> {
+    (0..100_u64, 0..100_u64, 0..100_u64).prop_map(|(parameters, activations, weights)| HeldBytes {
         parameters,
         activations,
         weights,
@@ -103,7 +105,7 @@ fn part() -> impl Strategy<Value = PartBytes> {
 }
 
 proptest! {
-    /// No other division has a faster slowest stage.
+    /// No other partition has a faster slowest stage.
     #[test]
     fn fastest_is_exact(
         layers in proptest::collection::vec((0..100_u64, 0..50_u64), 1..10),
@@ -119,13 +121,13 @@ proptest! {
         let costs = LayerCosts { layers, again, recomputed };
         prop_assume!(stages <= n);
         let slowest = |counts: &[usize]| (0..stages).map(|stage| stage_cost(&costs, counts, stage)).max();
-        let division = Division::fastest(&costs, stages).unwrap();
-        prop_assert_eq!(Division::explicit(n, stages, division.counts()), Ok(division.clone()));
+        let partition = Partition::fastest(&costs, stages).unwrap();
+        prop_assert_eq!(Partition::explicit(n, stages, partition.counts()), Ok(partition.clone()));
         let best = all(0..n, stages).iter().map(|counts| slowest(counts)).min().unwrap();
-        prop_assert_eq!(slowest(division.counts()), best);
+        prop_assert_eq!(slowest(partition.counts()), best);
     }
 
-    /// No other division has a smaller largest peak.
+    /// No other partition has a smaller largest peak.
     #[test]
     fn smallest_is_exact(
         mut layers in proptest::collection::vec(part(), 1..9),
@@ -150,8 +152,8 @@ proptest! {
         prop_assume!(stages <= n);
         let loads = loads(&schedule(kind, stages, 1, micro_batches)).stages;
         let largest = |counts: &[usize]| (0..stages).map(|stage| peak(&bytes, &loads, counts, stage)).max();
-        let division = Division::smallest(&bytes, &loads).unwrap();
+        let partition = Partition::smallest(&bytes, &loads).unwrap();
         let best = all(0..n, stages).iter().map(|counts| largest(counts)).min().unwrap();
-        prop_assert_eq!(largest(division.counts()), best);
+        prop_assert_eq!(largest(partition.counts()), best);
     }
 }

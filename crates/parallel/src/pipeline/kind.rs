@@ -1,0 +1,58 @@
+//! The kinds of schedules, by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A way to order the passes of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScheduleKind {
+    /// All forward passes, then all backward passes (Huang and others, *GPipe*, 2019), here
+    /// first-in-first-out.
+    GPipe,
+    /// One forward, one backward (Narayanan and others, *PipeDream-Flush*, 2021).
+    OneForwardOneBackward,
+    /// 1F1B with several model chunks per rank (Narayanan and others, *Megatron-LM*, 2021).
+    Interleaved,
+    /// ZB-H1 (Qi and others, *Zero Bubble Pipeline Parallelism*, 2023).
+    ZeroBubble,
+}
+
+/// A name that no schedule has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a schedule: there are gpipe, 1f1b, interleaved and zero-bubble")]
+pub struct UnknownSchedule(pub String);
+
+impl ScheduleKind {
+    /// Every kind.
+    pub const ALL: [ScheduleKind; 4] = [
+        ScheduleKind::GPipe,
+        ScheduleKind::OneForwardOneBackward,
+        ScheduleKind::Interleaved,
+        ScheduleKind::ZeroBubble,
+    ];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScheduleKind::GPipe => "gpipe",
+            ScheduleKind::OneForwardOneBackward => "1f1b",
+            ScheduleKind::Interleaved => "interleaved",
+            ScheduleKind::ZeroBubble => "zero-bubble",
+        }
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ScheduleKind {
+    type Err = UnknownSchedule;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSchedule> {
+        let found = ScheduleKind::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownSchedule(name.to_owned()))
+    }
+}
