@@ -6,8 +6,10 @@ mod common;
 use common::devices::gpu;
 use common::runs::{GPT, MLP, config, train_in};
 use memory::{Category, Statistics};
+use plan::{PlanDevice, plan, prepare};
+use run::TrainReport;
 use telemetry::{RankStatistics, Statistic};
-use trainer::{DeviceChoice, Placement, PlanDevice, Setup, TrainReport, plan};
+use worker::{DeviceChoice, Placement};
 
 const SHARDED: &str = "parallel.shard_optimizer=true";
 
@@ -31,7 +33,7 @@ fn run(text: &str, overrides: &[&str], device: DeviceChoice) -> TrainReport {
 
 /// Compares plan and run of every rank.
 fn compare(text: &str, overrides: &[&str]) {
-    let setup = Setup::new(config(text, overrides), Placement::Cpu).unwrap();
+    let setup = prepare(config(text, overrides), Placement::Cpu).unwrap();
     let report = run(text, overrides, DeviceChoice::Cpu);
     assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{overrides:?}");
     assert_eq!(report.ranks.len(), setup.config.world_size());
@@ -147,7 +149,7 @@ fn the_plan_is_the_run_with_every_setting_of_the_allocator() {
         let report = run(MLP, &overrides, DeviceChoice::Cpu);
         assert!(report.unplanned.is_some_and(|ranks| ranks.is_empty()), "{overrides:?}");
         // The plan that is printed is that of the run too.
-        let setup = Setup::new(config(MLP, &overrides), Placement::Cpu).unwrap();
+        let setup = prepare(config(MLP, &overrides), Placement::Cpu).unwrap();
         for ran in &report.ranks {
             let plan = plan(&setup, ran.rank).unwrap();
             assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
@@ -205,7 +207,7 @@ fn the_plan_of_a_gpu_is_its_run() {
     let table: Vec<(&str, &[&str])> =
         table.iter().copied().chain(settings.iter().map(|sets| (GPT, &sets[..]))).collect();
     for (text, overrides) in &table {
-        let setup = Setup::new(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
+        let setup = prepare(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
         let report = run(text, overrides, DeviceChoice::Cuda);
         let (ran, plan) = (&report.ranks[0], plan(&setup, 0).unwrap());
         assert_eq!(figures_of(ran), planned(&plan.statistics), "{overrides:?}");
@@ -264,7 +266,7 @@ fn gradients_in_half_precision_are_half_the_bytes_and_change_no_others() {
             ["model.heads=1", "precision.compute=bf16", "parallel.data=2", "parallel.bucket_bytes=512"];
         let config = config(GPT, &[&sets[..], &[&gradients], more].concat());
         let setup =
-            Setup::new(config, Placement::Meta(PlanDevice::shipped().unwrap().description(true))).unwrap();
+            prepare(config, Placement::Meta(PlanDevice::shipped().unwrap().description(true))).unwrap();
         plan(&setup, 0).unwrap().counters
     };
     for (more, scratch) in [(&[][..], LARGEST), (&[SHARDED], LARGEST), (&["parallel.reduction=nccl"], 0)] {
@@ -295,7 +297,7 @@ fn meta_ranks_as_threads_use_the_same_bytes() {
 #[test]
 fn a_limit_that_is_too_small_is_refused_with_what_would_do() {
     let needs = {
-        let setup = Setup::new(config(GPT, &[]), Placement::Cpu).unwrap();
+        let setup = prepare(config(GPT, &[]), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
     };
     let directory = tempfile::tempdir().unwrap();
@@ -323,7 +325,7 @@ const DEEP: [&str; 8] = [
 
 /// What a configuration reserves at its peak, if it fits.
 fn reserved(overrides: &[&str]) -> Option<u64> {
-    let setup = Setup::new(config(GPT, &[&DEEP, overrides].concat()), Placement::Cpu).unwrap();
+    let setup = prepare(config(GPT, &[&DEEP, overrides].concat()), Placement::Cpu).unwrap();
     plan(&setup, 0).ok().map(|plan| plan.statistics.peak_reserved())
 }
 
@@ -342,7 +344,7 @@ fn recomputation_is_chosen_to_be_the_least_that_fits() {
         let chosen: toml::Table = chosen.parse().unwrap();
         let memory = chosen["memory"].clone();
         let layers = memory["recompute_layers"].as_integer().unwrap();
-        Ok::<_, trainer::TrainError>((report, memory["recompute"].to_string(), layers))
+        Ok::<_, worker::TrainError>((report, memory["recompute"].to_string(), layers))
     };
     let (plain, chosen, _) = choose(none).unwrap();
     assert_eq!(chosen, "\"none\"");

@@ -6,10 +6,11 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
+use checkpoint::{Checkpoint, list, newest};
 use common::runs::{GPT, MLP, config, train_in};
+use run::{Interrupt, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
-use trainer::checkpoint::{Checkpoint, list, newest};
-use trainer::{DeviceChoice, Interrupt, RunOptions, TrainError, TrainReport};
+use worker::{DeviceChoice, TrainError};
 
 fn resume_with(
     directory: &Path,
@@ -19,7 +20,7 @@ fn resume_with(
 ) -> Result<TrainReport, TrainError> {
     let run_dir = Some(directory.to_owned());
     let options = RunOptions { run_dir, resume: true, interrupt, quiet: true, ..RunOptions::default() };
-    trainer::train(config(text, overrides), options)
+    run::train(config(text, overrides), options)
 }
 
 fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainReport, TrainError> {
@@ -284,10 +285,10 @@ fn what_is_damaged_is_refused_by_name_and_nothing_changes() {
         assert!(text.contains(&advice), "{text}");
         assert!(contents(&copied) == before, "{text}");
         assert!(Checkpoint::open(&checkpoints.join("step-000004")).is_err());
-        let sampled = trainer::sample(
-            &trainer::SampleOptions { run_dir: copied.clone(), ..Default::default() },
-            &mut |_| Ok(()),
-        );
+        let sampled =
+            run::sample(&run::SampleOptions { run_dir: copied.clone(), ..Default::default() }, &mut |_| {
+                Ok(())
+            });
         assert_eq!(sampled.unwrap_err().to_string(), text);
         // As it was advised.
         for step in ["step-000006", "step-000004"] {
@@ -352,10 +353,10 @@ fn what_cannot_be_resumed_says_why() {
     let again = train_in(&run_dir, config(GPT, &[]), DeviceChoice::Cpu).unwrap_err().to_string();
     assert!(again.contains("it holds a run already"), "{again}");
     let options = RunOptions { resume: true, ..RunOptions::default() };
-    let text = trainer::train(config(GPT, &[]), options.clone()).unwrap_err().to_string();
+    let text = run::train(config(GPT, &[]), options.clone()).unwrap_err().to_string();
     assert!(text.contains("--run-dir"), "{text}");
     let options = RunOptions { run_dir: Some(run_dir), device: DeviceChoice::Meta, ..options };
-    let text = trainer::train(config(GPT, &[]), options).unwrap_err().to_string();
+    let text = run::train(config(GPT, &[]), options).unwrap_err().to_string();
     assert!(text.contains("--device meta"), "{text}");
 }
 

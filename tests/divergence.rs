@@ -12,10 +12,12 @@ use common::devices::gpu;
 use common::runs::{GPT, MLP, config};
 use memory::Category;
 use nn::{Input, Model, NnError, Parameters};
+use plan::{plan, prepare};
+use run::{Interrupt, RunOptions, TrainReport};
 use telemetry::Statistic;
 use telemetry::step_trace::{DifferenceKind, Owner, RankTraces, RunPart};
 use tensor::Tensor;
-use trainer::{DeviceChoice, Interrupt, ModelHook, Placement, RunOptions, Setup, TrainReport, plan};
+use worker::{DeviceChoice, ModelHook, Placement};
 
 /// What a probe does besides looking.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +107,7 @@ impl Model for Probe {
 
 fn run(directory: &Path, text: &str, overrides: &[&str], options: RunOptions) -> TrainReport {
     let options = RunOptions { run_dir: Some(directory.to_owned()), quiet: true, ..options };
-    trainer::train(config(text, overrides), options).unwrap()
+    run::train(config(text, overrides), options).unwrap()
 }
 
 fn traces(directory: &Path, rank: usize) -> RankTraces {
@@ -202,7 +204,7 @@ fn the_trace_of_a_run_on_a_gpu_is_the_plans() {
 #[test]
 fn the_planned_peak_has_a_place() {
     for (text, overrides) in [(GPT, &["parallel.data=2"][..]), (MLP, &[]), (GPT, &["train.steps=1"])] {
-        let setup = Setup::new(config(text, overrides), Placement::Cpu).unwrap();
+        let setup = prepare(config(text, overrides), Placement::Cpu).unwrap();
         let plan = plan(&setup, 0).unwrap();
         let peak = plan.parts.peak().unwrap();
         assert_eq!(peak.peak.bytes, plan.statistics.peak_allocated(), "{overrides:?}");
@@ -295,7 +297,7 @@ fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
 #[test]
 fn running_out_of_memory_says_what_left_the_plan_before() {
     let needs = {
-        let setup = Setup::new(config(GPT, &[]), Placement::Cpu).unwrap();
+        let setup = prepare(config(GPT, &[]), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
     };
     let directory = tempfile::tempdir().unwrap();
@@ -305,7 +307,7 @@ fn running_out_of_memory_says_what_left_the_plan_before() {
     let options =
         RunOptions { device: DeviceChoice::Cpu, model_hook, run_dir, quiet: true, ..RunOptions::default() };
     let limit = format!("memory.limit_bytes={needs}");
-    let error = trainer::train(config(GPT, &[&limit, "train.steps=500"]), options).unwrap_err().to_string();
+    let error = run::train(config(GPT, &[&limit, "train.steps=500"]), options).unwrap_err().to_string();
     let words = ["out of memory", "before that, rank 0 leaves its plan in step 5", "embedding.forward"];
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
     // What was seen is in the run directory all the same.
@@ -336,7 +338,7 @@ fn a_probe_that_only_looks_changes_nothing() {
 fn a_leak_that_is_in_the_code_is_found_by_planning() {
     let when = When { rank: 0, from_step: 1, planned: true };
     let hook = || Probe::hook(Fault::KeepsActivations, when);
-    let setup = Setup::new(config(MLP, &["train.steps=1000000"]), Placement::Cpu).unwrap();
+    let setup = prepare(config(MLP, &["train.steps=1000000"]), Placement::Cpu).unwrap();
     let planned = plan(&setup.with_hook(hook()), 0).unwrap().parts;
     assert!(planned.grows());
     let outlived = planned.outlived().unwrap();

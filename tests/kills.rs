@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use trainer::checkpoint::{Checkpoint, list};
+use checkpoint::{Checkpoint, list};
 
 /// A model so small that most of the time goes into its checkpoints.
 const TINY: &str = r#"

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use autograd::{Tape, Var};
 use common::runs::{GPT, MLP, config, train_in};
 use nn::{Input, Model, NnError, Parameters};
+use run::RunOptions;
 use telemetry::{Phase, RankStatistics, Statistic, Unit};
 use tensor::Tensor;
-use trainer::{DeviceChoice, ModelHook, RunOptions};
+use worker::{DeviceChoice, ModelHook};
 
 #[test]
 fn phases_add_up_to_the_step() {
@@ -137,7 +138,7 @@ fn new_weights_travel_into_the_next_pass() {
             quiet: true,
             ..RunOptions::default()
         };
-        let report = trainer::train(config(text, overrides), options).unwrap();
+        let report = run::train(config(text, overrides), options).unwrap();
         let seen = seen.lock().unwrap();
         for rank in 0..report.ranks.len() {
             // What came before the first pass: no update.

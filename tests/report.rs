@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use common::runs::{GPT, config, train_in};
 use common::{program, root};
 use telemetry::units::grouped;
-use trainer::DeviceChoice;
+use worker::DeviceChoice;
 
 fn plimsoll(arguments: &[&str]) -> Output {
     Command::new(program()).args(arguments).current_dir(root()).output().unwrap()

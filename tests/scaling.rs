@@ -6,9 +6,10 @@ mod common;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use bench::{BenchOptions, ScalingCase, bench_scaling};
 use common::runs::{GPT, config};
 use telemetry::scaling::{Scaling, ScalingRun, runs_of};
-use trainer::{BenchOptions, DeviceChoice, ScalingCase, bench_scaling};
+use worker::DeviceChoice;
 
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(common::program());

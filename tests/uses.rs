@@ -8,7 +8,8 @@ use collective::{Operation, Traffic, Use};
 use common::runs::{MLP, config};
 use device::DType;
 use parallel::data::{Reduction, Uses};
-use trainer::{Placement, Setup, TrainError, Worker};
+use plan::prepare;
+use worker::{Placement, TrainError, Worker};
 
 /// The operation that a use is of.
 fn named(using: &Use) -> Operation {
@@ -27,7 +28,7 @@ fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
         &format!("parallel.reduction={reduction:?}"),
         &format!("parallel.shard_optimizer={sharded}"),
     ];
-    let setup = Setup::new(config(MLP, &overrides), Placement::Cpu).unwrap();
+    let setup = prepare(config(MLP, &overrides), Placement::Cpu).unwrap();
     let ranks = run(2, Options::default(), move |communicator| -> Result<Traffic, TrainError> {
         let mut worker = Worker::new(&setup, communicator)?;
         (0..2).try_for_each(|step| worker.step(step))?;

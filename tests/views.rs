@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::runs::{GPT, config, train_in};
+use run::TrainReport;
 use telemetry::Unit;
-use trainer::{DeviceChoice, TrainReport};
+use worker::DeviceChoice;
 
 fn run(directory: &Path, overrides: &[&str]) -> TrainReport {
     train_in(directory, config(GPT, overrides), DeviceChoice::Cpu).unwrap()

@@ -17,8 +17,9 @@ use collective::{CollectiveError, Communicator, PeerOptions, threads};
 use device::{Buffer, Category, DType, Device, DeviceError, DeviceOptions, Request, StreamKind};
 use gpu::GpuBench;
 use parallel::ParallelError;
+use run::Startup;
 use tensor::TensorError;
-use trainer::{Startup, TrainError};
+use worker::TrainError;
 
 /// The arguments of `plimsoll bench collective`.
 #[derive(Debug, clap::Args)]
@@ -43,7 +44,7 @@ pub(crate) struct BenchCollectiveArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [PeerOptions::default().blocks])]
     peer_blocks: Vec<u32>,
     /// How the GPUs' memory is taken, in the syntax of PYTORCH_CUDA_ALLOC_CONF
-    #[arg(long, value_name = "SETTINGS", default_value = trainer::DEFAULT_ALLOCATOR)]
+    #[arg(long, value_name = "SETTINGS", default_value = worker::DEFAULT_ALLOCATOR)]
     allocator: String,
     /// A line of JSON for each measurement instead of a table
     #[arg(long)]

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use trainer::{BenchOptions, DeviceChoice, GPU_WARM_UP, TrainError};
+use bench::{BenchOptions, GPU_WARM_UP};
+use worker::{DeviceChoice, TrainError};
 
 /// How a step is measured, whichever benchmark does it.
 #[derive(Debug, clap::Args)]

@@ -5,11 +5,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bench::{BenchOptions, PipelineMeasure, bench_pipeline};
 use config::{Division, RunConfig, Schedule};
+use plan::{PlanTarget, timed_divisions};
 use telemetry::units::{bytes, grouped};
-use trainer::{
-    BenchOptions, DeviceChoice, PipelineMeasure, PlanTarget, TrainError, bench_pipeline, timed_divisions,
-};
+use worker::{DeviceChoice, TrainError};
 
 use crate::bench_model::{BenchModel, StepArgs};
 use crate::profile;
@@ -143,7 +143,7 @@ fn name(found: &PipelineMeasure) -> String {
 }
 
 fn line(found: &PipelineMeasure) -> String {
-    let rank = |rank: &trainer::PipelineRank| {
+    let rank = |rank: &bench::PipelineRank| {
         format!(
             "{{\"stages\": \"{}\", \"busy_ms\": {:.3}, \"idle\": {:.5}, \"simulated_idle\": {:.5}, \
              \"peak_allocated_bytes\": {}, \"peak_reserved_bytes\": {}}}",

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::{ProductsMeasure, ProductsOptions, bench_products};
 use config::RunConfig;
 use device::products::ProductTable;
-use trainer::{DeviceChoice, ProductsMeasure, ProductsOptions, TrainError, bench_products};
+use worker::{DeviceChoice, TrainError};
 
 use crate::bench_model::{BenchModel, StepArgs, seconds};
 

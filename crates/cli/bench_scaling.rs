@@ -5,11 +5,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bench::{BenchOptions, ScalingCase, bench_scaling, bench_scaling_as};
 use clap::builder::RangedU64ValueParser;
+use run::Startup;
 use telemetry::run_files::atomic_write;
 use telemetry::scaling::{Scaling, ScalingRun, efficiency_plot, memory_plot, read_runs, scaling_table};
 use telemetry::units::grouped;
-use trainer::{BenchOptions, ScalingCase, Startup, TrainError, bench_scaling, bench_scaling_as};
+use worker::TrainError;
 
 use crate::bench_model::{StepArgs, TraceArgs};
 

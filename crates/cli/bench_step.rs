@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use bench::{BenchOptions, StepMeasure, bench_step};
 use config::{Model, RunConfig};
 use telemetry::units::{bytes, grouped};
-use trainer::{BenchOptions, DeviceChoice, StepMeasure, TrainError, bench_step};
+use worker::{DeviceChoice, TrainError};
 
 use crate::bench_model::{BenchModel, StepArgs, TraceArgs};
 

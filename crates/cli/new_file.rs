@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use trainer::TrainError;
+use worker::TrainError;
 
 /// Fills a file that is not there yet with what `make` comes to, for the argument called `name`. Errors: those of `make`; a
 /// file that is there, or cannot be written.

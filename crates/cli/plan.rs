@@ -5,13 +5,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
 use config::{Division, RunConfig};
-use telemetry::units::parse_bytes;
-use trainer::{
-    PlanOptions, PlanTarget, Proposal, Searched, TrainError, Try, describe_device, plan_page, plan_run,
-    propose, search_largest, timed_divisions,
+use plan::{
+    PlanOptions, PlanTarget, Proposal, Searched, Try, plan_page, plan_run, propose, search_largest,
+    timed_divisions,
 };
+use telemetry::units::parse_bytes;
+use worker::TrainError;
 
 use crate::new_file;
 use crate::plan_schedule::{self, ScheduleArgs};

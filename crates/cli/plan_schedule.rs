@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use config::RunConfig;
+use plan::{PlanOptions, plan_schedule};
 use telemetry::run_files::atomic_write;
-use trainer::{PlanOptions, TrainError, plan_schedule};
+use worker::TrainError;
 
 /// What of the schedule is to be shown.
 #[derive(clap::Args, Debug)]

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use bench::take_profile;
 use config::RunConfig;
-use trainer::{PlanTarget, Profile, TrainError, take_profile};
+use plan::{PlanTarget, Profile};
+use worker::TrainError;
 
 use crate::new_file;
 

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trainer::{TrainError, report_run};
+use run::report_run;
+use worker::TrainError;
 
 /// One HTML page of a run: its memory over a step, what was alive at the peak, its schedule, losses and throughput
 ///

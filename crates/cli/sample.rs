@@ -4,7 +4,8 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use trainer::{SampleOptions, TrainError};
+use run::SampleOptions;
+use worker::TrainError;
 
 /// Text from the newest checkpoint of a run
 ///
@@ -40,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     let mut out = std::io::stdout();
     let mut print = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    match trainer::sample(&options, &mut print).and_then(|()| end(&mut print)) {
+    match run::sample(&options, &mut print).and_then(|()| end(&mut print)) {
         Ok(()) => ExitCode::SUCCESS,
         // Nobody reads any more.
         Err(TrainError::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,

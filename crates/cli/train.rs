@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use config::RunConfig;
+use run::{RunOptions, Startup, TrainReport};
 use telemetry::log::Log;
-use trainer::{DeviceChoice, RunOptions, Startup, TrainError, TrainReport};
+use worker::{DeviceChoice, TrainError};
 
 /// Train a model
 ///
@@ -56,7 +57,7 @@ fn train(arguments: &Arguments) -> Result<Option<TrainReport>, TrainError> {
     let mut startup = Startup::begin()?;
     let prepared = prepare(arguments, &startup);
     let (config, options) = startup.agree(prepared)?;
-    trainer::train_as(startup, config, options)
+    run::train_as(startup, config, options)
 }
 
 fn prepare(arguments: &Arguments, startup: &Startup) -> Result<(RunConfig, RunOptions), TrainError> {

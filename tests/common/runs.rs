@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use config::RunConfig;
-use trainer::{DeviceChoice, RunOptions, TrainError, TrainReport};
+use run::{RunOptions, TrainReport};
+use worker::{DeviceChoice, TrainError};
 
 /// A small GPT on text that is there.
 pub(crate) const GPT: &str = r#"
@@ -61,8 +62,7 @@ pub(crate) fn train_in(
     device: DeviceChoice,
 ) -> Result<TrainReport, TrainError> {
     let run_dir = Some(directory.to_owned());
-    let report =
-        trainer::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })?;
+    let report = run::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })?;
     // Whatever is tested, no rank leaves its plan, and no step leaves anything.
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
     Ok(report)

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use bench::{BenchOptions, ScalingCase};
 use config::RunConfig;
 use telemetry::scaling::Scaling;
-use trainer::{BenchOptions, DeviceChoice, ScalingCase, TrainError};
+use worker::{DeviceChoice, TrainError};
 
 use super::BenchScalingArgs;
 use crate::bench_model::BenchModel;

@@ -1,6 +1,6 @@
 //! Which settings decide the bits of a run, and which may change when it is continued; and which decide its times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::RunConfig;
 use crate::error::ConfigError;
@@ -59,4 +59,17 @@ impl RunConfig {
         let chosen = KEYS.iter().filter(|key| key.applies(self) && chosen(key));
         chosen.filter_map(|key| Some((key.path.to_owned(), (key.read)(self)?.to_string()))).collect()
     }
+}
+
+/// `key is a here and b there`, for each setting that differs; empty if none does.
+pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
+    let keys: BTreeSet<_> = here.keys().chain(there.keys()).collect();
+    let all = keys.into_iter().filter_map(|key| match (here.get(key), there.get(key)) {
+        (Some(here), Some(there)) if here == there => None,
+        (Some(here), Some(there)) => Some(format!("{key} is {here} here and {there} there")),
+        (Some(here), None) => Some(format!("{key} is {here} here and absent there")),
+        (None, Some(there)) => Some(format!("{key} is absent here and {there} there")),
+        (None, None) => None,
+    });
+    all.collect::<Vec<_>>().join(", ")
 }

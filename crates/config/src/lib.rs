@@ -46,6 +46,7 @@ mod unbuilt;
 mod value;
 
 pub use error::{ConfigError, Place};
+pub use identity::differences;
 pub use places::Places;
 pub use reference::{defaults, reference};
 pub use sections::*;

@@ -1,0 +1,198 @@
+//! The description of the device at hand, measured.
+
+use std::time::Duration;
+
+use collective::{Communicator, Use, threads};
+use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
+use telemetry::{RankStatistics, Statistic};
+use tensor::Tensor;
+
+use crate::rates::{Rates, products_per_second, rates};
+use config::RunConfig;
+use plan::PlanTarget;
+use plan::{DeviceRates, Overhead, PlanDevice};
+use run;
+use run::failure;
+use worker::placement::{DeviceChoice, Gpus, Placement, describe};
+use worker::{Result, TrainError};
+use worker::{Setup, Worker};
+
+/// A small GPT in the half precision that GPUs train in.
+const MEASURED: &str = r#"
+[model]
+layers = 2
+heads = 4
+width = 256
+context = 256
+vocabulary = 512
+[data]
+kind = "synthetic"
+[precision]
+compute = "bf16"
+[train]
+steps = 3
+"#;
+/// The region of the all-reduce that is timed.
+const LINK_BYTES: usize = 1 << 30;
+const ROUNDS: usize = 5;
+
+/// Describes the device at hand. On GPUs, which should have nothing else to do, three training steps of a small model run on
+/// as many as there are, up to the largest power of two, which then connect for all that any run may do: what the driver says
+/// is used, and what they do in a second.
+///
+/// Errors: a file, which is a description already; GPUs that are not there or fail.
+pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
+    match target {
+        PlanTarget::File(path) => {
+            let text = format!("--describe: {} is a description already", path.display());
+            Err(TrainError::Refused(text))
+        }
+        PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => Ok(PlanDevice::host()),
+        PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
+            (Err(_), DeviceChoice::Auto) => Ok(PlanDevice::host()),
+            (Err(why), _) => Err(TrainError::Refused(format!("--device cuda: {why}"))),
+            (Ok(found), _) => measure(found.len()),
+        },
+    }
+}
+
+/// What one rank of the measurement finds.
+struct Measured {
+    statistics: RankStatistics,
+    rates: Rates,
+    /// Operations a second in f32.
+    flops_f32: f64,
+    /// Bytes a second; `None` for a rank alone.
+    link: Option<f64>,
+}
+
+fn measure(gpus: usize) -> Result<PlanDevice> {
+    let description = describe(0)?;
+    let connected = gpus > 1 && collective::nccl::is_there();
+    let ranks = if connected { 1 << gpus.ilog2() } else { 1 };
+    let sets = [
+        format!("parallel.data={ranks}"),
+        format!("train.micro_batches={ranks}"),
+        format!("parallel.lanes={ranks}"),
+    ];
+    let config = RunConfig::parse(MEASURED, "the measurement", std::path::Path::new("/"), &sets)?;
+    let gpus = Gpus { first_rank: 0, ordinals: (0..ranks).collect(), description: description.clone() };
+    let setup = plan::prepare(config, Placement::Cuda(gpus))?;
+    run::prepare_kernels(&setup)?;
+    let all = match ranks {
+        1 => vec![measure_rank(&setup, Communicator::solo())?],
+        _ => {
+            let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
+            let waits = threads::Options { timeout, ..threads::Options::default() };
+            let ran = threads::run(ranks, waits, move |communicator| measure_rank(&setup, communicator));
+            ran.map_err(|error: threads::RunError<TrainError>| TrainError::Rank {
+                rank: error.rank,
+                reason: failure::one_line(&error.cause.to_string()),
+            })?
+        }
+    };
+    Ok(described(&description, &all, PlanDevice::shipped()?))
+}
+
+/// Steps, the driver's account of them, and rates, of one rank.
+fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
+    let mut worker = Worker::new(setup, communicator)?;
+    for step in 0..setup.config.train.steps {
+        worker.step(step)?;
+    }
+    let (device, ranks) = (worker.device().clone(), worker.grid().world_size());
+    if ranks > 1 {
+        // The most that any run connects.
+        device.connecting(|| {
+            Ok::<_, TrainError>(worker.communicator().data.warm_up(&Use::everything(ranks))?)
+        })?;
+    }
+    let statistics = worker.statistics()?;
+    let link = (ranks > 1).then(|| link(&mut worker)).transpose()?;
+    Ok(Measured {
+        statistics,
+        rates: rates(&device)?,
+        flops_f32: products_per_second(&device, DType::F32)?,
+        link,
+    })
+}
+
+/// Bytes a second of an all-reduce as every rank sends them: 2 (n − 1) / n of the region, the bus bandwidth.
+fn link(worker: &mut Worker) -> Result<f64> {
+    let device: Device = worker.device().clone();
+    let request = Request::new(Category::Other, "rates").on(StreamKind::Reduce);
+    let region = Tensor::zeros(&device, [LINK_BYTES / 4], DType::F32, request)?;
+    device.synchronize()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let plane = &mut worker.communicator().data;
+        plane.barrier(StreamKind::Reduce)?;
+        plane.synchronize(StreamKind::Reduce)?;
+        let began = std::time::Instant::now();
+        plane.all_reduce(region.region(), DType::F32, StreamKind::Reduce)?;
+        plane.synchronize(StreamKind::Reduce)?;
+        best = best.min(began.elapsed().as_secs_f64());
+    }
+    let ranks = worker.grid().world_size() as f64;
+    Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)
+}
+
+/// The largest of every part of the overhead, the slowest of every rate; what was not measured as in `others`.
+fn described(description: &Description, all: &[Measured], others: PlanDevice) -> PlanDevice {
+    let largest = |statistic| all.iter().map(|rank| rank.statistics.get(statistic)).max().unwrap_or(0);
+    let slowest =
+        |rate: fn(&Measured) -> Option<f64>| all.iter().filter_map(rate).reduce(f64::min).map(legible);
+    let connected = all.len() > 1;
+    let not = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let overhead = Overhead {
+        context: largest(Statistic::ContextBytes),
+        modules: largest(Statistic::ModuleBytes),
+        warm_up: largest(Statistic::WarmUpBytes),
+        communicators: match connected {
+            true => largest(Statistic::CommunicatorBytes),
+            false => others.overhead.communicators,
+        },
+        assumed: if connected { Vec::new() } else { not(&["communicators"]) },
+    };
+    let rates = others.rates.map(|assumed| {
+        let known = description.model == others.model;
+        let mut names = Vec::new();
+        names.extend((!known).then_some("efficiency"));
+        names.extend((!connected).then_some("link_bytes"));
+        DeviceRates {
+            flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),
+            flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),
+            memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
+            link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
+            efficiency: assumed.efficiency,
+            assumed: not(&names),
+        }
+    });
+    let mut device = PlanDevice::of(description, overhead, rates);
+    if let (true, Some(version)) = (connected, collective::nccl::version()) {
+        device.libraries += &format!(", NCCL {version}");
+    }
+    device
+}
+
+/// Four digits of it, which is more than two measurements agree in.
+fn legible(rate: f64) -> f64 {
+    if !(rate.is_finite() && rate > 0.0) {
+        return rate;
+    }
+    let unit = 10_f64.powi(rate.abs().log10().floor() as i32 - 3);
+    (rate / unit).round() * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::legible;
+
+    #[test]
+    fn rates_have_four_digits() {
+        for (rate, said) in [(804_658_897_613_337.9, 804.7e12), (4_271.4, 4271.0), (0.0, 0.0)] {
+            assert!((legible(rate) - said).abs() <= 1e-9 * said, "{rate}: {}", legible(rate));
+        }
+        assert!(legible(f64::NAN).is_nan());
+    }
+}

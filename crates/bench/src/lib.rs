@@ -1,0 +1,34 @@
+//! Everything that measures: steps, scaling, pipelines, matrix products, layers of a profile, and devices.
+//!
+//! The one idea: **what is measured is data**. A run never measures itself; what is measured here is written to a file once,
+//! and every rank and every plan reads the same.
+//!
+//! ```no_run
+//! use bench::{BenchOptions, bench_step};
+//! use worker::DeviceChoice;
+//! let config = config::RunConfig::quickstart(&[])?;
+//! let (device, warm_up_time) = (DeviceChoice::Cpu, std::time::Duration::ZERO);
+//! let options = BenchOptions { device, steps: 10, warm_up: 1, warm_up_time, trace: None };
+//! println!("{:.0} tokens/s", bench_step(config, &options)?.tokens_per_second());
+//! # Ok::<(), worker::TrainError>(())
+//! ```
+
+mod describe;
+mod options;
+mod pipeline;
+mod products;
+mod profile;
+mod rates;
+mod scaling;
+mod step;
+mod steps;
+mod timeline;
+
+pub use describe::describe_device;
+pub use options::{BenchOptions, GPU_WARM_UP};
+pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
+pub use products::{ProductTime, ProductsMeasure, ProductsOptions, bench_products};
+pub use profile::take_profile;
+pub use rates::Rates;
+pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};
+pub use step::{FamilyTime, StepMeasure, bench_step};

@@ -1,0 +1,293 @@
+//! The pipeline benchmark: a step of the real workers, each action timed on its own device, beside what the simulator makes of
+//! these times.
+
+use std::time::{Duration, Instant};
+
+use collective::{Communicator, threads};
+use device::{Category, Mark, Request, StreamKind};
+use parallel::pipeline::{ActionKind, ActionTimes, Part, Schedule, StageTimes, simulate};
+use serde::{Deserialize, Serialize};
+use telemetry::{RankStatistics, Statistic};
+use tensor::Tensor;
+
+use crate::options::{BenchOptions, median};
+use crate::steps::{TimedSteps, timed_steps};
+use config::RunConfig;
+use plan::recompute;
+use plan::roles::plan_within;
+use run;
+use run::Placed;
+use run::Startup;
+use run::failure;
+use worker::DeviceChoice;
+use worker::blueprint;
+use worker::build;
+use worker::{Result, TrainError};
+use worker::{Setup, Worker};
+
+/// Steps whose actions are timed.
+const RECORDED: u64 = 3;
+/// Transfers that are timed.
+const TRANSFERS: u32 = 10;
+
+/// One rank of a measured pipeline.
+#[derive(Clone, Debug)]
+pub struct PipelineRank {
+    /// Its stages and their layers, such as `0: 0-11`.
+    pub stages: String,
+    /// Milliseconds of a step in which it computes.
+    pub busy_milliseconds: f64,
+    /// The part of the passes' time in which it does not, as measured.
+    pub idle: f64,
+    /// The same by the simulator, from the times of the passes.
+    pub simulated_idle: f64,
+    /// Most bytes allocated.
+    pub peak_allocated: u64,
+    /// Most bytes reserved.
+    pub peak_reserved: u64,
+}
+
+/// What was measured of one schedule.
+#[derive(Clone, Debug)]
+pub struct PipelineMeasure {
+    /// Its name.
+    pub schedule: String,
+    /// Stages of a rank.
+    pub chunks: usize,
+    /// The devices' model.
+    pub device: String,
+    /// Versions of what computes on them.
+    pub libraries: String,
+    /// Parameters of the model, each counted once.
+    pub parameters: usize,
+    /// Seconds of the median step, timed without marks between actions.
+    pub step_seconds: f64,
+    /// Tokens of a step.
+    pub tokens: u64,
+    /// Milliseconds from the first pass to the last one's end, over all ranks.
+    pub passes_milliseconds: f64,
+    /// The same by the simulator.
+    pub simulated_milliseconds: f64,
+    /// One tensor between two stages, alone, in milliseconds; and its bytes.
+    pub transfer_milliseconds: f64,
+    /// Bytes of that.
+    pub transfer_bytes: u64,
+    /// The loss of step `warm_up + steps`, counted from 1: the last one where the warm-up took no more steps.
+    pub loss: f32,
+    /// Every rank of the first replica.
+    pub ranks: Vec<PipelineRank>,
+}
+
+impl PipelineMeasure {
+    /// Tokens a second.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.step_seconds
+    }
+
+    /// The measured idle time of all ranks, as a part of the passes' time.
+    pub fn bubble(&self) -> f64 {
+        mean(self.ranks.iter().map(|rank| rank.idle))
+    }
+
+    /// The simulator's.
+    pub fn simulated_bubble(&self) -> f64 {
+        mean(self.ranks.iter().map(|rank| rank.simulated_idle))
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+    sum / count
+}
+
+/// Measures the step of a configuration with a pipeline, its ranks as threads of this process. Errors: those of a run;
+/// a refusal where it does not fit.
+pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
+    if options.device == DeviceChoice::Meta {
+        let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
+        return Err(TrainError::Refused(text));
+    }
+    let ranks = Some(config.world_size());
+    let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
+    let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;
+    // What does not fit is known without running it.
+    plan_within(&setup)?;
+    let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
+    let waits = threads::Options { timeout, ..threads::Options::default() };
+    let (shared, options) = (setup.clone(), options.clone());
+    let measured = threads::run(setup.config.world_size(), waits, move |communicator| {
+        measure(&shared, communicator, &options)
+    });
+    let failed = |error: threads::RunError<TrainError>| TrainError::Rank {
+        rank: error.rank,
+        reason: failure::one_line(&error.cause.to_string()),
+    };
+    let first = measured.map_err(failed)?.into_iter().next().flatten();
+    let nobody = || TrainError::Refused("a run has at least one rank".to_owned());
+    conclude(&setup, first.ok_or_else(nobody)?)
+}
+
+/// What one rank found of its own step. Times are in nanoseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Recorded {
+    /// From the step's beginning to the end of the passes.
+    span: u64,
+    busy: u64,
+    /// By stage: forward, backward or its input half, the weights' half.
+    passes: Vec<(usize, [u64; 3])>,
+}
+
+/// What rank 0 knows in the end.
+struct Measured {
+    seconds: Vec<f64>,
+    loss: f32,
+    /// By recorded step, then rank.
+    steps: Vec<Vec<Recorded>>,
+    statistics: Vec<RankStatistics>,
+    transfer: u64,
+    parameters: usize,
+}
+
+fn measure(setup: &Setup, communicator: Communicator, options: &BenchOptions) -> Result<Option<Measured>> {
+    run::prepare_kernels(setup)?;
+    let mut worker = Worker::new(setup, communicator)?;
+    let TimedSteps { seconds, loss, next, .. } = timed_steps(&mut worker, &mut None, options)?;
+    let own = worker.statistics()?;
+    let statistics = telemetry::gather(worker.control(), &own)?;
+    let mut steps = Vec::new();
+    for step in 0..RECORDED {
+        let own = recorded_step(&mut worker, next + step)?;
+        let text = serde_json::to_vec(&own).unwrap_or_default();
+        let all = worker.communicator().control.gather(0, &text)?.unwrap_or_default();
+        steps.push(all.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect());
+    }
+    let transfer = time_transfer(&mut worker)?;
+    let parameters = worker.parameters();
+    Ok(statistics.map(|statistics| Measured { seconds, loss, steps, statistics, transfer, parameters }))
+}
+
+/// One step that all ranks begin together, by the marks between its actions.
+fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
+    worker.device().synchronize()?;
+    worker.communicator().control.barrier()?;
+    let begun = worker.device().mark()?;
+    // The last part of the passes ends where the next phase begins.
+    let (marks, end) = worker.marked_step(step)?;
+    worker.device().synchronize()?;
+    let Some(end) = end else { return Ok(Recorded::default()) };
+    let time = |from: &Mark, to: &Mark| -> Result<u64> {
+        let time = from.until(to)?.unwrap_or_default();
+        Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    };
+    let mut recorded = Recorded { span: time(&begun, &end)?, ..Recorded::default() };
+    let mut passes: Vec<(usize, [Vec<f64>; 3])> = Vec::new();
+    let (mut open, mut whole) = (None, 0);
+    for (index, (action, part, mark)) in marks.iter().enumerate() {
+        let next = marks.get(index + 1).map_or(&end, |(_, _, next)| next);
+        if matches!(part, Part::Waiting | Part::Moving) {
+            continue;
+        }
+        let took = time(mark, next)?;
+        recorded.busy += took;
+        // Bringing inputs is of the forward pass that takes them.
+        whole = if open == Some(*action) { whole + took } else { took };
+        open = Some(*action);
+        let kind = match (part, action.kind) {
+            (Part::Inputs, _) => continue,
+            (_, ActionKind::Forward) => 0,
+            (_, ActionKind::BackwardWeight) => 2,
+            _ => 1,
+        };
+        let place = passes.iter().position(|(stage, _)| *stage == action.stage).unwrap_or(passes.len());
+        if place == passes.len() {
+            passes.push((action.stage, Default::default()));
+        }
+        passes[place].1[kind].push(whole as f64);
+    }
+    let typical = |times: &Vec<f64>| if times.is_empty() { 0 } else { median(times) as u64 };
+    recorded.passes = passes.iter().map(|(stage, times)| (*stage, times.each_ref().map(typical))).collect();
+    Ok(recorded)
+}
+
+/// Nanoseconds of one tensor from the first rank to the second, alone.
+fn time_transfer(worker: &mut Worker) -> Result<u64> {
+    let rank = worker.grid().rank();
+    let Some(crossing) = worker.blueprint().crossings.first().copied() else { return Ok(0) };
+    worker.communicator().control.barrier()?;
+    if rank > 1 {
+        return Ok(0);
+    }
+    let request = Request::new(Category::Communication, "transfer").on(StreamKind::Transfer);
+    let tensor = Tensor::empty(worker.device(), crossing.shape, crossing.dtype, request)?;
+    let plane = &mut *worker.communicator().data;
+    plane.synchronize(StreamKind::Transfer)?;
+    let began = Instant::now();
+    for _ in 0..TRANSFERS {
+        match rank {
+            0 => plane.send(1, tensor.region(), StreamKind::Transfer)?,
+            _ => plane.receive(0, tensor.region(), StreamKind::Transfer)?,
+        }
+    }
+    plane.synchronize(StreamKind::Transfer)?;
+    Ok(u64::try_from((began.elapsed() / TRANSFERS).as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
+    let (config, blueprint) = (&setup.config, &setup.blueprint);
+    let schedule = blueprint::schedule(config)?;
+    let ranks = schedule.ranks;
+    // The typical one of the recorded steps.
+    let mut steps = measured.steps;
+    let span = |step: &Vec<Recorded>| step.iter().take(ranks).map(|rank| rank.span).max().unwrap_or(0);
+    steps.sort_by_key(&span);
+    let step = steps.get(steps.len() / 2).cloned().unwrap_or_default();
+    let makespan = span(&step).max(1);
+    let timeline = simulated(&schedule, &step, measured.transfer)?;
+    let crossing = blueprint.crossings.first();
+    let rank = |(rank, recorded): (usize, &Recorded)| {
+        let peak = |statistic| measured.statistics.get(rank).map_or(0, |found| found.get(statistic));
+        PipelineRank {
+            stages: blueprint.layers_in_words(rank),
+            busy_milliseconds: recorded.busy as f64 / 1e6,
+            idle: 1.0 - recorded.busy as f64 / makespan as f64,
+            simulated_idle: timeline.idle(rank),
+            peak_allocated: peak(Statistic::PeakAllocatedBytes),
+            peak_reserved: peak(Statistic::PeakReservedBytes),
+        }
+    };
+    let description = setup.placement.description();
+    Ok(PipelineMeasure {
+        schedule: schedule.kind.name().to_owned(),
+        chunks: schedule.chunks(),
+        device: description.model,
+        libraries: description.libraries,
+        parameters: measured.parameters,
+        step_seconds: median(&measured.seconds),
+        tokens: build::tokens_per_step(config),
+        passes_milliseconds: makespan as f64 / 1e6,
+        simulated_milliseconds: timeline.makespan as f64 / 1e6,
+        transfer_milliseconds: measured.transfer as f64 / 1e6,
+        transfer_bytes: crossing.map_or(0, |cut| (cut.shape.elements() * cut.dtype.bytes()) as u64),
+        loss: measured.loss,
+        ranks: step.iter().take(ranks).enumerate().map(rank).collect(),
+    })
+}
+
+/// The schedule with the passes' own times.
+fn simulated(schedule: &Schedule, step: &[Recorded], transfer: u64) -> Result<parallel::pipeline::Timeline> {
+    let none = StageTimes { forward: 0, backward_input: 0, backward_weight: 0 };
+    let mut stages = vec![none; schedule.stages];
+    for (stage, [forward, backward_input, backward_weight]) in
+        step.iter().take(schedule.ranks).flat_map(|rank| &rank.passes)
+    {
+        if let Some(times) = stages.get_mut(*stage) {
+            *times = StageTimes {
+                forward: *forward,
+                backward_input: *backward_input,
+                backward_weight: *backward_weight,
+            };
+        }
+    }
+    let refused = |error: parallel::pipeline::ScheduleError| TrainError::Refused(error.to_string());
+    simulate(schedule, &ActionTimes { stages, transfer }).map_err(refused)
+}

@@ -1,0 +1,327 @@
+//! The matrix products of a training step: what each takes with the library's first choice of an algorithm and with its
+//! further ones, and the table of those that are better.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use collective::Communicator;
+use device::cuda::PlannedProduct;
+use device::products::{Choice, EpilogueKind, Product, ProductTable};
+use device::{Category, DType, Device, Epilogue, Matmul, Operand, Request, StreamKind};
+use tensor::{Tensor, ops};
+
+use crate::options::{BenchOptions, median};
+use crate::steps::timed_steps;
+use config::RunConfig;
+use run::Placed;
+use run::Startup;
+use worker::Worker;
+use worker::{Result, TrainError};
+
+/// A choice is kept where it takes less than this part of the first one's time: below, it is noise.
+const WORTH: f64 = 0.99;
+/// How often all choices of a product take turns, and how often each is then called.
+const TURNS: usize = 5;
+const CALLS: usize = 4;
+/// Operands that a call finds in no cache: sets of together at least this many bytes take turns.
+const COLD_BYTES: usize = 512 << 20;
+const MOST_SETS: usize = 8;
+/// Random values that operands are filled with, again and again.
+const NOISE: usize = 1 << 22;
+/// What sums of an output may differ by between algorithms, of the largest.
+const TOLERANCE: f32 = 0.02;
+/// How often all choices take turns where each is called for a time.
+const LONG_TURNS: usize = 2;
+/// Calls that are enqueued together then, and how many such batches are under way.
+const BATCH: usize = 8;
+const BATCHES: usize = 3;
+/// Times that steps are measured with each table, in turns.
+const ROUNDS: usize = 2;
+
+/// What is tried for each product, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductsOptions {
+    /// Algorithms of each product, at most.
+    pub candidates: usize,
+    /// Each is called for that long without a pause, so that the device is as hot and as short of power as in a step: what
+    /// needs less energy is faster there. Otherwise a few calls each, in turns, with pauses.
+    pub sustained: Option<Duration>,
+}
+
+/// One product of a step.
+#[derive(Clone, Debug)]
+pub struct ProductTime {
+    /// What it is.
+    pub product: Product,
+    /// Calls in a step.
+    pub calls: u64,
+    /// Algorithms that were tried.
+    pub tried: usize,
+    /// Milliseconds of a call with the library's first choice.
+    pub first: f64,
+    /// With the best one.
+    pub best: f64,
+    /// The best one, where it is worth an entry.
+    pub choice: Option<Choice>,
+}
+
+/// What a measurement found.
+#[derive(Clone, Debug)]
+pub struct ProductsMeasure {
+    /// The device's model.
+    pub model: String,
+    /// Versions of what computes on it.
+    pub libraries: String,
+    /// By product.
+    pub products: Vec<ProductTime>,
+    /// Seconds of every timed step with the library's first choices.
+    pub without: Vec<f64>,
+    /// With the new table.
+    pub with: Vec<f64>,
+    /// The choices that are worth an entry.
+    pub table: ProductTable,
+}
+
+impl ProductsMeasure {
+    /// The median steps in seconds, without the table and with it.
+    pub fn medians(&self) -> (f64, f64) {
+        (median(&self.without), median(&self.with))
+    }
+}
+
+/// Measures algorithms for each product of a step of `config`. Errors: those of a run, a device that is no GPU.
+pub fn bench_products(
+    mut config: RunConfig,
+    options: &BenchOptions,
+    tried: ProductsOptions,
+) -> Result<ProductsMeasure> {
+    config.train.steps = u64::MAX;
+    let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    if placement.description().kind != device::Kind::Cuda {
+        return Err(TrainError::Refused(format!("bench products needs a GPU: {reason}")));
+    }
+    let setup = plan::prepare(config, placement)?;
+    run::prepare_kernels(&setup)?;
+    let mut worker = Worker::new(&setup, Communicator::solo())?;
+    let device = worker.device().clone();
+    let ProductTable { device: model, library, .. } = device.product_table()?;
+    let empty = ProductTable::empty(&model, library);
+    device.set_product_table(empty.clone())?;
+    worker.step(0)?;
+    let planned = device.products()?;
+    let noise = Noise::new(&device)?;
+    let mut products = Vec::new();
+    for planned in planned {
+        products.push(measure(&device, &noise, planned, &empty, tried)?);
+    }
+    drop(noise);
+    let mut table = empty.clone();
+    let chosen = products.iter().filter_map(|found| Some((found.product, found.choice.clone()?)));
+    table.choices.extend(chosen);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        for (table, seconds) in [(&empty, &mut without), (&table, &mut with)] {
+            device.set_product_table(table.clone())?;
+            seconds.extend(timed_steps(&mut worker, &mut None, options)?.seconds);
+        }
+    }
+    let libraries = device.description().libraries.clone();
+    Ok(ProductsMeasure { model, libraries, products, without, with, table })
+}
+
+/// Times the library's choices for one product and finds the best of those that compute what the first does, and again
+/// the same.
+fn measure(
+    device: &Device,
+    noise: &Noise,
+    planned: PlannedProduct,
+    empty: &ProductTable,
+    options: ProductsOptions,
+) -> Result<ProductTime> {
+    let PlannedProduct { product, calls, .. } = planned;
+    let sets = Operands::sets(device, noise, product)?;
+    device.set_product_table(empty.clone())?;
+    let expected = sets[0].sums(product)?;
+    let mut candidates = vec![(None, empty.clone(), Vec::new())];
+    for choice in device.product_choices(product, options.candidates)?.into_iter().skip(1) {
+        let table = one(empty, product, &choice);
+        device.set_product_table(table.clone())?;
+        let (sums, again) = (sets[0].sums(product)?, sets[0].sums(product)?);
+        let taken = device.products()?.iter().any(|planned| planned.product == product && planned.from_table);
+        if taken && same_bits(&sums, &again) && close(&expected, &sums) {
+            candidates.push((Some(choice), table, Vec::new()));
+        }
+    }
+    for _ in 0..options.sustained.map_or(TURNS, |_| LONG_TURNS) {
+        for (_, table, times) in &mut candidates {
+            device.set_product_table(table.clone())?;
+            sets[0].call(product)?;
+            match options.sustained {
+                None => times.extend(few(device, &sets, product)?),
+                Some(time) => times.push(sustained(device, &sets, product, time)?),
+            }
+        }
+    }
+    let times: Vec<f64> = candidates.iter().map(|(_, _, times)| median(times)).collect();
+    let first = times.first().copied().unwrap_or(f64::NAN);
+    let best = times.iter().enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
+    let (index, best) = best.map_or((0, first), |(index, best)| (index, *best));
+    let choice = candidates.into_iter().nth(index).and_then(|(choice, ..)| choice);
+    let choice = choice.filter(|_| best < WORTH * first).map(|choice| {
+        let note = format!("{:.3} of the first choice's time: {}", best / first, choice.note);
+        Choice { note, ..choice }
+    });
+    Ok(ProductTime { product, calls, tried: times.len(), first, best, choice })
+}
+
+/// Milliseconds of a few calls.
+fn few(device: &Device, sets: &[Operands], product: Product) -> Result<Vec<f64>> {
+    device.begin_profile();
+    (0..CALLS).try_for_each(|call| sets[call % sets.len()].call(product))?;
+    Ok(device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect())
+}
+
+/// Milliseconds of a call among those of the second half of `time`.
+fn sustained(device: &Device, sets: &[Operands], product: Product, time: Duration) -> Result<f64> {
+    let (mut calls, mut under_way, mut half) = (0, VecDeque::new(), None);
+    let began = Instant::now();
+    loop {
+        for call in calls..calls + BATCH {
+            sets[call % sets.len()].call(product)?;
+        }
+        calls += BATCH;
+        under_way.push_back(device.record(StreamKind::Compute)?);
+        if under_way.len() < BATCHES {
+            continue;
+        }
+        under_way.pop_front().map_or(Ok(()), |batch| device.wait_on_host(&batch))?;
+        let now = Instant::now();
+        match half {
+            None if now - began >= time / 2 => half = Some((now, calls)),
+            Some((since, before)) if now - began >= time => {
+                return Ok(1e3 * (now - since).as_secs_f64() / (calls - before) as f64);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A table with one entry.
+fn one(empty: &ProductTable, product: Product, choice: &Choice) -> ProductTable {
+    let mut table = empty.clone();
+    table.choices.insert(product, choice.clone());
+    table
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.iter().map(|sum| sum.to_bits()).eq(b.iter().map(|sum| sum.to_bits()))
+}
+
+fn close(expected: &[f32], found: &[f32]) -> bool {
+    let largest = expected.iter().copied().fold(0.0_f32, f32::max);
+    expected.iter().zip(found).all(|(expected, found)| (expected - found).abs() <= TOLERANCE * largest)
+}
+
+/// Random values in both types.
+struct Noise([Tensor; 2]);
+
+fn request() -> Request {
+    Request::new(Category::Other, "products")
+}
+
+impl Noise {
+    fn new(device: &Device) -> Result<Self> {
+        let of = |dtype| -> Result<Tensor> {
+            let values = Tensor::empty(device, [NOISE], dtype, request())?;
+            ops::random::uniform(&values, 1, "products", -1.0, 1.0)?;
+            Ok(values)
+        };
+        Ok(Noise([of(DType::F32)?, of(DType::Bf16)?]))
+    }
+
+    /// A tensor of that many values, repeated.
+    fn tensor(&self, device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
+        let noise = &self.0[usize::from(dtype == DType::Bf16)];
+        let tensor = Tensor::empty(device, [elements], dtype, request())?;
+        for first in (0..elements).step_by(NOISE) {
+            let count = NOISE.min(elements - first);
+            tensor.view(first, [count])?.copy_from(&noise.view(0, [count])?)?;
+        }
+        Ok(tensor)
+    }
+}
+
+fn operand(tensor: &Tensor, transposed: bool) -> Operand<'_> {
+    Operand { region: tensor.region(), dtype: tensor.dtype(), transposed }
+}
+
+/// What a product reads and writes.
+struct Operands {
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    bias: Tensor,
+    pre: Tensor,
+}
+
+impl Operands {
+    /// As many sets as are needed for calls that take turns with them to find nothing in a cache.
+    fn sets(device: &Device, noise: &Noise, product: Product) -> Result<Vec<Self>> {
+        let first = Self::new(device, noise, product)?;
+        let tensors = [&first.a, &first.b, &first.out, &first.bias, &first.pre];
+        let bytes: usize = tensors.iter().map(|tensor| tensor.bytes()).sum();
+        let count = COLD_BYTES.div_ceil(bytes.max(1)).min(MOST_SETS);
+        let more = (1..count).map(|_| Self::new(device, noise, product));
+        std::iter::once(Ok(first)).chain(more).collect()
+    }
+
+    fn new(device: &Device, noise: &Noise, product: Product) -> Result<Self> {
+        let ([m, n, k], [a, b, out]) = (product.sizes, product.types);
+        let (bias, pre) = match product.epilogue {
+            EpilogueKind::None => (0, 0),
+            EpilogueKind::Bias => (n, 0),
+            EpilogueKind::GeluBias => (n, m * n),
+            EpilogueKind::GeluGradient => (0, m * n),
+            EpilogueKind::BiasGradient => (m, 0),
+        };
+        let tensor = |elements, dtype| noise.tensor(device, elements, dtype);
+        let (a, b) = (tensor(m * k, a)?, tensor(k * n, b)?);
+        Ok(Operands { a, b, bias: tensor(bias, out)?, pre: tensor(pre, out)?, out: tensor(m * n, out)? })
+    }
+
+    fn call(&self, product: Product) -> Result<()> {
+        let Operands { a, b, out, bias, pre } = self;
+        let [m, n, k] = product.sizes;
+        let epilogue = match product.epilogue {
+            EpilogueKind::None => Epilogue::None,
+            EpilogueKind::Bias => Epilogue::Bias(bias.region()),
+            EpilogueKind::GeluBias => Epilogue::GeluBias { bias: bias.region(), pre: pre.region() },
+            EpilogueKind::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
+            EpilogueKind::BiasGradient => Epilogue::BiasGradient(bias.region()),
+        };
+        let (a, b) = (operand(a, product.transposed[0]), operand(b, product.transposed[1]));
+        let out = operand(out, false);
+        let call = Matmul { m, n, k, a, b, out, accumulate: product.accumulate, epilogue };
+        Ok(self.a.device().matmul(&call)?)
+    }
+
+    /// Sums of squares over all that the product writes, from the same beginning every time.
+    fn sums(&self, product: Product) -> Result<Vec<f32>> {
+        self.out.zero()?;
+        self.call(product)?;
+        let mut written = vec![&self.out];
+        match product.epilogue {
+            EpilogueKind::GeluBias => written.push(&self.pre),
+            EpilogueKind::BiasGradient => written.push(&self.bias),
+            _ => {}
+        }
+        let mut all = Vec::new();
+        for tensor in written {
+            let count = ops::norm::chunks(tensor.elements());
+            let sums = Tensor::empty(tensor.device(), [count], DType::F32, request())?;
+            ops::norm::chunk_sums(tensor, &sums)?;
+            all.extend(sums.to_vec::<f32>()?);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,303 @@
+//! Taking a profile: the run's own layers, each alone on a device, for a moment.
+
+use std::time::{Duration, Instant};
+
+use autograd::{Mode, Tape};
+use collective::{Communicator, DataPlane};
+use device::{Backend, Device, Mark};
+use nn::{Input, Stage};
+use optim::{GradientNorm, Optimizer};
+use parallel::pipeline::{Crossing, StagePart};
+use tensor::{Tensor, ops};
+
+use crate::options::{GPU_WARM_UP, median};
+use config::{Recompute, RunConfig};
+use plan::PlanTarget;
+use plan::costs::with_recompute;
+use plan::measure;
+use plan::{LayerTimes, Profile};
+use run;
+use run::Placed;
+use run::Startup;
+use worker::DeviceChoice;
+use worker::Setup;
+use worker::{Result, TrainError};
+use worker::{feed, parts};
+
+/// Steps of each layer that are not timed.
+const WARM_UP: usize = 1;
+/// At least so many are,
+const LEAST: usize = 3;
+/// as many as this takes, with those that compute it again,
+const MOMENT: Duration = Duration::from_millis(800);
+/// and at most so many.
+const MOST: usize = 24;
+/// Micro-batches of a step here: lanes beyond them are left out.
+const MICRO_BATCHES: usize = 16;
+
+/// Times the layers of a configuration's model on one device at hand, with the micro-batches, precision and optimizer of the
+/// run. Layers that count alike on Meta are timed once. All memory that this takes is free again when it returns.
+///
+/// Errors: those of a run; a device that is not here.
+pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> {
+    let choice = match target {
+        PlanTarget::AtHand(DeviceChoice::Meta) => Err("meta".to_owned()),
+        PlanTarget::AtHand(choice) => Ok(*choice),
+        PlanTarget::File(path) => Err(path.display().to_string()),
+    };
+    let elsewhere =
+        |name| format!("--profile --device {name}: nothing is computed there, and so nothing takes time");
+    let choice = choice.map_err(|name| TrainError::Refused(elsewhere(name)))?;
+    let mut alone = alone(config);
+    let Placed { placement, .. } = Placed::find(choice, &mut alone, &Startup::alone(), None)?;
+    let setup = plan::prepare(alone, placement)?;
+    run::prepare_kernels(&setup)?;
+    let device = setup.device(0)?;
+    let description = setup.placement.description();
+    let warm_up = if device.backend() == Backend::Cuda { GPU_WARM_UP } else { Duration::ZERO };
+    Ok(Profile {
+        layers: layers(&setup, &device, warm_up)?,
+        device: description.model,
+        libraries: description.libraries,
+        of: config.timing(),
+    })
+}
+
+/// The same step on one rank, with no more micro-batches than are worth timing, whatever it is divided by.
+fn alone(config: &RunConfig) -> RunConfig {
+    let mut alone = config.clone();
+    let of_lane = (config.train.micro_batches / config.parallel.lanes).min(MICRO_BATCHES);
+    let mut lanes = config.parallel.lanes / config.parallel.data;
+    while lanes > 1 && lanes * of_lane > MICRO_BATCHES {
+        lanes /= 2;
+    }
+    (alone.parallel.data, alone.parallel.pipeline, alone.parallel.lanes) = (1, 1, lanes);
+    (alone.parallel.shard_optimizer, alone.parallel.profile) = (false, None);
+    alone.train.micro_batches = lanes * of_lane;
+    alone
+}
+
+/// Every layer, those that are alike and follow each other together. The first one computes for `warm_up` before anything is
+/// timed, so that all are at the same clocks.
+fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
+    let (config, of) = (&setup.config, setup.config.layers());
+    let kept = with_recompute(config, Recompute::None);
+    let again = with_recompute(config, Recompute::Block);
+    let counted = measure::layers(&kept, &setup.dataset, device.description())?;
+    let mut layers: Vec<LayerTimes> = Vec::new();
+    for (layer, measure) in counted.iter().enumerate() {
+        // The first has what comes before the layers, the last what comes after them.
+        let inner = layer > 1 && layer + 1 < of;
+        if let Some(same) = layers.last_mut().filter(|_| inner && counted[layer - 1] == *measure) {
+            same.count += 1;
+            continue;
+        }
+        let stage = Stage { layers: layer..layer + 1, of };
+        let before = layer.checked_sub(1).and_then(|before| counted[before].output);
+        let alone = |config: &RunConfig| Alone::new(setup, device, config, &stage, [before, measure.output]);
+        let mut both = [alone(&kept)?, alone(&again)?];
+        let began = Instant::now();
+        while layer == 0 && began.elapsed() < warm_up {
+            both[0].step()?;
+        }
+        let [times, longer] = times_in_turn(both)?;
+        // What runs again, runs in the half that gives the input's gradient.
+        layers.push(LayerTimes {
+            recomputed: longer.backward_input.saturating_sub(times.backward_input),
+            ..times
+        });
+    }
+    Ok(layers)
+}
+
+/// One layer as a stage of its own, with all that a rank keeps for it.
+struct Alone<'a> {
+    device: &'a Device,
+    part: StagePart,
+    optimizer: Optimizer,
+    norm: GradientNorm,
+    plane: Box<dyn DataPlane>,
+    /// The micro-batch, for the first layer, or what the layer before gives.
+    input: Tensor,
+    targets: Tensor,
+    stage: Stage,
+    /// The gradient of what it gives to the next.
+    seed: Option<Tensor>,
+    micro_batches: usize,
+}
+
+/// When the passes of a micro-batch began, one after the other, and ended.
+type Passes = [Mark; 4];
+
+impl<'a> Alone<'a> {
+    /// `crossings`: what crosses before it and after it.
+    fn new(
+        setup: &Setup,
+        device: &'a Device,
+        config: &RunConfig,
+        stage: &Stage,
+        crossings: [Option<Crossing>; 2],
+    ) -> Result<Self> {
+        let parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
+        let optimizer = parts::optimizer(device, config, &parts)?;
+        let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
+        let nothing = || TrainError::Refused("a stage has one part".to_owned());
+        let part = parts.into_iter().next().ok_or_else(nothing)?;
+        let [before, after] = crossings.map(|cut| cut.map(|cut| random(device, cut)).transpose());
+        let (batch, targets) = feed::first(&setup.dataset, device, part.model.parameters().dtype())?;
+        Ok(Alone {
+            device,
+            part,
+            optimizer,
+            norm,
+            plane: Communicator::solo().data,
+            input: before?.unwrap_or(batch),
+            targets,
+            stage: stage.clone(),
+            seed: after?,
+            micro_batches: config.train.micro_batches,
+        })
+    }
+
+    /// Nanoseconds of the passes of a micro-batch, the mean over a step, and of the step's update.
+    fn step(&mut self) -> Result<[f64; 4]> {
+        let mut passes = Vec::with_capacity(self.micro_batches);
+        for _ in 0..self.micro_batches {
+            passes.push(self.passes()?);
+        }
+        let begun = self.device.mark()?;
+        self.part.reduction.finish(&mut *self.plane)?;
+        let gradients = self.part.reduction.gradients();
+        self.norm.measure(gradients)?;
+        // The weights stay as they are.
+        self.optimizer.step(gradients, 0.0, Some(&self.norm))?;
+        let updated = self.device.mark()?;
+        self.device.synchronize()?;
+        let time = |from: &Mark, to: &Mark| -> Result<f64> {
+            Ok(from.until(to)?.map_or(0.0, |time| time.as_nanos() as f64))
+        };
+        let mut times = [0.0, 0.0, 0.0, time(&begun, &updated)?];
+        for marks in &passes {
+            for (part, marks) in marks.windows(2).enumerate() {
+                times[part] += time(&marks[0], &marks[1])? / self.micro_batches as f64;
+            }
+        }
+        Ok(times)
+    }
+
+    /// Forward and the halves of backward.
+    fn passes(&mut self) -> Result<Passes> {
+        let StagePart { model, reduction } = &mut self.part;
+        let began = self.device.mark()?;
+        let tape = Tape::new(self.device, Mode::Rehearse);
+        let input = match self.stage.is_first() {
+            true => Input::Batch(self.input.clone()),
+            false => Input::Hidden(tape.leaf(self.input.clone())),
+        };
+        let output = model.forward(&tape, input)?;
+        let (mut kept, forward, halves);
+        match &self.seed {
+            None => {
+                let loss = model.loss(&tape, output, &self.targets, 1.0 / self.micro_batches as f32)?;
+                kept = Some(loss.tensor().clone());
+                forward = self.device.mark()?;
+                halves = tape.backward_input(loss)?;
+            }
+            Some(seed) => {
+                kept = None;
+                let root = vec![(output.source(), seed.clone())];
+                drop(output);
+                forward = self.device.mark()?;
+                halves = tape.backward_input_from(root)?;
+            }
+        }
+        let (leaves, pending) = halves;
+        drop(leaves);
+        let backward = self.device.mark()?;
+        pending.backward_weight(&mut reduction.sink(&mut *self.plane))?;
+        reduction.end_micro_batch(kept.take().as_ref())?;
+        Ok([began, forward, backward, self.device.mark()?])
+    }
+}
+
+/// The medians over some steps of both, in turn: what changes meanwhile changes both.
+fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
+    for alone in &mut both {
+        for _ in 0..WARM_UP {
+            alone.step()?;
+        }
+    }
+    let (began, mut steps) = (Instant::now(), [Vec::new(), Vec::new()]);
+    while steps[0].len() < LEAST || (steps[0].len() < MOST && began.elapsed() < MOMENT) {
+        for (alone, steps) in both.iter_mut().zip(&mut steps) {
+            steps.push(alone.step()?);
+        }
+    }
+    Ok(steps.map(|steps| {
+        let typical = |part: usize| {
+            let times: Vec<f64> = steps.iter().map(|step| step[part]).collect();
+            median(&times).round() as u64
+        };
+        LayerTimes {
+            count: 1,
+            forward: typical(0).max(1),
+            backward_input: typical(1),
+            backward_weight: typical(2),
+            recomputed: 0,
+            update: typical(3),
+        }
+    }))
+}
+
+/// What crosses, with values that are no zeros: what a product takes depends on them.
+fn random(device: &Device, cut: Crossing) -> Result<Tensor> {
+    let tensor = measure::tensor(device, cut)?;
+    ops::random::uniform(&tensor, 1, "profile", -1.0, 1.0)?;
+    Ok(tensor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use plan::LONGEST;
+    use worker::Placement;
+
+    use super::*;
+
+    fn config(sets: &[&str]) -> RunConfig {
+        let mut small = vec!["train.micro_batch=1", "data.kind=synthetic"];
+        if !sets.contains(&"model.kind=mlp") {
+            small.extend(["model.width=32", "model.context=16"]);
+        }
+        let sets: Vec<String> = small.iter().chain(sets).map(|set| (*set).to_owned()).collect();
+        RunConfig::parse("", "test.toml", Path::new("/"), &sets).unwrap()
+    }
+
+    #[test]
+    fn layers_are_timed_and_leave_nothing() {
+        let mlp = ["model.kind=mlp", "model.sizes=[3, 30, 30, 30, 30, 20, 7]", "optim.kind=sgd"];
+        for (sets, counts) in [
+            // The first with what comes before, those that are alike, the last with what comes after.
+            (&["model.layers=5"][..], &[1, 3, 1][..]),
+            (&["model.layers=2", "train.micro_batches=64", "parallel.lanes=64"], &[1, 1]),
+            (&mlp, &[1, 3, 1, 1]),
+            (&["model.layers=1", "parallel.data=4", "parallel.shard_optimizer=true"], &[1]),
+        ] {
+            let config = alone(&config(sets));
+            assert!(config.train.micro_batches <= 16 && config.world_size() == 1);
+            let setup = plan::prepare(config, Placement::Cpu).unwrap();
+            let device = setup.device(0).unwrap();
+            let (began, warm_up) = (Instant::now(), Duration::from_millis(200));
+            let times = layers(&setup, &device, warm_up).unwrap();
+            assert!(began.elapsed() >= warm_up);
+            assert_eq!(times.iter().map(|layer| layer.count).collect::<Vec<_>>(), counts, "{sets:?}");
+            for layer in &times {
+                let parts = [layer.forward, layer.backward_input, layer.backward_weight, layer.update];
+                assert!(parts.iter().all(|time| *time > 0 && *time < LONGEST), "{layer:?}");
+            }
+            let statistics = device.statistics();
+            assert!(statistics.peak_allocated() > 0 && statistics.allocated() == 0, "{sets:?}");
+        }
+    }
+}

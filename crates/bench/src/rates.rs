@@ -1,0 +1,67 @@
+//! What a device does at best: large matrix products and copies.
+
+use device::{Category, DType, Device, Matmul, Operand, Request};
+use tensor::{Tensor, ops};
+use worker::Result;
+
+use crate::options::median;
+
+/// What the device does at best, measured in the same process.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// bf16 matrix products of 8192 × 8192 × 8192 on random values, in operations a second.
+    pub flops_per_second: f64,
+    /// A large copy inside the device, bytes read and written a second.
+    pub bytes_per_second: f64,
+}
+
+/// Rows and columns of the products that are timed.
+const SIDE: usize = 8192;
+/// Elements of the copies that are timed: 2 GiB.
+const COPIED: usize = 1 << 29;
+const ROUNDS: usize = 10;
+
+pub(crate) fn rates(device: &Device) -> Result<Rates> {
+    let request = Request::new(Category::Other, "rates");
+    let (from, to) = (
+        Tensor::zeros(device, [COPIED], DType::F32, request)?,
+        Tensor::empty(device, [COPIED], DType::F32, request)?,
+    );
+    let seconds = timed(device, || Ok(to.copy_from(&from)?))?;
+    Ok(Rates {
+        flops_per_second: products_per_second(device, DType::Bf16)?,
+        bytes_per_second: 2.0 * from.bytes() as f64 / seconds,
+    })
+}
+
+/// Operations a second of large products of random values of this type.
+pub(crate) fn products_per_second(device: &Device, dtype: DType) -> Result<f64> {
+    let request = Request::new(Category::Other, "rates");
+    let square = |name: &str| -> Result<Tensor> {
+        let matrix = Tensor::empty(device, [SIDE, SIDE], dtype, request)?;
+        ops::random::uniform(&matrix, 1, name, -1.0, 1.0)?;
+        Ok(matrix)
+    };
+    let (a, b, out) = (square("a")?, square("b")?, square("out")?);
+    let product = Matmul {
+        m: SIDE,
+        n: SIDE,
+        k: SIDE,
+        a: Operand::new(a.region(), dtype),
+        b: Operand::new(b.region(), dtype),
+        out: Operand::new(out.region(), dtype),
+        accumulate: false,
+        epilogue: device::Epilogue::None,
+    };
+    let seconds = timed(device, || Ok(device.matmul(&product)?))?;
+    Ok(2.0 * (SIDE as f64).powi(3) / seconds)
+}
+
+/// Seconds that one call takes on the device, the median of several.
+fn timed(device: &Device, run: impl Fn() -> Result<()>) -> Result<f64> {
+    run()?;
+    device.begin_profile();
+    (0..ROUNDS).try_for_each(|_| run())?;
+    let times: Vec<_> = device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect();
+    Ok(median(&times) / 1e3)
+}

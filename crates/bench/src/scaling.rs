@@ -1,0 +1,215 @@
+//! The scaling suite's one measurement: the training step of a configuration on all of its ranks.
+
+use std::time::Duration;
+
+use collective::{Communicator, ControlPlane, threads};
+use telemetry::RankStatistics;
+use telemetry::scaling::{RankFigures, Scaling, ScalingRun};
+
+use crate::options::{BenchOptions, median};
+use crate::steps::{TimedSteps, control, timed_steps};
+use crate::timeline;
+use config::RunConfig;
+use plan::recompute;
+use run;
+use run::Placed;
+use run::Startup;
+use run::failure;
+use worker::DeviceChoice;
+use worker::build;
+use worker::{Result, TrainError};
+use worker::{Setup, Worker};
+
+/// A training step to measure on as many ranks as its configuration has.
+#[derive(Clone, Debug)]
+pub struct ScalingCase {
+    /// The model's name in reports.
+    pub model: String,
+    /// Which series it is of.
+    pub scaling: Scaling,
+    /// What is run.
+    pub config: RunConfig,
+    /// How many worlds run it, at the same time. More than one, or [`Scaling::Alone`], are of one rank each, on a device of
+    /// its own; they begin together, and do not talk to each other while they compute.
+    pub worlds: usize,
+}
+
+impl ScalingCase {
+    /// Ranks of all worlds.
+    fn ranks(&self) -> usize {
+        self.worlds * self.config.world_size()
+    }
+}
+
+/// Measures `case`, its ranks as threads of this process. Nothing of it is left afterwards. Errors: those of a run.
+pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
+    bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(TrainError::Said { status: 0 })
+}
+
+/// Measures the one of `cases` that has as many ranks as the job of which this process is a rank; for a process alone, the
+/// only one. `None` on ranks other than 0.
+///
+/// Errors: those of a run; no case or several that have the job's ranks.
+pub fn bench_scaling_as(
+    mut startup: Startup,
+    cases: Vec<ScalingCase>,
+    options: &BenchOptions,
+) -> Result<Option<ScalingRun>> {
+    let prepared = only(&startup, cases).and_then(|case| prepare(&startup, case, options));
+    let (case, setup) = startup.agree(prepared)?;
+    let same = startup.check_same(&setup);
+    startup.agree(same)?;
+    let in_job = startup.is_in_job();
+    let measured = launch(startup, &setup, &case, &named(options, &case))?;
+    let Some(ranks) = measured.ranks.filter(|ranks| !ranks.is_empty()) else { return Ok(None) };
+    let steps = measured.steps;
+    let (config, parallel, train) = (&setup.config, &setup.config.parallel, &setup.config.train);
+    let description = setup.placement.description();
+    let extreme = |pick: fn(f64, f64) -> f64| steps.seconds.iter().copied().reduce(pick);
+    let reduction = if case.scaling == Scaling::Alone { "none" } else { parallel.reduction.name() };
+    Ok(Some(ScalingRun {
+        parameters: measured.parameters as u64,
+        device: setup.placement.name().to_owned(),
+        device_model: description.model,
+        libraries: description.libraries,
+        precision: config.precision.name(),
+        scaling: case.scaling,
+        ranks: case.ranks(),
+        ranks_are: if in_job { "processes" } else { "threads" }.to_owned(),
+        reduction: reduction.to_owned(),
+        shard_optimizer: parallel.shard_optimizer,
+        micro_batch: train.micro_batch,
+        micro_batches: train.micro_batches * case.worlds,
+        tokens: build::tokens_per_step(config) * case.worlds as u64,
+        steps: options.steps,
+        warm_up: options.warm_up,
+        warm_up_seconds: options.warm_up_time.as_secs_f64(),
+        warm_up_steps: steps.warm_up,
+        round: 1,
+        step_seconds: median(&steps.seconds),
+        least_seconds: extreme(f64::min).unwrap_or(f64::NAN),
+        most_seconds: extreme(f64::max).unwrap_or(f64::NAN),
+        loss: steps.loss,
+        by_rank: ranks,
+        model: case.model,
+    }))
+}
+
+/// `options`, with a file of the case's name for its timeline.
+fn named(options: &BenchOptions, case: &ScalingCase) -> BenchOptions {
+    let ranks = case.ranks();
+    let name = match case.scaling {
+        Scaling::Alone => format!("alone-{ranks}.json"),
+        scaling => format!("{}-{}-{ranks}.json", scaling.name(), case.config.parallel.reduction.name()),
+    };
+    BenchOptions { trace: options.trace.as_ref().map(|directory| directory.join(name)), ..options.clone() }
+}
+
+/// The one case for this process's job.
+fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
+    let fits = |case: &ScalingCase| {
+        startup.check_ranks(case.worlds * case.config.parallel.data, case.config.parallel.pipeline, None)
+    };
+    let mut refused = None;
+    let mut fitting: Vec<ScalingCase> = Vec::new();
+    for case in cases {
+        match fits(&case) {
+            Ok(()) => fitting.push(case),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match (fitting.len(), fitting.pop()) {
+        (1, Some(case)) => Ok(case),
+        (0, _) => {
+            let text = "no number of --ranks is that of this job's processes";
+            Err(refused.unwrap_or_else(|| TrainError::Refused(text.to_owned())))
+        }
+        (several, _) => Err(TrainError::Refused(format!(
+            "under a launcher a job measures one run, and {several} have its number of ranks: name --strong or --weak, and \
+             one --reduction"
+        ))),
+    }
+}
+
+fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Result<(ScalingCase, Setup)> {
+    if options.device == DeviceChoice::Meta {
+        let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
+        return Err(TrainError::Refused(text));
+    }
+    // These many ranks and no others: without that, one GPU would do the work of all.
+    let mut all = case.config.clone();
+    all.parallel.data *= case.worlds;
+    let Placed { placement, .. } = Placed::find(options.device, &mut all, startup, Some(case.ranks()))?;
+    let setup = recompute::settle_soon(plan::prepare(case.config.clone(), placement)?)?;
+    Ok((case, setup))
+}
+
+/// What a rank brings back.
+struct Measured {
+    steps: TimedSteps,
+    parameters: usize,
+    /// Of all ranks, on rank 0.
+    ranks: Option<Vec<RankFigures>>,
+}
+
+/// Runs this process's rank or ranks to the end; rank 0's measure, or that of this process's rank.
+fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOptions) -> Result<Measured> {
+    let (ranks, seconds) = (case.ranks(), setup.config.parallel.timeout_seconds);
+    let alone = case.scaling == Scaling::Alone || case.worlds > 1;
+    let in_job = startup.run_in_job(seconds, |communicator| measure(setup, alone, communicator, options))?;
+    if let Some(measured) = in_job {
+        return Ok(measured);
+    }
+    if ranks == 1 {
+        return measure(setup, alone, Communicator::solo(), options);
+    }
+    let waits = threads::Options { timeout: Duration::from_secs(seconds), ..threads::Options::default() };
+    let (setup, options) = (setup.clone(), options.clone());
+    let ran = threads::run(ranks, waits, move |communicator| measure(&setup, alone, communicator, &options));
+    let failed = |error: threads::RunError<TrainError>| TrainError::Rank {
+        rank: error.rank,
+        reason: failure::one_line(&error.cause.to_string()),
+    };
+    let nobody = || TrainError::Refused("a run has at least one rank".to_owned());
+    ran.map_err(failed)?.into_iter().next().ok_or_else(nobody)
+}
+
+/// Measures one rank: of the world that `communicator` is of, or of one that is its own, `alone` beside the others'.
+fn measure(
+    setup: &Setup,
+    alone: bool,
+    communicator: Communicator,
+    options: &BenchOptions,
+) -> Result<Measured> {
+    run::prepare_kernels(setup)?;
+    let (mut worker, mut beside) = if alone {
+        let placement = setup.placement.alone(communicator.rank());
+        let own = Setup { placement, ..setup.clone() };
+        (Worker::new(&own, Communicator::solo())?, Some(communicator))
+    } else {
+        (Worker::new(setup, communicator)?, None)
+    };
+    let steps = timed_steps(&mut worker, &mut beside, options)?;
+    let own = worker.statistics()?;
+    let ranks = figures(control(&mut worker, &mut beside), own, median(&steps.seconds))?;
+    if let Some(file) = &options.trace {
+        timeline::write(&mut worker, &mut beside, steps.next, file)?;
+    }
+    Ok(Measured { steps, parameters: worker.parameters(), ranks })
+}
+
+/// The figures of all ranks on rank 0, from each one's statistics and the median step by its clock.
+fn figures(
+    control: &mut dyn ControlPlane,
+    mut own: RankStatistics,
+    seconds: f64,
+) -> Result<Option<Vec<RankFigures>>> {
+    own.rank = control.rank();
+    let statistics = telemetry::gather(control, &own)?;
+    let clocks = control.gather(0, &seconds.to_le_bytes())?;
+    let (Some(statistics), Some(clocks)) = (statistics, clocks) else { return Ok(None) };
+    let seconds =
+        |clock: &Vec<u8>| <[u8; 8]>::try_from(clock.as_slice()).map_or(f64::NAN, f64::from_le_bytes);
+    let all = statistics.iter().zip(&clocks);
+    Ok(Some(all.map(|(statistics, clock)| RankFigures::of(statistics, seconds(clock))).collect()))
+}

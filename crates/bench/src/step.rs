@@ -1,0 +1,138 @@
+//! The step benchmark: the real worker on random tokens, timed from the host, and one step call by call on the device.
+
+use collective::Communicator;
+use device::cuda::TimedCall;
+
+use crate::options::{BenchOptions, median};
+use crate::rates::{Rates, rates};
+use crate::steps::{TimedSteps, timed_steps};
+use crate::timeline;
+use config::RunConfig;
+use plan::recompute;
+use run::Placed;
+use run::Startup;
+use worker::Result;
+use worker::build;
+use worker::expected::UNPLANNED_EVENTS;
+use worker::{Setup, Worker};
+
+/// Calls of one kernel family in a step.
+#[derive(Clone, Debug)]
+pub struct FamilyTime {
+    /// Its name.
+    pub family: &'static str,
+    /// Launches.
+    pub calls: usize,
+    /// Milliseconds of all of them, each timed alone.
+    pub milliseconds: f64,
+    /// Milliseconds that their bytes and operations take at the device's measured rates, the larger of both for
+    /// every call.
+    pub floor_milliseconds: f64,
+    /// Operations.
+    pub flops: u64,
+}
+
+/// What a measurement found.
+#[derive(Clone, Debug)]
+pub struct StepMeasure {
+    /// The device's model.
+    pub model: String,
+    /// Versions of what computes on it.
+    pub libraries: String,
+    /// Why that device.
+    pub reason: String,
+    /// Parameters, each counted once.
+    pub parameters: usize,
+    /// Tokens of a step.
+    pub tokens: u64,
+    /// Seconds of every timed step.
+    pub seconds: Vec<f64>,
+    /// The loss of step `warm_up + steps`, counted from 1: the last one where the warm-up took no more steps.
+    pub loss: f32,
+    /// Most bytes allocated and reserved.
+    pub peaks: (u64, u64),
+    /// On a GPU: one step by kernel family, the longest first.
+    pub families: Vec<FamilyTime>,
+    /// On a GPU: what it does at best.
+    pub rates: Option<Rates>,
+}
+
+impl StepMeasure {
+    /// The median step in seconds.
+    pub fn median(&self) -> f64 {
+        median(&self.seconds)
+    }
+
+    /// Tokens a second at the median.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.median()
+    }
+
+    /// The step's operations over what the device could have done in its time.
+    pub fn utilisation(&self) -> Option<f64> {
+        let flops: u64 = self.families.iter().map(|family| family.flops).sum();
+        Some(flops as f64 / self.median() / self.rates?.flops_per_second)
+    }
+}
+
+/// Runs `config` for a few steps. Errors: those of a run.
+pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
+    config.train.steps = u64::MAX;
+    let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    // A run keeps its events too.
+    let setup =
+        Setup { history: UNPLANNED_EVENTS, ..recompute::settle_soon(plan::prepare(config, placement)?)? };
+    run::prepare_kernels(&setup)?;
+    let mut worker = Worker::new(&setup, Communicator::solo())?;
+    let TimedSteps { seconds, loss, next, .. } = timed_steps(&mut worker, &mut None, options)?;
+    let statistics = worker.device().statistics();
+    worker.device().begin_profile();
+    worker.step(next)?;
+    let calls = worker.device().end_profile()?;
+    if let Some(directory) = &options.trace {
+        timeline::write(&mut worker, &mut None, next + 1, &directory.join("step.json"))?;
+    }
+    let rates = match calls.is_empty() {
+        true => None,
+        false => Some(rates(worker.device())?),
+    };
+    let description = worker.device().description();
+    Ok(StepMeasure {
+        model: description.model.clone(),
+        libraries: description.libraries.clone(),
+        reason,
+        parameters: worker.parameters(),
+        tokens: build::tokens_per_step(&setup.config),
+        seconds,
+        loss,
+        peaks: (statistics.peak_allocated(), statistics.peak_reserved()),
+        families: rates.map(|rates| by_family(&calls, rates)).unwrap_or_default(),
+        rates,
+    })
+}
+
+fn by_family(calls: &[TimedCall], rates: Rates) -> Vec<FamilyTime> {
+    let mut families: Vec<FamilyTime> = Vec::new();
+    for call in calls {
+        let floor = (call.work.bytes as f64 / rates.bytes_per_second)
+            .max(call.work.flops as f64 / rates.flops_per_second);
+        let place = families.iter().position(|family| family.family == call.family).unwrap_or(families.len());
+        if place == families.len() {
+            let family = call.family;
+            families.push(FamilyTime {
+                family,
+                calls: 0,
+                milliseconds: 0.0,
+                floor_milliseconds: 0.0,
+                flops: 0,
+            });
+        }
+        let family = &mut families[place];
+        family.calls += 1;
+        family.milliseconds += f64::from(call.milliseconds);
+        family.floor_milliseconds += 1e3 * floor;
+        family.flops += call.work.flops;
+    }
+    families.sort_by(|a, b| b.milliseconds.total_cmp(&a.milliseconds));
+    families
+}

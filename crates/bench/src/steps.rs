@@ -1,0 +1,98 @@
+//! Steps that are timed, after others that warm the device up.
+
+use std::time::{Duration, Instant};
+
+use collective::{Communicator, ControlPlane};
+use device::Backend;
+
+use crate::options::BenchOptions;
+use worker::Result;
+use worker::Worker;
+
+/// What timed steps came to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TimedSteps {
+    /// Of each, from the end of the step before to its own.
+    pub(super) seconds: Vec<f64>,
+    /// The loss of step `warm_up + steps` of the options: of the same one, however long the warm-up took.
+    pub(super) loss: f32,
+    /// Steps that ran before them.
+    pub(super) warm_up: u64,
+    /// The number of the step after them.
+    pub(super) next: u64,
+}
+
+/// Whom a worker that is measured agrees with: the ranks of its world, or the worlds `beside` it.
+pub(super) fn control<'a>(
+    worker: &'a mut Worker,
+    beside: &'a mut Option<Communicator>,
+) -> &'a mut dyn ControlPlane {
+    match beside {
+        None => worker.control(),
+        Some(communicator) => &mut *communicator.control,
+    }
+}
+
+/// Times steps of `worker`. All begin together and warm up with as many steps, of which the first decides by its clock. As in
+/// training, on a GPU a step's loss is read when the next step has been enqueued; elsewhere a step is over when its call
+/// returns.
+pub(super) fn timed_steps(
+    worker: &mut Worker,
+    beside: &mut Option<Communicator>,
+    options: &BenchOptions,
+) -> Result<TimedSteps> {
+    let late = u64::from(worker.device().backend() == Backend::Cuda);
+    let mut timed = TimedSteps { loss: f32::NAN, warm_up: options.warm_up, ..TimedSteps::default() };
+    let last_of_all = (options.warm_up + options.steps).saturating_sub(1);
+    control(worker, beside).barrier()?;
+    let began = Instant::now();
+    let mut ended = began;
+    let mut warm = false;
+    for step in 0_u64.. {
+        let over = step.checked_sub(late);
+        if !warm && step == timed.warm_up {
+            // The device has a step to do meanwhile.
+            let more = more_steps(control(worker, beside), began, over.unwrap_or(0), options.warm_up_time)?;
+            timed.warm_up += more;
+            warm = more == 0;
+            if warm {
+                worker.phases().restart();
+            }
+        }
+        timed.next = timed.warm_up + options.steps;
+        // One more than is timed: the last is to be read, as the others are, when the next has been enqueued.
+        if step < timed.next + late || !warm {
+            worker.step(step)?;
+        }
+        let Some(over) = over else { continue };
+        let loss = worker.scalars(over)?.loss;
+        let now = std::mem::replace(&mut ended, Instant::now()).elapsed().as_secs_f64();
+        if over == last_of_all {
+            timed.loss = loss;
+        }
+        if warm && over >= timed.warm_up {
+            timed.seconds.push(now);
+        }
+        if warm && over + 1 >= timed.next {
+            break;
+        }
+    }
+    timed.next += late;
+    Ok(timed)
+}
+
+/// How many steps more it takes to warm up for `time` after `steps` since `began`; 0 when that is over. The first of all
+/// decides.
+fn more_steps(control: &mut dyn ControlPlane, began: Instant, steps: u64, time: Duration) -> Result<u64> {
+    if time.is_zero() {
+        return Ok(0);
+    }
+    let (gone, wanted) = (began.elapsed().as_secs_f64(), time.as_secs_f64());
+    // The first steps take longest, so that this comes near from below.
+    let left = ((wanted - gone) / gone.max(f64::MIN_POSITIVE) * steps as f64).ceil() as u64;
+    let more = if gone >= wanted { 0 } else { left.max(1) };
+    let mut message = more.to_le_bytes().to_vec();
+    control.broadcast(0, &mut message)?;
+    // Only the first rank's clock counts, and it sends eight bytes.
+    Ok(<[u8; 8]>::try_from(message.as_slice()).map_or(more, u64::from_le_bytes))
+}

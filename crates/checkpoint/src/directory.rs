@@ -1,0 +1,132 @@
+//! The directory of a run's checkpoints: names, what is in it, what goes.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::error::{CheckpointError, Result};
+use crate::reader::Checkpoint;
+
+/// Where in a run directory they are.
+const CHECKPOINTS: &str = "checkpoints";
+
+/// `RUN_DIR/checkpoints`.
+#[derive(Clone, Debug)]
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// The directory of the run in `run_dir`, which need not be there.
+    pub fn of(run_dir: &Path) -> Self {
+        Directory(run_dir.join(CHECKPOINTS))
+    }
+
+    /// Makes it, lastingly, if it is not there.
+    pub(crate) fn make(&self) -> Result<()> {
+        match fs::create_dir(&self.0) {
+            Ok(()) => sync_directory(self.0.parent().unwrap_or(Path::new("."))),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(CheckpointError::file(&self.0, "make the directory")(error)),
+        }
+    }
+
+    /// The checkpoint of the state after `step` steps.
+    pub(crate) fn step(&self, step: u64) -> PathBuf {
+        self.0.join(format!("step-{step:06}"))
+    }
+
+    /// Where it is while it is written or deleted. Nothing reads there.
+    pub(crate) fn temporary(&self, step: u64) -> PathBuf {
+        self.0.join(format!(".step-{step:06}.tmp-{}", std::process::id()))
+    }
+
+    /// Every checkpoint and its step, the oldest first; none where there is no directory.
+    pub(crate) fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
+        let mut found = Vec::new();
+        for (name, path) in self.entries()? {
+            let digits = name.strip_prefix("step-").filter(|d| d.bytes().all(|b| b.is_ascii_digit()));
+            if let Some(step) = digits.and_then(|digits| digits.parse::<u64>().ok()) {
+                found.push((step, path));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn entries(&self) -> Result<Vec<(String, PathBuf)>> {
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(CheckpointError::file(&self.0, "list the directory")(error)),
+        };
+        let named = |entry: std::io::Result<fs::DirEntry>| {
+            let entry = entry.map_err(CheckpointError::file(&self.0, "list the directory"))?;
+            Ok(entry.file_name().into_string().ok().map(|name| (name, entry.path())))
+        };
+        entries.map(named).filter_map(Result::transpose).collect()
+    }
+
+    /// The newest checkpoint, verified; `None` where there is none. Errors: it is damaged, and which older one is not.
+    pub(crate) fn newest(&self) -> Result<Option<Checkpoint>> {
+        let mut all = self.list()?;
+        let Some((_, newest)) = all.pop() else { return Ok(None) };
+        match Checkpoint::open(&newest) {
+            Ok(checkpoint) => Ok(Some(checkpoint)),
+            Err(damage) => {
+                let intact =
+                    all.into_iter().rev().map(|(_, path)| path).find(|path| Checkpoint::open(path).is_ok());
+                Err(CheckpointError::NewestDamaged { damage: Box::new(damage), newest, intact })
+            }
+        }
+    }
+
+    /// Deletes all checkpoints but the newest `keep`.
+    pub(crate) fn retain(&self, keep: u64) -> Result<()> {
+        let all = self.list()?;
+        let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
+        for (step, path) in &all[..surplus] {
+            // A half-deleted checkpoint must not carry a complete one's name.
+            let temporary = self.temporary(*step);
+            fs::rename(path, &temporary).map_err(CheckpointError::file(path, "rename it to delete it"))?;
+            fs::remove_dir_all(&temporary).map_err(CheckpointError::file(&temporary, "delete it"))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what earlier processes left under temporary names.
+    pub fn remove_temporaries(&self) -> std::result::Result<(), CheckpointError> {
+        for (name, path) in self.entries()? {
+            if name.starts_with(".step-") && name.contains(".tmp-") {
+                fs::remove_dir_all(&path).map_err(CheckpointError::file(&path, "delete it"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a written checkpoint its name, lastingly.
+    pub(crate) fn publish(&self, temporary: &Path, step: u64) -> Result<()> {
+        sync_directory(temporary)?;
+        let path = self.step(step);
+        fs::rename(temporary, &path).map_err(CheckpointError::file(&path, "rename it into place"))?;
+        sync_directory(&self.0)
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<()> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(CheckpointError::file(path, "bring it to the disk"))
+}
+
+/// The complete checkpoints of a run and the steps that they were taken after, the oldest first. They are not
+/// verified: [`Checkpoint::open`] does that.
+pub fn list(run_dir: &Path) -> std::result::Result<Vec<(u64, PathBuf)>, CheckpointError> {
+    Directory::of(run_dir).list()
+}
+
+/// The newest complete checkpoint of a run, verified; `None` where there is none.
+///
+/// # Errors
+/// It is damaged: [`CheckpointError::NewestDamaged`] says which older one is not.
+pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, CheckpointError> {
+    Directory::of(run_dir).newest()
+}

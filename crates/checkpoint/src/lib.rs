@@ -1,0 +1,35 @@
+//! Checkpoints: what a run continues from, and what text is sampled from.
+//!
+//! A checkpoint is a directory `RUN_DIR/checkpoints/step-NNNNNN` with two files:
+//!
+//! * `state.safetensors`: every parameter by its name, the optimizer's state as `adamw.first.<name>`,
+//!   `adamw.second.<name>` or `sgd.velocity.<name>`, and `run.losses`, a loss per step; all f32;
+//! * `manifest.json`: the step, the settings that decide the bits, the corpus's hash, and size and SHA-256 of the other
+//!   file and of itself.
+//!
+//! It is complete where it is present: it is written under a hidden name, brought to the disk, and renamed. Nothing
+//! else need be saved, because random numbers and the data's order are functions of the step.
+//!
+//! ```no_run
+//! let run_dir = std::path::Path::new("runs/first");
+//! if let Some(checkpoint) = checkpoint::newest(run_dir)? {
+//!     println!("{} steps, the last loss {:?}", checkpoint.step(), checkpoint.losses()?.last());
+//! }
+//! # Ok::<(), checkpoint::CheckpointError>(())
+//! ```
+
+mod directory;
+mod error;
+mod format;
+mod manifest;
+mod reader;
+mod resume;
+mod snapshot;
+mod writer;
+
+pub use directory::{Directory, list, newest};
+pub use error::CheckpointError;
+pub use reader::{Checkpoint, Target};
+pub use resume::ResumePoint;
+pub use snapshot::Snapshot;
+pub use writer::{Contents, Writer};

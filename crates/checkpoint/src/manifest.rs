@@ -1,0 +1,133 @@
+//! `manifest.json`: what a checkpoint is of, and the hashes that it is held to.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::error::{CheckpointError, Result};
+
+/// The layout of checkpoints that this version writes and reads.
+const FORMAT: u64 = 1;
+/// The file's name.
+pub(crate) const MANIFEST: &str = "manifest.json";
+/// The name of the file of arrays.
+pub(crate) const STATE: &str = "state.safetensors";
+
+/// Size and hash of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileDigest {
+    bytes: u64,
+    sha256: String,
+}
+
+impl FileDigest {
+    pub(crate) fn new(bytes: u64, digest: Sha256) -> Self {
+        FileDigest { bytes, sha256: format!("{:x}", digest.finalize()) }
+    }
+}
+
+/// What the manifest says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Manifest {
+    format: u64,
+    /// Of Plimsoll.
+    version: String,
+    /// Steps that were done.
+    pub(crate) step: u64,
+    /// The settings that decide the bits, each as TOML.
+    pub(crate) configuration: BTreeMap<String, String>,
+    /// Of the corpus; none for synthetic data.
+    pub(crate) corpus_sha256: Option<String>,
+    /// The last validation before.
+    pub(crate) validation_loss: Option<f64>,
+    /// Other files of the checkpoint by name.
+    files: BTreeMap<String, FileDigest>,
+    /// Of this very text with an empty hash, without indentation.
+    manifest_sha256: String,
+}
+
+impl Manifest {
+    pub(crate) fn new(
+        step: u64,
+        configuration: BTreeMap<String, String>,
+        corpus_sha256: Option<String>,
+        validation_loss: Option<f64>,
+        state: FileDigest,
+    ) -> Self {
+        let mut manifest = Manifest {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            step,
+            configuration,
+            corpus_sha256,
+            validation_loss: validation_loss.filter(|loss| loss.is_finite()),
+            files: BTreeMap::from([(STATE.to_owned(), state)]),
+            manifest_sha256: String::new(),
+        };
+        manifest.manifest_sha256 = manifest.digest();
+        manifest
+    }
+
+    /// Hash of the contents but the hash itself. Text that reads to the same values has the same.
+    fn digest(&self) -> String {
+        let bare = Manifest { manifest_sha256: String::new(), ..self.clone() };
+        // Numbers, strings and maps of strings: expressing them does not fail.
+        format!("{:x}", Sha256::digest(serde_json::to_vec(&bare).unwrap_or_default()))
+    }
+
+    /// Its own hash, which depends on everything in the checkpoint.
+    pub(crate) fn id(&self) -> &str {
+        &self.manifest_sha256
+    }
+
+    pub(crate) fn to_text(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    /// Reads the manifest of the checkpoint `directory` and holds it to its own hash.
+    pub(crate) fn read(directory: &Path) -> Result<Self> {
+        let path = directory.join(MANIFEST);
+        let text = fs::read(&path).map_err(CheckpointError::file(&path, "read it"))?;
+        let damaged = |what: String| CheckpointError::damaged(&path, what);
+        let value: Value = serde_json::from_slice(&text)
+            .map_err(|error| damaged(format!("it is truncated or corrupted: {error}")))?;
+        if let Some(format) = value.get("format").and_then(Value::as_u64).filter(|format| *format != FORMAT) {
+            return Err(damaged(format!(
+                "its format is {format}, and this version of Plimsoll reads {FORMAT}"
+            )));
+        }
+        let manifest: Manifest =
+            serde_json::from_value(value).map_err(|error| damaged(format!("it is corrupted: {error}")))?;
+        if manifest.digest() != manifest.manifest_sha256 {
+            return Err(damaged("it is corrupted: its SHA-256 is not the one that it says".to_owned()));
+        }
+        Ok(manifest)
+    }
+
+    /// Holds the file of arrays to what was written. `found` is what it is now.
+    pub(crate) fn check_state(&self, path: &Path, found: &FileDigest) -> Result<()> {
+        let Some(written) = self.files.get(STATE) else {
+            return Err(CheckpointError::damaged(path, "its manifest does not name it"));
+        };
+        if found.bytes != written.bytes {
+            let what = if found.bytes < written.bytes { "truncated" } else { "longer than it was" };
+            return Err(CheckpointError::damaged(
+                path,
+                format!("it is {what}: it has {} bytes and was written with {}", found.bytes, written.bytes),
+            ));
+        }
+        if found.sha256 != written.sha256 {
+            let what = "it is corrupted: its SHA-256 is not the one that was written";
+            return Err(CheckpointError::damaged(path, what));
+        }
+        Ok(())
+    }
+}

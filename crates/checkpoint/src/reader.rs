@@ -1,0 +1,150 @@
+//! Reading a checkpoint: verified whole before anything of it is used.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use device::DType;
+use half::bf16;
+use tensor::{Shape, Tensor, TensorError};
+
+use crate::error::{CheckpointError, Result};
+use crate::format::{self, Arrays, Entry};
+use crate::manifest::{Manifest, STATE};
+
+/// The array of losses.
+pub(crate) const LOSSES: &str = "run.losses";
+
+/// Where an array, or the part of it that follows element `first`, goes.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The array's name.
+    pub name: String,
+    /// Shape of the whole array.
+    pub shape: Shape,
+    /// The first element that is taken.
+    pub first: usize,
+    /// As long as what it takes; f32, or bf16, which values are rounded to.
+    pub tensor: Tensor,
+}
+
+impl Target {
+    /// All of the array `name` goes to `tensor`.
+    pub fn whole(name: String, tensor: Tensor) -> Self {
+        Target { name, shape: tensor.shape(), first: 0, tensor }
+    }
+}
+
+/// A complete checkpoint that is what was written: every byte of it has been read and hashed.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    state: PathBuf,
+    manifest: Manifest,
+    entries: BTreeMap<String, Entry>,
+    data: u64,
+}
+
+impl Checkpoint {
+    /// Reads and verifies the checkpoint in `path`.
+    ///
+    /// # Errors
+    /// A file that is missing, truncated or corrupted, by name.
+    pub fn open(path: &Path) -> std::result::Result<Self, CheckpointError> {
+        let manifest = Manifest::read(path)?;
+        let state = path.join(STATE);
+        manifest.check_state(&state, &format::digest_of(&state)?)?;
+        let name =
+            path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("step-"));
+        if let Some(step) = name.and_then(|digits| digits.parse::<u64>().ok()).filter(|s| *s != manifest.step)
+        {
+            let what = format!("it holds step {}, and its name says {step}", manifest.step);
+            return Err(CheckpointError::damaged(path, what));
+        }
+        let (entries, data) = format::read_header(&state)?;
+        let entries = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        Ok(Checkpoint { path: path.to_owned(), state, manifest, entries, data })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it has in common with no other checkpoint.
+    pub fn id(&self) -> &str {
+        self.manifest.id()
+    }
+
+    /// Steps that were done when it was taken.
+    pub fn step(&self) -> u64 {
+        self.manifest.step
+    }
+
+    /// The settings that decide the bits, by key, as TOML.
+    pub fn configuration(&self) -> &BTreeMap<String, String> {
+        &self.manifest.configuration
+    }
+
+    /// SHA-256 of the corpus in hexadecimal; none for synthetic data.
+    pub fn corpus_sha256(&self) -> Option<&str> {
+        self.manifest.corpus_sha256.as_deref()
+    }
+
+    /// The last validation before it.
+    pub fn validation_loss(&self) -> Option<f64> {
+        self.manifest.validation_loss
+    }
+
+    /// The loss of every step before it.
+    pub fn losses(&self) -> std::result::Result<Vec<f32>, CheckpointError> {
+        let mut losses = Vec::new();
+        let entry = self.entry(LOSSES)?;
+        self.arrays()?.read(entry, 0..entry.elements(), |_, piece| {
+            losses.extend_from_slice(piece);
+            Ok::<_, CheckpointError>(())
+        })?;
+        if losses.len() as u64 != self.step() {
+            let what = format!("it has {} losses of {} steps", losses.len(), self.step());
+            return Err(CheckpointError::damaged(&self.state, what));
+        }
+        Ok(losses)
+    }
+
+    /// Fills tensors from the arrays of their names, in pieces. Errors: an array that is missing or has another shape,
+    /// before the tensor is touched.
+    pub fn load<E: From<CheckpointError> + From<TensorError>>(
+        &self,
+        targets: impl Iterator<Item = Target>,
+    ) -> std::result::Result<(), E> {
+        let mut arrays = self.arrays()?;
+        let mut rounded = Vec::new();
+        for Target { name, shape, first, tensor } in targets {
+            let entry = self.entry(&name)?;
+            if entry.shape != shape.dims() {
+                let what = format!("{name} is {:?} there and {:?} in this model", entry.shape, shape.dims());
+                return Err(CheckpointError::damaged(&self.state, what).into());
+            }
+            arrays.read(entry, first..first + tensor.elements(), |at, piece| {
+                let target = tensor.view(at, [piece.len()])?;
+                if tensor.dtype() == DType::Bf16 {
+                    rounded.clear();
+                    rounded.extend(piece.iter().map(|value| bf16::from_f32(*value)));
+                    target.set(&rounded)?;
+                } else {
+                    target.set(piece)?;
+                }
+                Ok::<_, E>(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn arrays(&self) -> Result<Arrays<'_>> {
+        Arrays::open(&self.state, self.data)
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry> {
+        let missing = || CheckpointError::damaged(&self.state, format!("it has no {name}"));
+        self.entries.get(name).ok_or_else(missing)
+    }
+}

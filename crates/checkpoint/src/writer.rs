@@ -1,0 +1,157 @@
+//! Writing checkpoints while training goes on: one thread, one checkpoint in flight.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use crate::directory::Directory;
+use crate::error::{CheckpointError, Result};
+use crate::format;
+use crate::manifest::{MANIFEST, Manifest, STATE};
+use crate::snapshot::Snapshot;
+
+/// What all checkpoints of a run have in common.
+#[derive(Clone)]
+pub struct Contents {
+    /// Checkpoints that are kept: the newest ones.
+    pub keep: u64,
+    /// The settings that decide the bits, by key, as TOML.
+    pub configuration: BTreeMap<String, String>,
+    /// Returns the SHA-256 of the corpus in hexadecimal; none for synthetic data. Called on the thread that writes,
+    /// since the first call may read the whole corpus.
+    pub corpus_sha256: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+}
+
+impl fmt::Debug for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contents").field("keep", &self.keep).finish_non_exhaustive()
+    }
+}
+
+/// Where and what a run writes.
+#[derive(Clone, Debug)]
+struct Job {
+    directory: Directory,
+    metrics: PathBuf,
+    contents: Contents,
+}
+
+/// A checkpoint that is being written.
+#[derive(Debug)]
+struct InFlight {
+    path: PathBuf,
+    thread: JoinHandle<(Snapshot, Result<()>)>,
+}
+
+/// Writes the checkpoints of a run, each on a thread of its own.
+#[derive(Debug)]
+pub struct Writer {
+    job: Job,
+    /// The memory of the last snapshot, when it has been written.
+    spare: Snapshot,
+    in_flight: Option<InFlight>,
+    /// Why the last one was not even begun.
+    unstarted: Option<CheckpointError>,
+}
+
+impl Writer {
+    /// For the run in `run_dir`, which also holds its `metrics.jsonl`.
+    pub fn new(run_dir: &Path, contents: Contents) -> Self {
+        let metrics = run_dir.join("metrics.jsonl");
+        let job = Job { directory: Directory::of(run_dir), metrics, contents };
+        // A process that was killed may have put a new one in place and not yet deleted the oldest.
+        if let Err(error) = job.directory.retain(job.contents.keep) {
+            tracing::warn!("an old checkpoint is still there: {error}");
+        }
+        Writer { job, spare: Snapshot::default(), in_flight: None, unstarted: None }
+    }
+
+    /// Waits for the checkpoint in flight and returns an empty snapshot to fill. A failure to write the checkpoint in
+    /// flight is a warning: the next one takes its place.
+    pub fn begin(&mut self) -> Snapshot {
+        if let Err(error) = self.finish() {
+            tracing::warn!("a checkpoint was not written: {error}");
+        }
+        let mut snapshot = std::mem::take(&mut self.spare);
+        snapshot.clear();
+        snapshot
+    }
+
+    /// Starts to write the state after `step` steps.
+    pub fn write(&mut self, snapshot: Snapshot, step: u64, validation_loss: Option<f64>) {
+        let job = self.job.clone();
+        let path = job.directory.step(step);
+        let body = move || {
+            let written = job.write(&snapshot, step, validation_loss);
+            (snapshot, written)
+        };
+        match Builder::new().name("checkpoint".to_owned()).spawn(body) {
+            Ok(thread) => self.in_flight = Some(InFlight { path, thread }),
+            Err(error) => {
+                let what = format!("there is no thread to write it: {error}");
+                self.unstarted = Some(CheckpointError::Thread { path, what });
+            }
+        }
+    }
+
+    /// Waits for the checkpoint in flight. Errors: why it could not be written.
+    pub fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
+        if let Some(error) = self.unstarted.take() {
+            return Err(error);
+        }
+        let Some(InFlight { path, thread }) = self.in_flight.take() else { return Ok(()) };
+        let panicked = |_| CheckpointError::Thread { path, what: "its writer panicked".to_owned() };
+        let (snapshot, written) = thread.join().map_err(panicked)?;
+        self.spare = snapshot;
+        written
+    }
+}
+
+/// A run that fails still has the checkpoint that it had begun.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::warn!("a checkpoint was not written: {error}");
+        }
+    }
+}
+
+impl Job {
+    /// Writes a checkpoint, puts it in place, and deletes those that are too many.
+    fn write(&self, snapshot: &Snapshot, step: u64, validation_loss: Option<f64>) -> Result<()> {
+        // A run that goes on from here expects the lines of all steps before; whoever opens a file can bring it to the disk.
+        let synced = File::open(&self.metrics).and_then(|metrics| metrics.sync_data());
+        synced.map_err(CheckpointError::file(&self.metrics, "bring it to the disk"))?;
+        self.directory.make()?;
+        let temporary = self.directory.temporary(step);
+        let written = self.write_files(&temporary, snapshot, step, validation_loss);
+        if let Err(error) = written.and_then(|()| self.directory.publish(&temporary, step)) {
+            // The error that matters is the one above; there may be nothing to delete.
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
+        self.directory.retain(self.contents.keep)
+    }
+
+    fn write_files(
+        &self,
+        temporary: &Path,
+        snapshot: &Snapshot,
+        step: u64,
+        validation_loss: Option<f64>,
+    ) -> Result<()> {
+        fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
+        let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.values)?;
+        let corpus = (self.contents.corpus_sha256)();
+        let configuration = self.contents.configuration.clone();
+        let manifest = Manifest::new(step, configuration, corpus, validation_loss, state);
+        let path = temporary.join(MANIFEST);
+        let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
+        file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;
+        file.sync_all().map_err(CheckpointError::file(&path, "bring it to the disk"))
+    }
+}

@@ -1,0 +1,217 @@
+//! What a step would take, by a model of costs: for putting configurations in order, not for promises.
+//!
+//! A pass takes its operations at the rate of the device's large products times a measured efficiency; the backward pass has
+//! twice the forward's, and what is recomputed comes on top. The schedule's simulator makes a step of them, with the bubble.
+//! Gradients go over the links while the last micro-batch's backward goes on: what is left then is exposed, and so is the
+//! last bucket. The update moves the optimizer's state through the device's memory.
+
+use device::DType;
+use nn::Stage;
+use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
+
+use crate::imitated::DeviceRates;
+use config::{Memory, Model, OptimKind, Recompute, RunConfig};
+use worker::{Result, TrainError};
+use worker::{blueprint, build};
+
+/// The parts of a step, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Passes and what ranks of a pipeline wait for each other.
+    pub passes: f64,
+    /// Of these, what is recomputed.
+    pub recomputed: f64,
+    /// Communication that nothing hides.
+    pub exposed: f64,
+    /// The optimizer.
+    pub update: f64,
+    /// The share of the passes' time in which ranks wait for others of the pipeline.
+    pub bubble: f64,
+}
+
+impl Cost {
+    /// The whole step.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.passes + self.exposed + self.update
+    }
+}
+
+/// Operations and parameters of the model, for one sample.
+struct Work {
+    /// Forward operations of a layer.
+    layers: Vec<f64>,
+    /// The same of what only the last stage has.
+    head: f64,
+    /// Parameters of a layer.
+    parameters: Vec<f64>,
+    /// Parameters of the first stage, and of the last one.
+    ends: [f64; 2],
+    /// Values that go from a stage to the next.
+    crossing: f64,
+}
+
+impl Work {
+    fn of(model: &Model) -> Self {
+        match model {
+            Model::Gpt(gpt) => {
+                let [width, context, vocabulary] = [gpt.width, gpt.context, gpt.vocabulary].map(|n| n as f64);
+                // Products with the 12 width² weights, and causal attention, which half of the scores are left out of.
+                let layer = context * (24.0 * width * width + 2.0 * context * width);
+                Work {
+                    layers: vec![layer; gpt.layers],
+                    head: 2.0 * context * width * vocabulary,
+                    parameters: vec![12.0 * width * width + 13.0 * width; gpt.layers],
+                    ends: [(vocabulary + context) * width, vocabulary * width],
+                    crossing: context * width,
+                }
+            }
+            Model::Mlp(mlp) => {
+                let pairs = || mlp.sizes.windows(2).map(|pair| (pair[0] as f64, pair[1] as f64));
+                Work {
+                    layers: pairs().map(|(inputs, outputs)| 2.0 * inputs * outputs).collect(),
+                    head: 0.0,
+                    parameters: pairs().map(|(inputs, outputs)| (inputs + 1.0) * outputs).collect(),
+                    ends: [0.0; 2],
+                    crossing: pairs().map(|(_, outputs)| outputs).fold(0.0, f64::max),
+                }
+            }
+        }
+    }
+
+    /// Forward operations of a stage for one sample, all of them and those of its layers.
+    fn flops(&self, stage: &Stage) -> (f64, f64) {
+        let layers: f64 = self.layers[stage.layers.clone()].iter().sum();
+        (layers + if stage.is_last() { self.head } else { 0.0 }, layers)
+    }
+
+    fn parameters(&self, stage: &Stage) -> f64 {
+        let layers: f64 = self.parameters[stage.layers.clone()].iter().sum();
+        let [first, last] = self.ends;
+        let tied = if stage.is_last() && !stage.is_first() { last } else { 0.0 };
+        layers + if stage.is_first() { first } else { 0.0 } + tied
+    }
+}
+
+/// Stages with as many layers each as others, as far as that goes.
+pub(crate) fn equal_stages(config: &RunConfig) -> Vec<Stage> {
+    let (of, stages) = (config.layers(), config.stages());
+    (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
+}
+
+/// What a step of `config` would take with its layers in these stages. Errors: a schedule that there is none of.
+pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) -> Result<Cost> {
+    let work = Work::of(&config.model);
+    let (parallel, samples) = (&config.parallel, config.train.micro_batch as f64);
+    let half = build::compute_dtype(config) != DType::F32;
+    let flops = rates.efficiency * if half { rates.flops_bf16 } else { rates.flops_f32 };
+    let forward = |stage: &Stage| samples * work.flops(stage).0 / flops;
+    let again = |stage: &Stage| recomputed(config, stage) * samples * work.flops(stage).1 / flops;
+    // Whole nanoseconds, of which a pass has many.
+    let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
+    let times = stages.iter().map(|stage| StageTimes {
+        forward: nanoseconds(forward(stage)),
+        backward_input: nanoseconds(forward(stage) + again(stage)),
+        backward_weight: nanoseconds(forward(stage)),
+    });
+    let element = if half { 2.0 } else { 4.0 };
+    let transfer = nanoseconds(samples * work.crossing * element / rates.link_bytes);
+    let times = ActionTimes { stages: times.collect(), transfer };
+    let refused = |error: ScheduleError| TrainError::Refused(error.to_string());
+    let schedule = blueprint::schedule(config)?;
+    let timeline = simulate(&schedule, &times).map_err(refused)?;
+
+    let most = |value: &dyn Fn(&Stage) -> f64| {
+        let of_rank = |rank| schedule.stages_of(rank).filter_map(|stage| stages.get(stage)).map(value).sum();
+        (0..parallel.pipeline).map(of_rank).fold(0.0, f64::max)
+    };
+    let parameters = most(&|stage| work.parameters(stage));
+    let shards = if parallel.shard_optimizer { parallel.data as f64 } else { 1.0 };
+    let hidden = most(&|stage| 2.0 * forward(stage) + again(stage));
+    Ok(Cost {
+        passes: timeline.makespan as f64 / 1e9,
+        recomputed: schedule.micro_batches as f64 * most(&again),
+        exposed: exposed(config, rates, parameters, hidden),
+        update: parameters / shards * state_bytes(config, half) / rates.memory_bytes,
+        bubble: timeline.bubble(),
+    })
+}
+
+/// The share of a stage's layers that backward runs again.
+fn recomputed(config: &RunConfig, stage: &Stage) -> f64 {
+    let Memory { recompute, recompute_layers, .. } = &config.memory;
+    match (recompute, recompute_layers) {
+        (Recompute::None | Recompute::Auto, _) => 0.0,
+        (_, 0) => 1.0,
+        (_, layers) => (*layers as f64 / stage.layers.len() as f64).min(1.0),
+    }
+}
+
+/// Seconds of communication between data-parallel ranks that `hidden` seconds of backward do not hide.
+fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64) -> f64 {
+    let data = config.parallel.data as f64;
+    if config.parallel.data == 1 {
+        return 0.0;
+    }
+    let others = (data - 1.0) / data;
+    // Gradients out and back; where the state is divided, weights come back instead, when all is updated.
+    let (rounds, weights) = match config.parallel.shard_optimizer {
+        true => (1.0, parameters * build::compute_dtype(config).bytes() as f64),
+        false => (2.0, 0.0),
+    };
+    let gradients = build::gradient_dtype(config).bytes() as f64 * parameters * rounds;
+    let last = (config.parallel.bucket_bytes as f64 * rounds).min(gradients);
+    let time = |bytes: f64| others * bytes / rates.link_bytes;
+    (time(gradients) - hidden).max(time(last)) + time(weights)
+}
+
+/// Bytes that the update reads and writes for a parameter.
+fn state_bytes(config: &RunConfig, half: bool) -> f64 {
+    let moments = match config.optim.kind {
+        OptimKind::AdamW => 2.0,
+        OptimKind::Sgd => 1.0,
+    };
+    // Gradient read; master and moments read and written; the weight in use written.
+    4.0 + 8.0 * (1.0 + moments) + if half { 2.0 } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::imitated::PlanDevice;
+
+    /// The step that the shipped efficiency was measured with is what the model says of it, within a few percent.
+    #[test]
+    fn the_step_that_was_measured_costs_what_it_took() {
+        let sets = [
+            "model.vocabulary=50304",
+            "train.micro_batch=64",
+            "train.micro_batches=1",
+            "precision.compute=bf16",
+        ];
+        let sets = sets.map(str::to_owned);
+        let text = include_str!("../../../launch/configs/gpt2-124m.toml").replace("lanes = 8", "");
+        let config = RunConfig::parse(&text, "124m", std::path::Path::new("/"), &sets).unwrap();
+        let rates = PlanDevice::shipped().unwrap().rates.unwrap();
+        let with = |sets: &[&str]| {
+            let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+            let config = config.with(&sets).unwrap();
+            cost(&config, &rates, &equal_stages(&config)).unwrap()
+        };
+        let step = with(&[]);
+        assert!((step.seconds() / 0.1074 - 1.0).abs() < 0.1, "{step:?}");
+        assert_eq!((step.exposed, step.bubble, step.recomputed), (0.0, 0.0, 0.0));
+        // Each of four ranks with as many samples takes that and what is exposed; with a divided state it updates less.
+        let four = ["parallel.data=4", "train.micro_batches=4", "parallel.lanes=4"];
+        let together = with(&four);
+        assert!(together.exposed > 0.0 && together.passes == step.passes && together.update == step.update);
+        let sharded = with(&[&four[..], &["parallel.shard_optimizer=true"]].concat());
+        assert!((sharded.update / step.update - 0.25).abs() < 1e-9);
+        let recomputed = with(&["memory.recompute=block"]);
+        assert!((recomputed.passes - step.passes - recomputed.recomputed).abs() < 1e-6);
+        assert!(recomputed.recomputed > 0.2 * step.passes);
+        // With equal stages, 1F1B would wait for (p − 1) / (m + p − 1) of the time; here the head makes it more.
+        let stages = with(&["parallel.pipeline=2", "train.micro_batches=8"]);
+        assert!(stages.bubble > 1.0 / 9.0 && stages.bubble < 0.3, "{stages:?}");
+    }
+}

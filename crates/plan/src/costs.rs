@@ -1,0 +1,112 @@
+//! What the layers of a model cost, for its division into stages and for pictures of its schedule: as they are counted on
+//! Meta, or as a profile has them.
+
+use std::path::{Path, PathBuf};
+
+use device::Description;
+use nn::Stage;
+use parallel::pipeline::{LayerCosts, StageTimes};
+
+use crate::measure;
+use crate::profile::Profile;
+use config::{Memory, Recompute, RunConfig};
+use worker::Result;
+use worker::build::Dataset;
+
+/// Of one layer, in any one unit. The first one has what comes before the layers, the last one what comes after them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerCost {
+    /// Of a micro-batch: the forward pass, the input half of backward, the weights' half.
+    pub passes: [u64; 3],
+    /// What backward takes on top where it computes the layer again.
+    pub again: u64,
+    /// Of a step: the norm and the optimizer. What is counted leaves it out.
+    pub update: u64,
+}
+
+/// Of all layers.
+#[derive(Clone, Debug)]
+pub struct Costs {
+    layers: Vec<LayerCost>,
+    /// How many layers of every stage backward computes again, the first ones.
+    recomputed: usize,
+    /// Where they were read.
+    profile: Option<PathBuf>,
+}
+
+impl Costs {
+    /// Those of a run on devices like `description`. Errors: data that cannot be read, a profile that is not of this run.
+    pub fn of(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
+        let profile = config.parallel.profile.clone();
+        let layers = match &profile {
+            Some(path) => Profile::of_run(path, config, description)?.costs(),
+            None => counted(config, dataset, description)?,
+        };
+        Ok(Costs { layers, recomputed: recomputed(&config.memory), profile })
+    }
+
+    /// Those of a run whose profile has been read.
+    pub fn from_profile(profile: &Profile, config: &RunConfig) -> Self {
+        Costs { layers: profile.costs(), recomputed: recomputed(&config.memory), profile: None }
+    }
+
+    /// The passes of a stage.
+    pub fn of_stage(&self, stage: &Stage) -> StageTimes {
+        let layers = self.layers.get(stage.layers.clone()).unwrap_or_default();
+        let sum =
+            |pass: usize| layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.passes[pass]));
+        let again =
+            layers.iter().take(self.recomputed).fold(0_u64, |sum, layer| sum.saturating_add(layer.again));
+        StageTimes { forward: sum(0), backward_input: sum(1).saturating_add(again), backward_weight: sum(2) }
+    }
+
+    /// What a layer keeps its rank busy with for each micro-batch: its passes, and the part of its update.
+    pub fn for_division(&self, config: &RunConfig) -> LayerCosts {
+        let parallel = &config.parallel;
+        let owners = if parallel.shard_optimizer { parallel.data } else { 1 };
+        let micro_batches = config.train.micro_batches / parallel.data;
+        let among = (owners * micro_batches).max(1) as u64;
+        let layer =
+            |layer: &LayerCost| layer.passes.into_iter().fold(layer.update / among, u64::saturating_add);
+        LayerCosts {
+            layers: self.layers.iter().map(layer).collect(),
+            again: self.layers.iter().map(|layer| layer.again).collect(),
+            recomputed: self.recomputed,
+        }
+    }
+
+    /// The file that they are from; `None` of what was counted.
+    pub fn profile(&self) -> Option<&Path> {
+        self.profile.as_deref()
+    }
+}
+
+fn recomputed(memory: &Memory) -> usize {
+    match (memory.recompute, memory.recompute_layers) {
+        (Recompute::None | Recompute::Auto, _) => 0,
+        (_, 0) => usize::MAX,
+        (_, layers) => layers,
+    }
+}
+
+/// As operators count their work on Meta, in operations.
+fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerCost>> {
+    let kept = measure::layers(&with_recompute(config, Recompute::None), dataset, description)?;
+    let again = match recomputed(&config.memory) {
+        0 => Vec::new(),
+        _ => measure::layers(&with_recompute(config, Recompute::Block), dataset, description)?,
+    };
+    let work = |passes: &[u64; 3]| passes.iter().sum::<u64>();
+    let cost = |(number, layer): (usize, &measure::LayerMeasure)| {
+        let again = again.get(number).map_or(0, |again| work(&again.passes));
+        LayerCost { passes: layer.passes, again: again.saturating_sub(work(&layer.passes)), update: 0 }
+    };
+    Ok(kept.iter().enumerate().map(cost).collect())
+}
+
+/// The same run, with all of its layers recomputed or none.
+pub fn with_recompute(config: &RunConfig, recompute: Recompute) -> RunConfig {
+    let mut config = config.clone();
+    (config.memory.recompute, config.memory.recompute_layers) = (recompute, 0);
+    config
+}

@@ -1,0 +1,53 @@
+//! Which layers each stage of a run's pipeline has.
+
+use device::Description;
+use nn::Stage;
+use parallel::pipeline::{LayerBytes, Partition, PartitionError, loads};
+
+use crate::costs::Costs;
+use crate::measure;
+use crate::profile::Profile;
+use config::{self, RunConfig};
+use worker::blueprint;
+use worker::build::Dataset;
+use worker::{Result, TrainError};
+
+/// The stages of a run, in order. What layers take is counted on Meta or in a file, so that every rank comes to the same
+/// division, and so does a plan.
+/// Errors: a division that cannot be, data that cannot be read, a profile that is not of this run.
+pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<Stage>> {
+    let (layers, stages) = (config.layers(), config.stages());
+    if stages == 1 {
+        // A file of times that is named is of this run, also where nothing goes by it.
+        if let Some(path) = &config.parallel.profile {
+            Profile::of_run(path, config, description)?;
+        }
+        return Ok(vec![Stage::whole(layers)]);
+    }
+    let division = match &config.parallel.division {
+        config::Division::Layers(counts) => Partition::explicit(layers, stages, counts),
+        config::Division::Fastest => {
+            Partition::fastest(&Costs::of(config, dataset, description)?.for_division(config), stages)
+        }
+        config::Division::Smallest => {
+            let measured = measure::layers(config, dataset, description)?;
+            let crossing = measured.iter().filter_map(|layer| layer.output);
+            let crossing = crossing.map(|cut| (cut.shape.elements() * cut.dtype.bytes()) as u64).max();
+            let layers = measured.iter().map(|layer| layer.bytes).collect();
+            let bytes = LayerBytes { layers, crossing: crossing.unwrap_or(0) };
+            Partition::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
+        }
+    };
+    let refused = |error: PartitionError| TrainError::Refused(format!("parallel.division: {error}"));
+    Ok(division.map_err(refused)?.stages())
+}
+
+/// How layers are divided, in words.
+pub fn in_words(config: &RunConfig) -> String {
+    match (&config.parallel.division, &config.parallel.profile) {
+        (config::Division::Layers(_), _) => "as configured".to_owned(),
+        (config::Division::Smallest, _) => "for the smallest peak".to_owned(),
+        (config::Division::Fastest, None) => "the fastest by operations and bytes".to_owned(),
+        (config::Division::Fastest, Some(path)) => format!("the fastest by the times in {}", path.display()),
+    }
+}

@@ -1,0 +1,168 @@
+//! Whether a run fits on its devices.
+
+use serde_json::{Value, json};
+use telemetry::units::{bytes, grouped};
+
+use crate::imitated::OverheadPart;
+use crate::roles::Plans;
+use worker::Setup;
+
+/// A limit on what a rank may reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The setting that makes it.
+    pub setting: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl Limit {
+    /// That of a run.
+    fn of(setup: &Setup) -> Option<Self> {
+        let total = setup.placement.description().total_bytes as f64;
+        let fraction = setup.device.settings.per_process_memory_fraction;
+        let share = (fraction < 1.0).then_some(Limit {
+            setting: "per_process_memory_fraction of memory.allocator",
+            bytes: (fraction * total) as u64,
+        });
+        let limit = setup.device.limit_bytes.map(|bytes| Limit { setting: "memory.limit_bytes", bytes });
+        // A limit in bytes takes the place of a share.
+        limit.or(share)
+    }
+}
+
+/// What the rank that needs most has and needs, in bytes.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// What its device has.
+    pub capacity: u64,
+    /// What of that is not the allocator's, and whether that was measured.
+    pub overhead: Vec<OverheadPart>,
+    /// What the configuration leaves to a rank of that, where it says so.
+    pub limit: Option<Limit>,
+    /// The rank.
+    pub rank: usize,
+    /// What is reserved on its device: that, or on a host, which all ranks share, by all of them.
+    pub needs: u64,
+    /// What that rank reserves at its peak.
+    pub most: u64,
+    /// How many ranks share the device.
+    pub shared_by: usize,
+    /// Whether all ranks fit.
+    pub fits: bool,
+    /// Whether a rank fits only because its allocator gives back all that is idle, and asks again.
+    pub retries: bool,
+}
+
+impl Fit {
+    /// Of ranks that were planned for `setup`'s devices. On the CPU they are the threads of one process if `together`, and
+    /// share its memory.
+    pub fn of(setup: &Setup, plans: &Plans, overhead: Vec<OverheadPart>, together: bool) -> Self {
+        let description = setup.placement.description();
+        let largest = plans.largest();
+        let most = largest.map_or(0, |plan| plan.statistics.peak_reserved());
+        let together = together && description.kind == device::Kind::Cpu;
+        let (shared_by, needs) = match together {
+            true => {
+                let sum = plans.by_rank().map(|(_, plan)| plan.statistics.peak_reserved());
+                (plans.world_size(), sum.fold(0, u64::saturating_add))
+            }
+            false => (1, most),
+        };
+        let capacity = description.total_bytes;
+        Fit {
+            capacity,
+            overhead,
+            limit: Limit::of(setup),
+            rank: largest.map_or(0, |plan| plan.rank),
+            needs,
+            most,
+            shared_by,
+            fits: plans.fit() && (!together || needs <= capacity),
+            retries: plans.roles().iter().any(|plan| plan.statistics.num_alloc_retries > 0),
+        }
+    }
+
+    /// What the device has for the allocators of the ranks on it.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.capacity.saturating_sub(self.overhead.iter().map(|part| part.bytes).sum())
+    }
+
+    /// The limit that the run does not fit in, if it is one that the configuration made.
+    #[must_use]
+    pub fn broken_limit(&self) -> Option<Limit> {
+        self.limit.filter(|limit| !self.fits && limit.bytes < self.most)
+    }
+
+    /// A part of a sentence: who needs how much, of what.
+    #[must_use]
+    pub fn figures(&self) -> String {
+        let who = match self.shared_by {
+            1 => format!("rank {} needs", self.rank),
+            ranks => format!("its {ranks} ranks together need"),
+        };
+        let taken: u64 = self.overhead.iter().map(|part| part.bytes).sum();
+        let less = match taken {
+            0 => String::new(),
+            taken => format!(" less {} for {}", bytes(taken), self.overhead_words()),
+        };
+        format!(
+            "{who} {} bytes ({}) of {} ({}){less}",
+            grouped(self.needs),
+            bytes(self.needs),
+            grouped(self.capacity),
+            bytes(self.capacity)
+        )
+    }
+
+    /// `context, modules and connections, assumed`.
+    fn overhead_words(&self) -> String {
+        let words: Vec<_> = self.overhead.iter().map(|part| part.words()).collect();
+        let joined = match words.split_last() {
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} and {last}", others.join(", ")),
+            None => String::new(),
+        };
+        let basis = match self.overhead.iter().filter(|part| part.measured).count() {
+            0 => "assumed",
+            all if all == self.overhead.len() => "measured",
+            _ => "partly assumed",
+        };
+        format!("{joined}, {basis}")
+    }
+
+    /// Under the keys of `plimsoll plan --json`.
+    pub fn to_json(&self) -> Value {
+        let part =
+            |part: &OverheadPart| json!({"name": part.name, "bytes": part.bytes, "measured": part.measured});
+        json!({
+            "fits": self.fits,
+            "capacity_bytes": self.capacity,
+            "overhead": self.overhead.iter().map(part).collect::<Vec<_>>(),
+            "available_bytes": self.available(),
+            "limit_bytes": self.limit.map(|limit| limit.bytes),
+            "ranks_on_a_device": self.shared_by,
+            "needs_bytes": self.needs,
+            "with_retries": self.retries,
+        })
+    }
+}
+
+impl std::fmt::Display for Fit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (available, verdict) = (self.available(), if self.fits { "fits" } else { "does not fit" });
+        write!(f, "{verdict}: {}", self.figures())?;
+        if self.fits {
+            let free = available.saturating_sub(self.needs);
+            write!(f, ", so {} stay free", bytes(free))?;
+        }
+        if self.fits && self.retries {
+            write!(f, "; its allocator has to give back idle memory and ask again, which takes time")?;
+        }
+        if let Some(Limit { setting, bytes }) = self.broken_limit() {
+            write!(f, "; {setting} leaves it {}", grouped(bytes))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! How large something can be: found by planning, which costs seconds, and not by running out of memory.
+
+use std::fmt;
+
+use telemetry::units::{bytes, grouped};
+
+use crate::fit::Fit;
+use crate::prepare::prepare;
+use crate::remedy::changed;
+use crate::report::PlanOptions;
+use crate::roles::{plan_all, plan_within};
+use config::{Model, RunConfig};
+use worker::Placement;
+use worker::Setup;
+use worker::{Result, TrainError};
+
+/// What can be searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Searched {
+    /// `train.micro_batch`.
+    MicroBatch,
+    /// `model.layers`.
+    Layers,
+    /// `model.width`, in heads of the size that the configuration has.
+    Width,
+    /// `model.context`, in multiples of 64 tokens where the configuration's is one.
+    Context,
+}
+
+impl Searched {
+    /// The names on the command line.
+    pub const NAMES: [&'static str; 4] = ["micro_batch", "layers", "width", "context"];
+
+    /// From the command line. Errors: a name that is none.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "micro_batch" => Ok(Searched::MicroBatch),
+            "layers" => Ok(Searched::Layers),
+            "width" => Ok(Searched::Width),
+            "context" => Ok(Searched::Context),
+            _ => Err(TrainError::Refused(format!(
+                "--largest {name}: micro_batch, layers, width and context can be searched for"
+            ))),
+        }
+    }
+
+    fn key(self) -> &'static str {
+        match self {
+            Searched::MicroBatch => "train.micro_batch",
+            Searched::Layers => "model.layers",
+            Searched::Width => "model.width",
+            Searched::Context => "model.context",
+        }
+    }
+
+    /// What it is now, and what it goes in steps of. Errors: a model that has no such key.
+    fn start(self, config: &RunConfig) -> Result<(usize, usize)> {
+        let Model::Gpt(gpt) = &config.model else {
+            return match self {
+                Searched::MicroBatch => Ok((config.train.micro_batch, 1)),
+                _ => {
+                    Err(TrainError::Refused(format!("--largest: a model of kind mlp has no {}", self.key())))
+                }
+            };
+        };
+        Ok(match self {
+            Searched::MicroBatch => (config.train.micro_batch, 1),
+            Searched::Layers => (gpt.layers, 1),
+            Searched::Width => (gpt.width, gpt.width / gpt.heads),
+            Searched::Context => (gpt.context, if gpt.context.is_multiple_of(64) { 64 } else { 1 }),
+        })
+    }
+
+    /// The keys of a configuration like `config` that has so many of it. Errors: what is no configuration.
+    fn sets(self, config: &RunConfig, value: usize, step: usize) -> Result<Vec<String>> {
+        let mut sets = vec![format!("{}={value}", self.key())];
+        if self == Searched::Width {
+            sets.push(format!("model.heads={}", value / step));
+        }
+        Ok(config.with_profile_of(sets)?)
+    }
+}
+
+/// One configuration that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Try {
+    /// The value.
+    pub value: usize,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a configuration that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It fits, reserving so many bytes at its peak.
+    Fits(u64),
+    /// It does not.
+    TooLarge,
+    /// It does not, and would reserve so many bytes.
+    Needs(u64),
+    /// It is no configuration, for this reason.
+    Refused(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Fits(needs) => write!(f, "fits, with {} bytes ({})", grouped(*needs), bytes(*needs)),
+            Outcome::TooLarge => write!(f, "does not fit"),
+            Outcome::Needs(needs) => {
+                write!(f, "does not fit: it needs {} bytes ({})", grouped(*needs), bytes(*needs))
+            }
+            Outcome::Refused(why) => write!(f, "is refused: {why}"),
+        }
+    }
+}
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub struct Largest {
+    /// The key that was searched for.
+    pub key: &'static str,
+    /// The largest value that fits, and what has to be set for it; none where nothing does.
+    pub found: Option<(Try, Vec<String>)>,
+    /// The next larger one, and why not that.
+    pub next: Try,
+    /// What the ranks' devices have for their allocators, in bytes.
+    pub available: u64,
+    /// Configurations that were planned.
+    pub tries: usize,
+}
+
+/// Searches for the largest value of a key with which the configuration fits: by doubling and bisection, on the understanding
+/// that what is larger needs no less. `heard` is told of every try. Errors: a model that has no such key, and as for a plan.
+pub fn search_largest(
+    config: RunConfig,
+    options: &PlanOptions,
+    searched: Searched,
+    heard: &mut dyn FnMut(&Try),
+) -> Result<Largest> {
+    let device = options.target.device(options.capacity)?;
+    let connected = config.world_size() > 1;
+    let (start, step) = searched.start(&config)?;
+    let setup = prepare(config, Placement::Meta(device.description(connected)))?;
+    let overhead = device.overhead.parts(connected);
+    let mut tries = 0;
+    let mut attempt = |steps: usize| -> Result<Try> {
+        tries += 1;
+        let value = steps.saturating_mul(step);
+        let outcome = outcome(&setup, searched.sets(&setup.config, value, step))?;
+        let tried = Try { value, outcome };
+        heard(&tried);
+        Ok(tried)
+    };
+    let fits = |tried: &Try| matches!(tried.outcome, Outcome::Fits(_));
+    // In steps: `most` fits or is 0, and `above` does not.
+    let mut found = None;
+    let mut above = attempt((start / step).max(1))?;
+    let mut most = 0;
+    while fits(&above) {
+        most = above.value / step;
+        found = Some(above);
+        above = attempt(most.saturating_mul(2))?;
+    }
+    while above.value / step - most > 1 {
+        let middle = attempt(most + (above.value / step - most) / 2)?;
+        if fits(&middle) {
+            most = middle.value / step;
+            found = Some(middle);
+        } else {
+            above = middle;
+        }
+    }
+    if above.outcome == Outcome::TooLarge {
+        let sets = searched.sets(&setup.config, above.value, step)?;
+        let plans = plan_all(&changed(&setup, &sets)?)?;
+        let needs = Fit::of(&setup, &plans, overhead.clone(), true).needs;
+        above.outcome = Outcome::Needs(needs);
+    }
+    let taken: u64 = overhead.iter().map(|part| part.bytes).sum();
+    let available = device.total_bytes - taken;
+    let with_sets = |tried: Try| -> Result<_> {
+        let sets = searched.sets(&setup.config, tried.value, step)?;
+        Ok((tried, sets))
+    };
+    let found = found.map(with_sets).transpose()?;
+    Ok(Largest { key: searched.key(), found, next: above, available, tries })
+}
+
+/// Plans as far as it fits. Errors: those that are not about this configuration.
+fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
+    let changed = match sets.and_then(|sets| changed(setup, &sets)) {
+        Ok(changed) => changed,
+        Err(error) if error.exit_status() == 2 => return Ok(Outcome::Refused(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    let plans = match plan_within(&changed) {
+        Ok(plans) => plans,
+        Err(error) if error.is_out_of_memory() => return Ok(Outcome::TooLarge),
+        Err(error) => return Err(error),
+    };
+    let fit = Fit::of(&changed, &plans, Vec::new(), true);
+    Ok(if fit.fits { Outcome::Fits(fit.needs) } else { Outcome::Needs(fit.needs) })
+}
+
+impl fmt::Display for Largest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.found {
+            Some((Try { value, outcome }, sets)) => {
+                let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
+                writeln!(f, "the largest {} is {value} ({}), which {outcome}", self.key, sets.join(" "))?;
+            }
+            None => writeln!(f, "no {} fits", self.key)?,
+        }
+        let Try { value, outcome } = &self.next;
+        let (available, tries) = (bytes(self.available), self.tries);
+        write!(f, "the next one, {value}, {outcome}; there are {available} to have ({tries} plans)")
+    }
+}

@@ -1,0 +1,51 @@
+//! What every rank of a run will use, found before it starts.
+//!
+//! The one idea: **the plan is the run**. Every rank is the real worker on Meta, with nothing behind its memory and with
+//! transports that only count: no formula estimates a byte. Times alone are predicted, from what operators count and from
+//! what was measured once and is in a file.
+//!
+//! ```no_run
+//! use plan::{PlanOptions, PlanTarget};
+//! let config = config::RunConfig::quickstart(&["parallel.data=4".into()])?;
+//! let options = PlanOptions { target: PlanTarget::from_argument("cpu")?, capacity: None };
+//! println!("{}", plan::plan_run(config, &options)?);
+//! # Ok::<(), worker::TrainError>(())
+//! ```
+
+mod cost;
+pub mod costs;
+pub mod division;
+mod fit;
+mod imitated;
+mod largest;
+pub mod measure;
+mod page;
+mod page_parts;
+mod plan;
+mod prepare;
+mod profile;
+mod propose;
+pub mod recompute;
+pub mod remedy;
+mod report;
+pub mod roles;
+mod schedule;
+mod target;
+mod timed_divisions;
+mod toml_file;
+
+pub use cost::Cost;
+pub use fit::{Fit, Limit};
+pub use imitated::{DeviceRates, Overhead, OverheadPart, PlanDevice};
+pub use largest::{Largest, Outcome, Searched, Try, search_largest};
+pub use page::plan_page;
+pub use page_parts::{memory_tiles, subtitle, unit};
+pub use plan::{Plan, plan};
+pub use prepare::prepare;
+pub use profile::{LONGEST, LayerTimes, Profile};
+pub use propose::{Proposal, Proposals, propose};
+pub use report::{PipelinePlan, PlanOptions, PlanReport, plan_run};
+pub use roles::Plans;
+pub use schedule::{PlannedSchedule, plan_schedule};
+pub use target::PlanTarget;
+pub use timed_divisions::{TimedDivision, timed_divisions};

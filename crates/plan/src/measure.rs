@@ -1,0 +1,131 @@
+//! What parts of a model take, measured by running them on Meta.
+
+use autograd::{Mode, Source, Tape, Var};
+use collective::Communicator;
+use device::{Category, Description, Device, Kind, Request};
+use nn::{Input, Model, Stage};
+use parallel::pipeline::{Crossing, HeldBytes, StagePart};
+use tensor::Tensor;
+
+use config::RunConfig;
+use worker::Result;
+use worker::build::Dataset;
+use worker::parts;
+use worker::{blueprint, feed};
+
+/// Operations of matrix products in the time in which a device moves a byte, roughly: of an H200 in bf16, at the rates that
+/// `plimsoll bench step` measures there, which `benches/NOTES.md` has.
+const GPU_BALANCE: u64 = 187;
+/// The same of a core of a host.
+const CPU_BALANCE: u64 = 10;
+
+/// What a layer takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerMeasure {
+    /// Of the time of a micro-batch's forward pass, the input half of backward and the weights' half: operations of its
+    /// products, and what else could be done in the time in which its operators move their bytes.
+    pub passes: [u64; 3],
+    /// What it holds.
+    pub bytes: HeldBytes,
+    /// What it gives to the next one.
+    pub output: Option<Crossing>,
+}
+
+/// Every layer of the model, each alone as a stage: the first one with what comes before the layers, the last one with what
+/// comes after them.
+pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerMeasure>> {
+    let of = config.layers();
+    let mut measures = Vec::with_capacity(of);
+    let mut before = None;
+    for layer in 0..of {
+        let device = blueprint::meta(description)?;
+        let stage = Stage { layers: layer..layer + 1, of };
+        let measure = layer_alone(config, dataset, &device, &stage, before)?;
+        before = measure.output;
+        measures.push(measure);
+    }
+    Ok(measures)
+}
+
+/// One layer.
+fn layer_alone(
+    config: &RunConfig,
+    dataset: &Dataset,
+    device: &Device,
+    stage: &Stage,
+    before: Option<Crossing>,
+) -> Result<LayerMeasure> {
+    let start = held(device);
+    let mut parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
+    let optimizer = parts::optimizer(device, config, &parts)?;
+    let parameters = held(device) - start;
+    let mut plane = Communicator::counted(0, config.parallel.data).data;
+    let mut measure = LayerMeasure::default();
+    for StagePart { model, reduction } in &mut parts {
+        let (start, before_passes) = (held(device), work(device));
+        let (tape, loss, output) = passed_forward(dataset, device, &**model, stage, before)?;
+        let (activations, after_forward) = (held(device) - start, work(device));
+        let (leaves, pending) = match (loss, output) {
+            (Some(loss), _) => tape.backward_input(loss)?,
+            (None, Some((source, cut))) => {
+                measure.output = Some(cut);
+                tape.backward_input_from(vec![(source, tensor(device, cut)?)])?
+            }
+            (None, None) => continue,
+        };
+        drop(leaves);
+        let (weights, after_input) = (held(device) - start, work(device));
+        pending.backward_weight(&mut reduction.sink(&mut *plane))?;
+        measure.bytes = HeldBytes { parameters, activations, weights };
+        let end = work(device);
+        measure.passes = [after_forward - before_passes, after_input - after_forward, end - after_input];
+    }
+    drop(optimizer);
+    Ok(measure)
+}
+
+/// Where backward starts from: the loss, or an output that is gone.
+type Forward = (Tape, Option<Var>, Option<(Source, Crossing)>);
+
+fn passed_forward(
+    dataset: &Dataset,
+    device: &Device,
+    model: &dyn Model,
+    stage: &Stage,
+    before: Option<Crossing>,
+) -> Result<Forward> {
+    let tape = Tape::new(device, Mode::Rehearse);
+    let (inputs, targets) = feed::first(dataset, device, model.parameters().dtype())?;
+    let input = match before {
+        Some(cut) => Input::Hidden(tape.leaf(tensor(device, cut)?)),
+        None => Input::Batch(inputs),
+    };
+    let output = model.forward(&tape, input)?;
+    if stage.is_last() {
+        let loss = model.loss(&tape, output, &targets, 1.0)?;
+        return Ok((tape, Some(loss), None));
+    }
+    let cut = Crossing { shape: output.tensor().shape(), dtype: output.tensor().dtype() };
+    Ok((tape, None, Some((output.source(), cut))))
+}
+
+/// What crosses, with whatever is there.
+pub fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
+    Ok(Tensor::empty(device, cut.shape, cut.dtype, Request::new(Category::Communication, "crossing"))?)
+}
+
+fn held(device: &Device) -> u64 {
+    device.statistics().allocated()
+}
+
+/// Operations of products so far, and what could be done in the time in which bytes are moved. Every operator writes what it
+/// asks memory for, and reads about twice as much.
+fn work(device: &Device) -> u64 {
+    let written = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);
+    let moved = u64::try_from(written).unwrap_or(0).saturating_mul(3);
+    let balance = match device.description().kind {
+        Kind::Cuda => GPU_BALANCE,
+        Kind::Cpu => CPU_BALANCE,
+    };
+    device.flops().saturating_add(moved.saturating_mul(balance))
+}

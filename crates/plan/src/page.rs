@@ -1,0 +1,93 @@
+//! `plimsoll plan --html`: what every rank will use, as one page.
+
+use std::time::Instant;
+
+use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, Tile};
+use telemetry::{RankStatistics, Statistic};
+
+use crate::page_parts::{memory_tiles, subtitle, unit};
+use crate::plan::Plan;
+use crate::prepare::prepare;
+use crate::recompute;
+use crate::report::PlanOptions;
+use crate::roles::plan_all;
+use crate::schedule::PlannedSchedule;
+use config::{Recompute, RunConfig};
+use worker::Placement;
+use worker::Result;
+use worker::Setup;
+
+/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Of ranks with the same role it has
+/// the first. Errors: as there.
+pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Result<Report> {
+    let began = Instant::now();
+    let device = options.target.device(options.capacity)?;
+    let placement = Placement::Meta(device.description(config.world_size() > 1));
+    let setup = recompute::settle(prepare(config, placement)?)?;
+    let config = &setup.config;
+    let plans = plan_all(&setup)?;
+    let with_ranks = plans.roles().iter().enumerate().map(|(role, plan)| (plan, plans.ranks_of(role)));
+    let ranks: Vec<_> = with_ranks.map(|(plan, ranks)| memory(&setup, plan, ranks.collect())).collect();
+    let schedule = match config.parallel.pipeline {
+        1 => None,
+        _ => {
+            let planned = PlannedSchedule::of(&setup)?;
+            let note = format!("drawn with passes {}, and transfers hidden", planned.times());
+            Some(SchedulePicture { picture: planned.svg(), note })
+        }
+    };
+    let mut tiles = memory_tiles(&ranks);
+    let steps = telemetry::units::grouped(config.train.steps);
+    tiles.push(Tile {
+        name: "Ranks",
+        value: plans.world_size().to_string(),
+        note: format!("for {steps} steps"),
+    });
+    if config.memory.recompute != Recompute::None {
+        let value = match config.memory.recompute {
+            Recompute::Segments(count) => format!("{count} segments"),
+            _ => "each layer".to_owned(),
+        };
+        tiles.push(Tile { name: "Recomputed", value, note: recompute::in_words(&config.memory) });
+    }
+    let took = began.elapsed().as_secs_f64();
+    let model = setup.placement.description().model;
+    let text = format!(
+        "Planned for {model}, in {took:.1} s, by running a rank of every kind with nothing behind its memory."
+    );
+    let mut notices = vec![Notice { good: true, text }];
+    for plan in plans.roles().iter().filter(|plan| !plan.fits) {
+        let (rank, needs) = (plan.rank, telemetry::units::bytes(plan.statistics.peak_reserved()));
+        let text = format!("Rank {rank} does not fit on this device: it needs {needs}.");
+        notices.push(Notice { good: false, text });
+    }
+    Ok(Report {
+        title: title.to_owned(),
+        subtitle: subtitle(config, None),
+        tiles,
+        notices,
+        schedule,
+        unit: unit(config),
+        configuration: config.to_toml(),
+        ranks,
+        ..Report::default()
+    })
+}
+
+fn memory(setup: &Setup, plan: &Plan, ranks: Vec<usize>) -> RankMemory {
+    let counters: &RankStatistics = &plan.counters;
+    let figures = [
+        Statistic::AllocatedBytes,
+        Statistic::ReservedBytes,
+        Statistic::PeakAllocatedBytes,
+        Statistic::PeakReservedBytes,
+    ];
+    RankMemory {
+        ranks,
+        device: counters.device.clone(),
+        figures: figures.map(|figure| counters.get(figure)),
+        measured: None,
+        planned: plan.parts.steady().map(|part| (*part.trace).clone()),
+        limit: setup.device.limit_bytes,
+    }
+}

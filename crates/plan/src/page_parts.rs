@@ -1,0 +1,53 @@
+//! Parts that the page of a plan and the page of a run have in common.
+
+use config::{Model, RunConfig};
+use telemetry::report::{RankMemory, Tile};
+use telemetry::units::{bytes, grouped};
+
+/// The model, the grid and the device in one line.
+pub fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
+    let model = match &config.model {
+        Model::Gpt(gpt) => format!(
+            "GPT, {} layers, width {}, {} heads, context {}",
+            gpt.layers, gpt.width, gpt.heads, gpt.context
+        ),
+        Model::Mlp(mlp) => {
+            let sizes: Vec<_> = mlp.sizes.iter().map(usize::to_string).collect();
+            let shown =
+                if sizes.len() > 8 { format!("{} layers", sizes.len() - 1) } else { sizes.join("–") };
+            format!("perceptron, {shown}")
+        }
+    };
+    let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
+    let ranks = match (data, pipeline) {
+        (1, 1) => "1 rank".to_owned(),
+        (data, 1) => format!("{data} ranks"),
+        (1, pipeline) => format!("{pipeline} ranks in a pipeline"),
+        (data, pipeline) => format!("{data} × {pipeline} ranks (data × pipeline)"),
+    };
+    let compute = config.precision.compute.name();
+    let parts = [Some(model), Some(compute.to_owned()), Some(ranks), device.map(str::to_owned)];
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
+}
+
+/// What the tokens of a step are called.
+pub fn unit(config: &RunConfig) -> &'static str {
+    match config.model {
+        Model::Gpt(_) => "Tokens",
+        Model::Mlp(_) => "Samples",
+    }
+}
+
+/// The peaks of the rank that needs most.
+pub fn memory_tiles(ranks: &[RankMemory]) -> Vec<Tile> {
+    let of = if ranks.len() > 1 { ", the most of any rank" } else { "" };
+    let most = |figure: usize| ranks.iter().map(|rank| rank.figures[figure]).max();
+    let tile = |name, figure| {
+        most(figure).map(|most| Tile {
+            name,
+            value: bytes(most),
+            note: format!("{} bytes{of}", grouped(most)),
+        })
+    };
+    [tile("Peak reserved", 3), tile("Peak allocated", 2)].into_iter().flatten().collect()
+}

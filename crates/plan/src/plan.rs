@@ -1,0 +1,143 @@
+//! What a rank will use, found by running it on Meta: the real worker with nothing behind it.
+
+use std::sync::Arc;
+
+use collective::{Communicator, OperationTraffic};
+use device::{Description, Device};
+use memory::Statistics;
+use parallel::RankGrid;
+use telemetry::step_trace::RunPart;
+use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
+
+use crate::imitated::MOST_BYTES;
+use worker::Result;
+use worker::expected::{PLANNED_EVENTS, PlannedParts};
+use worker::{Calendar, Setup, Worker};
+
+/// What one rank will use, to the byte.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The rank.
+    pub rank: usize,
+    /// Every counter of its allocator after the last step.
+    pub statistics: Statistics,
+    /// The same as it is reported, with what is sent, and no times.
+    pub counters: RankStatistics,
+    /// What the allocator does, part of the run by part, until they repeat.
+    pub parts: Arc<PlannedParts>,
+    /// What a training step moves between ranks.
+    pub step_traffic: OperationTraffic,
+    /// Whether that is within the device and its limit. Where it is not, the figures are those of a device without bounds.
+    pub fits: bool,
+}
+
+impl Plan {
+    /// Whether a rank that ran had the planned four figures, byte for byte.
+    pub fn agrees(&self, ran: &RankStatistics) -> bool {
+        let planned = &self.statistics;
+        [
+            (Statistic::AllocatedBytes, planned.allocated()),
+            (Statistic::ReservedBytes, planned.reserved()),
+            (Statistic::PeakAllocatedBytes, planned.peak_allocated()),
+            (Statistic::PeakReservedBytes, planned.peak_reserved()),
+        ]
+        .iter()
+        .all(|(statistic, planned)| ran.get(*statistic) == *planned)
+    }
+}
+
+/// Where the allocator's memory is, apart from counters: equal before and after a step means that the next steps
+/// like it change nothing.
+#[derive(PartialEq)]
+struct Layout {
+    blocks: Vec<(u64, u64, bool)>,
+    driver_calls: (i64, i64),
+}
+
+impl Layout {
+    fn of(device: &Device) -> Self {
+        device.with_allocator(|allocator| {
+            let statistics = allocator.statistics();
+            let driver_calls = (statistics.num_device_alloc, statistics.num_device_free);
+            let snapshot = allocator.snapshot();
+            let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+            let blocks =
+                blocks.map(|b| (b.address, b.size, b.state == memory::BlockState::Inactive)).collect();
+            Layout { blocks, driver_calls }
+        })
+    }
+}
+
+/// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed over.
+/// Errors: those of the run; out of memory where the run would be.
+pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
+    let setup = Setup { history: PLANNED_EVENTS, ..setup.on_meta() };
+    let config = Arc::clone(&setup.config);
+    let communicator = Communicator::counted(rank, config.world_size());
+    let mut worker = Worker::new(&setup, communicator)?;
+    let calendar = Calendar::new(&config);
+    let mut parts = PlannedParts::default();
+    parts.add(worker.device(), RunPart::Start, 0);
+    // Collection by age counts requests, so there passed-over steps would matter.
+    let ages = setup.device.settings.garbage_collection_threshold > 0.0;
+    let mut before = Layout::of(worker.device());
+    // Whether a step without and one with a validation leave the layout as it is now.
+    let mut settled = [false; 2];
+    let mut step_traffic = OperationTraffic::default();
+    for step in setup.first_step()..calendar.steps {
+        let validates = calendar.validates_after(step);
+        if settled[usize::from(validates)] && !ages {
+            continue;
+        }
+        let sent = worker.traffic().total();
+        worker.step(step)?;
+        step_traffic = worker.traffic().total() - sent;
+        parts.add(worker.device(), RunPart::Step, step + 1);
+        if validates {
+            worker.validate()?;
+            parts.add(worker.device(), RunPart::Validation, step + 1);
+        }
+        if parts.grows() {
+            break;
+        }
+        let after = Layout::of(worker.device());
+        if before == after {
+            settled[usize::from(validates)] = true;
+        } else {
+            settled = [false; 2];
+        }
+        before = after;
+    }
+    let statistics = worker.device().statistics();
+    let counters = worker.counters(PhaseTimes::default(), DriverAccount::default());
+    Ok(Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true })
+}
+
+/// What decides a rank's memory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Role {
+    stage: usize,
+    validations: u64,
+    /// Elements of its pieces, where ranks keep different ones.
+    pieces: Vec<usize>,
+}
+
+impl Role {
+    pub(crate) fn of(setup: &Setup, rank: usize) -> Result<Self> {
+        let parallel = &setup.config.parallel;
+        let grid = RankGrid::new(parallel.data, parallel.pipeline, rank)?;
+        let count = setup.config.train.validation_micro_batches;
+        let before = count.saturating_sub(grid.data_rank() as u64);
+        let validations = before.div_ceil(grid.data() as u64);
+        let stages = setup.blueprint.stages_of(grid.stage());
+        let divided = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_divided());
+        let own = divided.filter_map(|shards| shards.by_rank().get(grid.data_rank()));
+        let pieces = own.flatten().map(|piece| piece.elements.len()).collect();
+        Ok(Role { stage: grid.stage(), validations, pieces })
+    }
+}
+
+/// The device of a run with more memory than any.
+pub(crate) fn boundless(setup: &Setup) -> Description {
+    Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..setup.placement.description() }
+}

@@ -1,0 +1,144 @@
+//! A model's layers timed on a device, as a file: what `parallel.profile` divides by.
+//!
+//! Times differ from measurement to measurement, and all ranks, every plan and a run that goes on must come to the same
+//! division. So what was measured is data: it is taken once (`profile/take.rs`), and read by whoever divides.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use device::Description;
+use serde::{Deserialize, Serialize};
+use telemetry::table::aligned;
+
+use crate::costs::LayerCost;
+use crate::toml_file;
+use config::RunConfig;
+use worker::{Result, TrainError};
+
+/// Far beyond any layer, in nanoseconds: eleven days.
+pub const LONGEST: u64 = 1_000_000_000_000_000;
+
+/// Times of a model's layers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The model of the device that they were taken on.
+    pub device: String,
+    /// Versions of what computes on it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub libraries: String,
+    /// The settings that they depend on, by `section.key`, as TOML.
+    pub of: BTreeMap<String, String>,
+    /// The layers, in order. The first one has what comes before the layers, the last one what comes after them.
+    pub layers: Vec<LayerTimes>,
+}
+
+/// Nanoseconds of layers that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerTimes {
+    /// How many of them follow each other.
+    pub count: usize,
+    /// A micro-batch's forward pass.
+    pub forward: u64,
+    /// The half of its backward pass that gives the input's gradient.
+    pub backward_input: u64,
+    /// The half that gives the weights' gradients.
+    pub backward_weight: u64,
+    /// What backward takes on top where it computes the layer again.
+    pub recomputed: u64,
+    /// Norm and optimizer in a step.
+    pub update: u64,
+}
+
+impl Profile {
+    /// Reads one. Errors: a file that cannot be read or is none, in one sentence with the line.
+    pub fn load(path: &Path) -> Result<Self> {
+        let (text, name) = toml_file::read(path)?;
+        Self::parse(&text, &name)
+    }
+
+    /// Reads the text of a file called `name`. Errors as for [`Profile::load`].
+    pub fn parse(text: &str, name: &str) -> Result<Self> {
+        let read: Self = toml_file::parse(text, name)?;
+        let times = |layer: &LayerTimes| {
+            [layer.forward, layer.backward_input, layer.backward_weight, layer.recomputed, layer.update]
+        };
+        let wrong = |what: &str| Err(TrainError::Refused(format!("{name}: {what}")));
+        match &read.layers {
+            layers if layers.iter().any(|layer| layer.count == 0) => wrong("count = 0 is no layer"),
+            layers if layers.iter().any(|layer| layer.forward == 0) => wrong("forward = 0 is no time"),
+            layers if layers.iter().flat_map(times).any(|time| time > LONGEST) => {
+                wrong("a time is longer than eleven days")
+            }
+            _ => Ok(read),
+        }
+    }
+
+    /// That of a run on devices like `description`, from the file that its configuration names. Errors: as for
+    /// [`Profile::load`], and a file of another model, other sizes or another device.
+    pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
+        let place = config.places.of("parallel.profile");
+        let refused = |what: String| TrainError::Refused(format!("{place}: parallel.profile: {what}"));
+        let read = Self::load(path).map_err(|error| refused(error.to_string()))?;
+        let path = path.display();
+        let differences = config::differences(&config.timing(), &read.of);
+        if !differences.is_empty() {
+            return Err(refused(format!("{path} is of other layers: {differences}")));
+        }
+        if read.device != description.model {
+            let (there, here) = (&read.device, &description.model);
+            return Err(refused(format!("{path} was taken on {there}, and this is for {here}")));
+        }
+        let count = read.layers.iter().fold(0_usize, |count, layer| count.saturating_add(layer.count));
+        if count != config.layers() {
+            let layers = config.layers();
+            return Err(refused(format!("{path} has {count} layers, and the model {layers}")));
+        }
+        Ok(read)
+    }
+
+    /// Layer by layer.
+    pub fn costs(&self) -> Vec<LayerCost> {
+        let cost = |layer: &LayerTimes| LayerCost {
+            passes: [layer.forward, layer.backward_input, layer.backward_weight],
+            again: layer.recomputed,
+            update: layer.update,
+        };
+        self.layers.iter().flat_map(|layer| std::iter::repeat_n(cost(layer), layer.count)).collect()
+    }
+
+    /// The text of a file that [`Profile::load`] reads. Errors: none of one that was read or taken.
+    pub fn to_toml(&self) -> Result<String> {
+        let unwritable = |error| TrainError::Refused(format!("a profile that TOML cannot hold: {error}"));
+        let text = toml::to_string(self).map_err(unwritable)?;
+        Ok(format!(
+            "# Nanoseconds of a model's layers, for the key parallel.profile, written by `plimsoll plan --profile`.\n\n{text}"
+        ))
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let titles =
+            ["layers", "forward", "backward, input", "backward, weights", "recomputed", "update of a step"];
+        let mut rows = vec![titles.map(str::to_owned).to_vec()];
+        let mut start = 0;
+        for layer in &self.layers {
+            let end = start + layer.count - 1;
+            let name = if layer.count == 1 { format!("{start}") } else { format!("{start}-{end}") };
+            let times =
+                [layer.forward, layer.backward_input, layer.backward_weight, layer.recomputed, layer.update];
+            rows.push([vec![name], times.map(|time| format!("{:.3}", time as f64 / 1e6)).to_vec()].concat());
+            start = end + 1;
+        }
+        let with = if self.libraries.is_empty() { String::new() } else { format!(" ({})", self.libraries) };
+        writeln!(f, "milliseconds on {}{with}, of a micro-batch", self.device)?;
+        write!(f, "{}", aligned(&rows, 1, &[]))?;
+        write!(f, "the first layer with what comes before it, the last one with what comes after it")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Files of times, and times that are taken here.
+
+use std::path::Path;
+
+use super::*;
+use crate::costs::{Costs, with_recompute};
+use crate::prepare::prepare;
+use crate::recompute;
+use crate::roles::plan_within;
+use config::Recompute;
+use worker::Placement;
+use worker::Setup;
+
+fn config(sets: &[&str]) -> RunConfig {
+    let mut small = vec!["train.micro_batch=1", "data.kind=synthetic"];
+    if !sets.contains(&"model.kind=mlp") {
+        small.extend(["model.width=32", "model.context=16"]);
+    }
+    let sets: Vec<String> = small.iter().chain(sets).map(|set| (*set).to_owned()).collect();
+    RunConfig::parse("", "test.toml", Path::new("/"), &sets).unwrap()
+}
+
+/// Times of `layers` layers of 10 each, with a head that takes as long as `head` layers.
+fn profile(layers: usize, head: u64, config: &RunConfig) -> Profile {
+    let layer = |count: usize, times: u64| LayerTimes {
+        count,
+        forward: 3 * times,
+        backward_input: 4 * times,
+        backward_weight: 3 * times,
+        recomputed: 3,
+        update: 0,
+    };
+    Profile {
+        device: Description::host().model,
+        libraries: String::new(),
+        of: config.timing(),
+        layers: vec![layer(layers - 1, 1), layer(1, 1 + head)],
+    }
+}
+
+/// The stages of a run with these times.
+fn stages(sets: &[&str], change: impl Fn(&mut Profile)) -> Vec<usize> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("times.toml");
+    let config = config(&[&["model.layers=8"], sets].concat());
+    let mut profile = profile(8, 2, &config);
+    change(&mut profile);
+    std::fs::write(&path, profile.to_toml().unwrap()).unwrap();
+    let config = config.with(&[format!("parallel.profile={}", path.display())]).unwrap();
+    let setup = prepare(config, Placement::Cpu).unwrap();
+    setup.blueprint.stages.iter().map(|stage| stage.layers.len()).collect()
+}
+
+#[test]
+fn stages_follow_the_times() {
+    let nothing = |_: &mut Profile| {};
+    let first = |times: fn(&mut LayerTimes)| {
+        move |profile: &mut Profile| {
+            // The first layer apart from those that follow it.
+            let LayerTimes { count, .. } = profile.layers[0];
+            let mut layer = LayerTimes { count: 1, ..profile.layers[0] };
+            profile.layers[0].count = count - 1;
+            times(&mut layer);
+            profile.layers.insert(0, layer);
+        }
+    };
+    for (sets, counts) in [
+        (&["parallel.pipeline=2"][..], &[5, 3][..]),
+        (&["parallel.pipeline=4"], &[2, 2, 3, 1]),
+        (&["parallel.pipeline=8"], &[1; 8]),
+        (&["parallel.pipeline=2", "parallel.schedule=interleaved"], &[2, 2, 3, 1]),
+        (&["parallel.pipeline=2", "parallel.data=2", "parallel.schedule=gpipe"], &[5, 3]),
+        // One rank has all layers, whatever they take.
+        (&[], &[8]),
+    ] {
+        assert_eq!(stages(sets, nothing), counts, "{sets:?}");
+    }
+    // A slow embedding; an optimizer that weighs on a step of four micro-batches, and half of it on each of two owners.
+    let two = ["parallel.pipeline=2"];
+    assert_eq!(stages(&two, first(|layer| layer.forward += 40)), [3, 5]);
+    assert_eq!(stages(&two, first(|layer| layer.update = 4 * 40)), [3, 5]);
+    let owners = ["parallel.pipeline=2", "parallel.data=2", "parallel.shard_optimizer=true"];
+    assert_eq!(stages(&owners, first(|layer| layer.update = 4 * 40)), [3, 5]);
+    assert_eq!(stages(&owners, first(|layer| layer.update = 4 * 20)), [4, 4]);
+    // Layers that are computed again: all of them, or the first of each stage.
+    for (sets, counts) in [
+        (["memory.recompute=block", "memory.recompute_layers=0"], [4, 4]),
+        (["memory.recompute=block", "memory.recompute_layers=1"], [5, 3]),
+        (["memory.recompute=2", "memory.recompute_layers=4"], [5, 3]),
+    ] {
+        let slow = |profile: &mut Profile| profile.layers[0].recomputed = 10;
+        assert_eq!(stages(&[&two[..], &sets].concat(), slow), counts, "{sets:?}");
+    }
+}
+
+#[test]
+fn files_are_read_back() {
+    let profile = profile(8, 2, &config(&["model.layers=8"]));
+    assert_eq!(Profile::parse(&profile.to_toml().unwrap(), "again").unwrap(), profile);
+    assert_eq!(profile.costs().len(), 8);
+    let model = &profile.device;
+    assert!(
+        profile.to_string().starts_with(&format!("milliseconds on {model}, of a micro-batch\n")),
+        "{profile}"
+    );
+    let with = Profile { libraries: "driver 1.2".to_owned(), ..profile.clone() }.to_string();
+    assert!(with.starts_with(&format!("milliseconds on {model} (driver 1.2), of a micro-batch\n")), "{with}");
+}
+
+#[test]
+fn wrong_files_are_refused_in_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("times.toml");
+    let here = config(&["model.layers=8"]);
+    let good = profile(8, 2, &here).to_toml().unwrap();
+    let refusal = |text: &str, config: &RunConfig| {
+        std::fs::write(&path, text).unwrap();
+        let error = Profile::of_run(&path, config, &Description::host()).unwrap_err();
+        let said = error.to_string();
+        assert_eq!((error.exit_status(), said.lines().count()), (2, 1), "{said}");
+        assert!(said.starts_with("test.toml: parallel.profile: ") && said.contains("times.toml"), "{said}");
+        said
+    };
+    for (from, to, expected) in [
+        ("count = 7", "count = 0", "count = 0 is no layer"),
+        ("count = 7", "count = 6", "has 7 layers, and the model 8"),
+        ("count = 7", "count = 9223372036854775807", "layers, and the model 8"),
+        ("forward = 3\n", "forward = 0\n", "forward = 0 is no time"),
+        ("update = 0", "update = 1000000000000001", "longer than eleven days"),
+        ("update = 0", "updates = 0", "unknown field `updates`"),
+        ("forward = 3\n", "forward = -3\n", "times.toml:"),
+        ("device = ", "device = \"another\" #", "was taken on another, and this is for"),
+        ("\"model.width\" = \"32\"", "", "model.width is 32 here and absent there"),
+    ] {
+        let text = good.replacen(from, to, 1);
+        assert_ne!(text, good, "{from}");
+        let said = refusal(&text, &here);
+        assert!(said.contains(expected), "{said}");
+    }
+    for (sets, expected) in [
+        (
+            &["model.layers=8", "model.width=64"][..],
+            "is of other layers: model.width is 64 here and 32 there",
+        ),
+        (&["model.layers=4"], "model.layers is 4 here and 8 there"),
+        (&["model.layers=8", "train.micro_batch=2"], "train.micro_batch is 2 here and 1 there"),
+        (&["model.layers=8", "optim.kind=sgd"], "optim.kind is \"sgd\" here and \"adamw\" there"),
+        (&["model.kind=mlp"], "model.kind is \"mlp\" here and \"gpt\" there"),
+    ] {
+        let said = refusal(&good, &config(sets));
+        assert!(said.contains(expected), "{said}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let said = Profile::of_run(&path, &here, &Description::host()).unwrap_err().to_string();
+    assert!(said.contains("cannot be read"), "{said}");
+}
+
+/// What is counted on Meta tells the layers that are computed again apart, too.
+#[test]
+fn counted_stages_have_what_is_computed_again() {
+    let setup = |sets: &[&str]| prepare(config(sets), Placement::Cpu).unwrap();
+    let four = ["model.layers=4", "parallel.pipeline=2", "parallel.division=[2, 2]"];
+    let times = |sets: &[&str], stage: usize| {
+        let setup = setup(&[&four[..], sets].concat());
+        let costs = Costs::of(&setup.config, &setup.dataset, &Description::host()).unwrap();
+        costs.of_stage(&setup.blueprint.stages[stage])
+    };
+    let kept = times(&[], 0);
+    let some = times(&["memory.recompute=block", "memory.recompute_layers=1"], 0);
+    let all = times(&["memory.recompute=block"], 0);
+    assert_eq!((kept.forward, kept.backward_weight), (all.forward, all.backward_weight));
+    assert!(kept.backward_input < some.backward_input && some.backward_input < all.backward_input);
+    assert_eq!(all.backward_input - some.backward_input, some.backward_input - kept.backward_input);
+    let none = with_recompute(&setup(&four).config, Recompute::None);
+    assert_eq!(none.memory.recompute, Recompute::None);
+}
+
+/// What `"auto"` chooses is written into the run's configuration, which whoever goes on divides by.
+#[test]
+fn a_chosen_recomputation_divides_as_its_keys_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("times.toml");
+    let sets = ["model.layers=8", "model.context=128", "parallel.pipeline=2", "train.micro_batches=8"];
+    let mut times = profile(8, 2, &config(&sets));
+    times.layers[0].recomputed = 10;
+    std::fs::write(&path, times.to_toml().unwrap()).unwrap();
+    let file = format!("parallel.profile={}", path.display());
+    let setup =
+        |more: &[&str]| prepare(config(&[&sets[..], &[&file], more].concat()), Placement::Cpu).unwrap();
+    let peak = |setup: &Setup| plan_within(setup).unwrap().largest().unwrap().statistics.peak_reserved();
+    let (none, block) = (setup(&["memory.recompute=none"]), setup(&["memory.recompute=block"]));
+    assert_ne!(none.blueprint.layers_of_stages(), block.blueprint.layers_of_stages());
+    assert!(peak(&block) < peak(&none));
+    for limit in [peak(&none), peak(&none) - 1, peak(&block)] {
+        let limit = format!("memory.limit_bytes={limit}");
+        let chosen = recompute::settle(setup(&["memory.recompute=auto", &limit])).unwrap();
+        let again = prepare((*chosen.config).clone(), Placement::Cpu).unwrap();
+        assert_eq!(chosen.blueprint.layers_of_stages(), again.blueprint.layers_of_stages(), "{limit}");
+        assert_eq!(peak(&chosen), peak(&again), "{limit}");
+    }
+}

@@ -1,0 +1,212 @@
+//! `memory.recompute = "auto"`: the cheapest recomputation that fits, found by planning and by no formula.
+//!
+//! Cheapest is what runs the fewest layers again; among equals, what has the most segments, whose last operators are not
+//! run again. What is chosen takes the place of `"auto"` in the configuration, so that all ranks, the files of the run and
+//! those who continue it have the same.
+
+use std::sync::Arc;
+
+use crate::division;
+use crate::roles::{Plans, plan_within};
+use config::{Memory, Recompute};
+use worker::Setup;
+use worker::blueprint::Blueprint;
+use worker::{Result, TrainError};
+
+/// Steps after which memory has settled, for those whose run has no end.
+const STEPS: u64 = 4;
+
+/// The first `layers` of a stage in `segments` segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choice {
+    layers: usize,
+    segments: usize,
+}
+
+/// `setup` with its recomputation chosen, where the configuration leaves that open.
+///
+/// Errors: those of planning; nothing fits.
+pub fn settle(setup: Setup) -> Result<Setup> {
+    if setup.config.memory.recompute != Recompute::Auto {
+        return Ok(setup);
+    }
+    let search = Search { setup: &setup, layers: layers_of_a_stage(&setup) };
+    let found = match search.attempt(Choice { layers: 0, segments: 0 })? {
+        Some(fitting) => Some(fitting),
+        None => search.cheapest()?,
+    };
+    found.ok_or_else(|| search.refusal())
+}
+
+/// The same for a measurement, which has no last step.
+///
+/// Errors: as for [`settle`].
+pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
+    let mut short = setup.clone();
+    Arc::make_mut(&mut short.config).train.steps = setup.first_step() + STEPS;
+    let settled = settle(short)?;
+    Arc::make_mut(&mut setup.config).memory = settled.config.memory.clone();
+    Ok(Setup { blueprint: settled.blueprint, ..setup })
+}
+
+/// The choice as a short text, for [`adopt`]; empty where the configuration leaves it open.
+pub fn encode(memory: &Memory) -> String {
+    let Memory { recompute, recompute_layers, .. } = memory;
+    match recompute {
+        Recompute::Auto => String::new(),
+        Recompute::None => format!("none {recompute_layers}"),
+        Recompute::Block => format!("block {recompute_layers}"),
+        Recompute::Segments(count) => format!("{count} {recompute_layers}"),
+    }
+}
+
+/// `setup` with the choice that another rank has encoded. Errors: those of dividing the model anew.
+pub fn adopt(setup: Setup, text: &str) -> Result<Setup> {
+    match decode(text) {
+        Some((recompute, layers)) => with(&setup, recompute, layers),
+        None => Ok(setup),
+    }
+}
+
+fn decode(text: &str) -> Option<(Recompute, usize)> {
+    let (recompute, layers) = text.split_once(' ')?;
+    let recompute = match recompute {
+        "none" => Recompute::None,
+        "block" => Recompute::Block,
+        count => Recompute::Segments(count.parse().ok()?),
+    };
+    Some((recompute, layers.parse().ok()?))
+}
+
+/// The same run with these keys. What is computed again counts in where the model is divided.
+fn with(setup: &Setup, recompute: Recompute, recompute_layers: usize) -> Result<Setup> {
+    let mut setup = setup.clone();
+    let memory = &mut Arc::make_mut(&mut setup.config).memory;
+    (memory.recompute, memory.recompute_layers) = (recompute, recompute_layers);
+    if setup.config.stages() > 1 {
+        let (config, dataset, description) = (&setup.config, &setup.dataset, setup.placement.description());
+        let stages = division::stages(config, dataset, &description)?;
+        let blueprint = Blueprint::new(config, dataset, &description, stages)?;
+        setup.blueprint = Arc::new(blueprint);
+    }
+    Ok(setup)
+}
+
+/// Of the stage that has the most.
+fn layers_of_a_stage(setup: &Setup) -> usize {
+    setup.blueprint.stages.iter().map(|stage| stage.layers.len()).max().unwrap_or(0)
+}
+
+impl Choice {
+    /// `setup` with it, where a stage has `all` layers at most.
+    fn apply(self, setup: &Setup, all: usize) -> Result<Setup> {
+        let recompute = match self {
+            Choice { segments: 0, .. } => Recompute::None,
+            Choice { layers, segments } if layers == segments => Recompute::Block,
+            Choice { segments, .. } => Recompute::Segments(segments),
+        };
+        with(setup, recompute, if self.layers >= all { 0 } else { self.layers })
+    }
+}
+
+struct Search<'a> {
+    setup: &'a Setup,
+    /// Of a stage.
+    layers: usize,
+}
+
+impl Search<'_> {
+    /// The setup of a choice and its plans; `None` if it does not fit.
+    fn plans(&self, choice: Choice) -> Result<Option<(Setup, Plans)>> {
+        let setup = choice.apply(self.setup, self.layers)?;
+        match plan_within(&setup) {
+            Ok(plans) => Ok(Some((setup, plans))),
+            Err(error) if error.is_out_of_memory() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attempt(&self, choice: Choice) -> Result<Option<Setup>> {
+        Ok(self.plans(choice)?.map(|(setup, _)| setup))
+    }
+
+    /// Layers in a segment, shortest first: 1, 2, 3, 4, 6, 8, 12, 16, …
+    fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
+        let layers = self.layers;
+        let powers = (0..usize::BITS).map(|bit| 1_usize << bit).take_while(move |power| *power <= layers);
+        let both = powers.flat_map(|power| [power, power + power / 2]);
+        both.filter(move |length| *length <= layers)
+            .scan(0, |last, length| {
+                let new = length > *last;
+                *last = length;
+                Some(new.then_some(length))
+            })
+            .flatten()
+    }
+
+    /// The fewest layers that are enough, with the shortest segments that manage with so few. That more layers take no
+    /// more memory decides only how few are found: what is returned has been planned.
+    fn cheapest(&self) -> Result<Option<Setup>> {
+        let mut best: Option<(usize, Setup)> = None;
+        for length in self.lengths() {
+            let most = best.as_ref().map_or(self.layers, |(layers, _)| layers - 1);
+            let first = |layers: usize| Choice { layers, segments: layers.div_ceil(length) };
+            let Some(mut fitting) = self.attempt(first(most))? else { continue };
+            let (mut too_few, mut enough) = (0, most);
+            while enough - too_few > 1 {
+                let middle = too_few.midpoint(enough);
+                match self.attempt(first(middle))? {
+                    Some(better) => (enough, fitting) = (middle, better),
+                    None => too_few = middle,
+                }
+            }
+            best = Some((enough, fitting));
+            if enough == 1 {
+                break;
+            }
+        }
+        Ok(best.map(|(_, fitting)| fitting))
+    }
+
+    /// Says what the least would be.
+    fn refusal(&self) -> TrainError {
+        let mut unlimited = self.setup.clone();
+        unlimited.device.limit_bytes = None;
+        let search = Search { setup: &unlimited, layers: self.layers };
+        let all = |length: usize| Choice { layers: self.layers, segments: self.layers.div_ceil(length) };
+        let needs = |length: usize| -> Option<(u64, usize, String)> {
+            let (setup, plans) = search.plans(all(length)).ok()??;
+            let most = plans.largest()?;
+            Some((most.statistics.peak_reserved(), most.rank, in_words(&setup.config.memory)))
+        };
+        let least = self.lengths().filter_map(needs).min();
+        let limit = match self.setup.device.limit_bytes {
+            Some(limit) => {
+                let place = self.setup.config.places.of("memory.limit_bytes");
+                format!("{place}: memory.limit_bytes = {limit} is too small")
+            }
+            None => "the run does not fit on this device".to_owned(),
+        };
+        TrainError::Refused(match least {
+            Some((bytes, rank, words)) => {
+                format!("{limit}, whatever is computed again: with {words}, rank {rank} needs {bytes} bytes")
+            }
+            None => format!("{limit}, whatever is computed again"),
+        })
+    }
+}
+
+/// The keys that say the same.
+pub fn in_words(memory: &Memory) -> String {
+    let recompute = match memory.recompute {
+        Recompute::None => "\"none\"".to_owned(),
+        Recompute::Block => "\"block\"".to_owned(),
+        Recompute::Segments(count) => count.to_string(),
+        Recompute::Auto => "\"auto\"".to_owned(),
+    };
+    let layers = match memory.recompute_layers {
+        0 => String::new(),
+        layers => format!(" and memory.recompute_layers = {layers}"),
+    };
+    format!("memory.recompute = {recompute}{layers}")
+}

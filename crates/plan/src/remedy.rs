@@ -1,0 +1,97 @@
+//! What would fit where a run does not: the nearest other configuration, found by planning it.
+
+use std::time::{Duration, Instant};
+
+use telemetry::units::{bytes, grouped};
+
+use crate::fit::{Fit, Limit};
+use crate::prepare::prepare;
+use crate::recompute;
+use crate::roles::plan_within;
+use config::{Recompute, RunConfig};
+use worker::Setup;
+use worker::{Result, TrainError};
+
+/// Looking for something that fits ends after this long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Keys with other values, with which the run fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    /// Each as `section.key=value`.
+    pub sets: Vec<String>,
+    /// What the rank that needs most then reserves at its peak.
+    pub needs: u64,
+}
+
+/// The refusal of a run that does not fit: the figures, and the nearest thing that would.
+pub fn refusal(setup: &Setup, fit: &Fit) -> TrainError {
+    let text = match fit.broken_limit() {
+        Some(Limit { setting, bytes }) => {
+            let key =
+                if setup.device.limit_bytes.is_some() { "memory.limit_bytes" } else { "memory.allocator" };
+            let (place, rank, most) = (setup.config.places.of(key), fit.rank, fit.most);
+            format!("{place}: {setting} = {bytes} is too small: rank {rank} needs {most} bytes")
+        }
+        None => format!("the run does not fit on this device: {}", fit.figures()),
+    };
+    let advice = match nearest(setup, fit) {
+        Some(Remedy { sets, needs }) => {
+            let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
+            format!("; {} would need {} ({})", sets.join(" "), grouped(needs), bytes(needs))
+        }
+        None => String::new(),
+    };
+    TrainError::Refused(text + &advice)
+}
+
+/// The first that fits: with the optimizer's state divided, which changes nothing else; with smaller micro-batches, and as many
+/// more of them; with activations computed again; with several of these; and with all of them on twice, four, eight times as
+/// many ranks of a pipeline.
+pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
+    let began = Instant::now();
+    let candidates = candidates(&setup.config);
+    let timely = candidates.into_iter().take_while(|_| began.elapsed() < PATIENCE);
+    timely.into_iter().find_map(|sets| {
+        let sets = setup.config.with_profile_of(sets).ok()?;
+        let changed = changed(setup, &sets).ok()?;
+        let fit = Fit::of(&changed, &plan_within(&changed).ok()?, fit.overhead.clone(), fit.shared_by > 1);
+        fit.fits.then_some(Remedy { needs: fit.needs, sets })
+    })
+}
+
+/// The same run with other values for some keys. Errors: values that are wrong.
+pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
+    let changed = prepare(setup.config.with(sets)?, setup.placement.clone())?;
+    recompute::settle(Setup { hook: setup.hook.clone(), ..changed })
+}
+
+fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
+    let one = |when: bool, set: &str| -> Vec<Vec<String>> {
+        let with = when.then(|| vec![set.to_owned()]);
+        with.into_iter().collect()
+    };
+    let shard =
+        one(config.parallel.data > 1 && !config.parallel.shard_optimizer, "parallel.shard_optimizer=true");
+    let again = one(config.memory.recompute == Recompute::None, "memory.recompute=block");
+    let (size, count) = (config.train.micro_batch, config.train.micro_batches);
+    let halves = (1..usize::BITS).map(|power| 1_usize << power).take_while(|by| size.is_multiple_of(*by));
+    let smaller: Vec<_> = halves
+        .map(|by| {
+            vec![format!("train.micro_batch={}", size / by), format!("train.micro_batches={}", count * by)]
+        })
+        .collect();
+    let both = |first: &[Vec<String>], second: &[Vec<String>]| -> Vec<Vec<String>> {
+        first.iter().flat_map(|a| second.iter().map(move |b| [&a[..], b].concat())).collect()
+    };
+    let least: Vec<_> = smaller.last().cloned().into_iter().collect();
+    let mut all = [&shard[..], &smaller, &again].concat();
+    all.extend(both(&shard, &smaller));
+    all.extend(both(&shard, &again));
+    all.extend(both(&again, &smaller));
+    all.extend(both(&shard, &both(&again, &smaller)));
+    let everything: Vec<String> = [&shard[..], &again, &least].concat().concat();
+    let stages = [2, 4, 8].map(|by| format!("parallel.pipeline={}", config.parallel.pipeline * by));
+    all.extend(stages.into_iter().map(|set| [&everything[..], &[set]].concat()));
+    all
+}

@@ -1,0 +1,253 @@
+//! `plimsoll plan`: what every rank of a configuration would use, without running it.
+
+use std::time::{Duration, Instant};
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+use telemetry::Statistic;
+use telemetry::run_files::Grid;
+use telemetry::step_trace::Holding;
+use telemetry::table::joined;
+
+use crate::fit::Fit;
+use crate::plan::Plan;
+use crate::prepare::prepare;
+use crate::recompute;
+use crate::remedy;
+use crate::roles::{Plans, plan_all};
+use crate::schedule::PlannedSchedule;
+use crate::target::PlanTarget;
+use config::{Memory, RunConfig};
+use worker::Placement;
+use worker::Setup;
+use worker::{Result, TrainError};
+
+mod text;
+
+/// What to plan for.
+#[derive(Clone, Debug)]
+pub struct PlanOptions {
+    /// The device.
+    pub target: PlanTarget,
+    /// Bytes that it has, in place of its own.
+    pub capacity: Option<u64>,
+}
+
+/// How the stages of a pipeline work together.
+#[derive(Clone, Debug)]
+pub struct PipelinePlan {
+    /// The schedule's name.
+    pub schedule: &'static str,
+    /// Layers of each stage; rank r of a pipeline of n has stages r, r + n and so on.
+    pub layers: Vec<usize>,
+    /// Micro-batches that it runs in a step.
+    pub micro_batches: usize,
+    /// The share of its time in which ranks wait for others, simulated.
+    pub bubble: f64,
+    /// What passes take in that, in words.
+    pub times: String,
+}
+
+impl PipelinePlan {
+    fn of(setup: &Setup) -> Result<Option<Self>> {
+        let (config, stages) = (&setup.config, &setup.blueprint.stages);
+        if config.parallel.pipeline == 1 {
+            return Ok(None);
+        }
+        let planned = PlannedSchedule::of(setup)?;
+        Ok(Some(PipelinePlan {
+            schedule: config.schedule_kind().name(),
+            layers: stages.iter().map(|stage| stage.layers.len()).collect(),
+            micro_batches: config.train.micro_batches / config.parallel.data,
+            bubble: planned.bubble(),
+            times: planned.times(),
+        }))
+    }
+
+    fn to_json(&self) -> Value {
+        let PipelinePlan { schedule, layers, micro_batches, bubble, times } = self;
+        json!({"schedule": schedule, "layers": layers, "micro_batches": micro_batches, "bubble": bubble, "times": times})
+    }
+}
+
+/// What every rank will use, to the byte.
+#[derive(Clone, Debug)]
+pub struct PlanReport {
+    /// The model of the device that was imitated.
+    pub device_model: String,
+    /// As in `summary.json`.
+    pub device: &'static str,
+    /// How the ranks are laid out.
+    pub grid: Grid,
+    /// Settings of memory, with what was chosen for `recompute = "auto"`.
+    pub memory: Memory,
+    /// The plan of every role that ranks have in the run. Of what grows with every step there is as much as planning took.
+    pub plans: Plans,
+    /// What a pipeline does, where there is one.
+    pub pipeline: Option<PipelinePlan>,
+    /// Whether they fit.
+    pub fit: Fit,
+    /// How long planning took.
+    pub took: Duration,
+    /// Where the run does not fit: that, and what would.
+    refusal: Option<String>,
+}
+
+/// Plans the whole run, on as many ranks as the configuration has, on a device like the chosen one. Nothing is allocated and
+/// nothing written.
+///
+/// Errors: a configuration, data, settings or a description of a device that are wrong.
+pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> {
+    let began = Instant::now();
+    let device = options.target.device(options.capacity)?;
+    let connected = config.world_size() > 1;
+    let setup = prepare(config, Placement::Meta(device.description(connected)))?;
+    let setup = recompute::settle(setup)?;
+    let parallel = &setup.config.parallel;
+    let grid = Grid { data: parallel.data, pipeline: parallel.pipeline };
+    let plans = plan_all(&setup)?;
+    let fit = Fit::of(&setup, &plans, device.overhead.parts(connected), true);
+    let took = began.elapsed();
+    let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &fit).to_string());
+    let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
+    let memory = setup.config.memory.clone();
+    Ok(PlanReport {
+        device_model: device.model,
+        device: name,
+        grid,
+        memory,
+        plans,
+        pipeline,
+        fit,
+        took,
+        refusal,
+    })
+}
+
+impl PlanReport {
+    /// Why the run is refused, if it does not fit, and what would fit.
+    pub fn refusal(&self) -> Option<TrainError> {
+        self.refusal.clone().map(TrainError::Refused)
+    }
+
+    /// One JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`; `recompute`, `pipeline` and
+    /// `fit`; and `roles`, which the `role` of each rank indexes.
+    ///
+    /// Errors: none, since all keys are texts.
+    pub fn to_json(&self) -> Result<String> {
+        let entries: Vec<Map<String, Value>> =
+            self.plans.roles().iter().enumerate().map(|(role, plan)| entry(role, plan)).collect();
+        let object = PlanJson {
+            device: self.device,
+            device_model: &self.device_model,
+            world_size: self.plans.world_size(),
+            grid: self.grid,
+            recompute: json!(self.memory.recompute),
+            recompute_layers: json!(self.memory.recompute_layers),
+            pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
+            fit: self.fit.to_json(),
+            roles: self.roles(),
+            ranks: RankEntries { plans: &self.plans, entries: &entries },
+        };
+        serde_json::to_string(&object)
+            .map_err(|error| TrainError::Refused(format!("the plan as JSON: {error}")))
+    }
+
+    fn roles(&self) -> Value {
+        let of = |(number, plan): (usize, &Plan)| json!({"ranks": joined(self.plans.ranks_of(number)), "peak": peak(plan)});
+        self.plans.roles().iter().enumerate().map(of).collect()
+    }
+}
+
+/// Where a rank's peak stands, and what lives there; `null` of a plan that has no trace of it.
+fn peak(plan: &Plan) -> Value {
+    let Some(found) = plan.parts.peak() else { return Value::Null };
+    let (peak, owner) = (&found.peak, found.peak.owner.as_ref());
+    let holding = |holding: &Holding| {
+        json!({
+            "category": holding.owner.category.name(),
+            "module": holding.owner.module,
+            "blocks": holding.blocks,
+            "bytes": holding.bytes,
+        })
+    };
+    json!({
+        "part": found.part.name(),
+        "step": found.step,
+        "phase": peak.phase,
+        "micro_batch": peak.micro_batch,
+        "stage": peak.stage,
+        "module": owner.map(|owner| &owner.module),
+        "operator": owner.map(|owner| &owner.operator),
+        "requested_bytes": peak.requested,
+        "allocated_bytes": peak.bytes,
+        "live": found.live.by_module().holdings.iter().map(holding).collect::<Vec<_>>(),
+    })
+}
+
+/// The object that `plimsoll plan --json` prints.
+#[derive(Serialize)]
+struct PlanJson<'a> {
+    device: &'a str,
+    device_model: &'a str,
+    world_size: usize,
+    grid: Grid,
+    recompute: Value,
+    recompute_layers: Value,
+    pipeline: Option<Value>,
+    fit: Value,
+    roles: Value,
+    ranks: RankEntries<'a>,
+}
+
+/// The entries of all ranks. Ranks of a role share one, since there may be many thousand ranks.
+struct RankEntries<'a> {
+    plans: &'a Plans,
+    /// By role.
+    entries: &'a [Map<String, Value>],
+}
+
+impl Serialize for RankEntries<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Entry<'a> {
+            rank: usize,
+            #[serde(flatten)]
+            of_role: Option<&'a Map<String, Value>>,
+        }
+        let entry = |rank| {
+            let of_role = self.plans.role_of(rank).and_then(|role| self.entries.get(role));
+            Entry { rank, of_role }
+        };
+        serializer.collect_seq((0..self.plans.world_size()).map(entry))
+    }
+}
+
+/// The entry of a role's ranks, without the rank.
+fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
+    let mut entry = Map::new();
+    entry.insert("device".to_owned(), json!(plan.counters.device));
+    entry.insert("role".to_owned(), json!(role));
+    entry.insert("fits".to_owned(), json!(plan.fits));
+    entry.insert("step_bytes_sent".to_owned(), json!(plan.step_traffic.bytes_sent));
+    entry.insert("step_bytes_received".to_owned(), json!(plan.step_traffic.bytes_received));
+    let planned = Statistic::all().iter().filter(|statistic| is_planned(**statistic));
+    entry.extend(
+        planned.map(|statistic| (statistic.name().into_owned(), plan.counters.get(*statistic).into())),
+    );
+    entry
+}
+
+/// What does not grow with the number of steps: steps that would change nothing are not run.
+fn is_planned(statistic: Statistic) -> bool {
+    matches!(
+        statistic,
+        Statistic::AllocatedBytes
+            | Statistic::ReservedBytes
+            | Statistic::PeakAllocatedBytes
+            | Statistic::PeakReservedBytes
+            | Statistic::RequestedBytes
+            | Statistic::LiveBytes(_)
+            | Statistic::PeakBytes(_)
+    )
+}

@@ -1,0 +1,226 @@
+//! A plan as text: a line for all ranks that are alike, and what lives at their peaks.
+
+use std::fmt;
+
+use memory::Category;
+use telemetry::Statistic;
+use telemetry::step_trace::Holding;
+use telemetry::table::{aligned, joined};
+use telemetry::units::{bytes, grouped};
+
+use super::{PipelinePlan, PlanReport};
+use crate::plan::Plan;
+use crate::recompute;
+use crate::roles::Plans;
+use config::Recompute;
+use worker::expected::PlannedPeak;
+
+/// Lines of the table by rank; those after these are in the JSON alone.
+const LINES: usize = 32;
+/// Kinds of ranks whose peaks are shown side by side.
+const SIDE_BY_SIDE: usize = 8;
+/// Modules that are listed.
+const MODULES: usize = 12;
+
+const COLUMNS: [Statistic; 4] = [
+    Statistic::AllocatedBytes,
+    Statistic::ReservedBytes,
+    Statistic::PeakAllocatedBytes,
+    Statistic::PeakReservedBytes,
+];
+
+/// Ranks that read the same.
+struct Line<'a> {
+    ranks: Vec<usize>,
+    plan: &'a Plan,
+    peak: Option<PlannedPeak>,
+    cells: Vec<String>,
+}
+
+impl<'a> Line<'a> {
+    /// One for all roles with the same cells, in the order of their first ranks.
+    fn all(plans: &'a Plans) -> Vec<Self> {
+        let mut lines: Vec<Line<'_>> = Vec::new();
+        for (role, plan) in plans.roles().iter().enumerate() {
+            let peak = plan.parts.peak();
+            let exact = |count: u64| format!("{} ({})", grouped(count), bytes(count));
+            let mut cells: Vec<_> = COLUMNS.map(|statistic| exact(plan.counters.get(statistic))).into();
+            cells.push(exact(plan.step_traffic.bytes_sent));
+            cells.push(peak.as_ref().map_or_else(String::new, place));
+            match lines.iter_mut().find(|line| line.cells == cells) {
+                Some(line) => line.ranks.extend(plans.ranks_of(role)),
+                None => lines.push(Line { ranks: plans.ranks_of(role).collect(), plan, peak, cells }),
+            }
+        }
+        lines.iter_mut().for_each(|line| line.ranks.sort_unstable());
+        lines
+    }
+
+    fn ranks(&self) -> String {
+        in_steps(&self.ranks)
+    }
+}
+
+/// Rising ranks: `0-3,8`, or in the steps of a pipeline `0-24 by 8`.
+fn in_steps(ranks: &[usize]) -> String {
+    match ranks {
+        [first, second, .., last] if second - first > 1 => {
+            let step = second - first;
+            let even = ranks.windows(2).all(|pair| pair[1] - pair[0] == step);
+            if even { format!("{first}-{last} by {step}") } else { joined(ranks.iter().copied()) }
+        }
+        _ => joined(ranks.iter().copied()),
+    }
+}
+
+/// The phase and the module in which a peak stands.
+fn place(found: &PlannedPeak) -> String {
+    let module = found.peak.owner.as_ref().map_or("", |owner| match owner.module.as_str() {
+        "" => &owner.operator,
+        module => module,
+    });
+    format!("{}, {module}", found.peak.phase)
+}
+
+impl fmt::Display for PlanReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (model, capacity) = (&self.device_model, grouped(self.fit.capacity));
+        writeln!(f, "planned for {model}, {capacity} bytes, in {:.1} s\n", self.took.as_secs_f64())?;
+        let lines = Line::all(&self.plans);
+        write!(f, "{}", rank_table(&lines))?;
+        if self.memory.recompute != Recompute::None {
+            writeln!(f, "\nwith {}", recompute::in_words(&self.memory))?;
+        }
+        let largest = lines.iter().rev().max_by_key(|line| line.plan.statistics.peak_reserved());
+        let Some(largest) = largest else { return Ok(()) };
+        let shown: Vec<_> = if lines.len() > SIDE_BY_SIDE { vec![largest] } else { lines.iter().collect() };
+        write!(f, "\nat the peak\n{}", category_table(&shown))?;
+        if let Some(peak) = &largest.peak {
+            write!(f, "{}", standing(largest, peak))?;
+            write!(f, "{}", module_table(largest, peak))?;
+        }
+        if let Some(PipelinePlan { schedule, layers, micro_batches, bubble, times }) = &self.pipeline {
+            let (stages, bubble) = (layers.len(), 100.0 * bubble);
+            let layers = match (layers.iter().min(), layers.iter().max()) {
+                (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+                (least, _) => least.map_or_else(String::new, usize::to_string),
+            };
+            writeln!(
+                f,
+                "\n{schedule}: {stages} stages of {layers} layers, {micro_batches} micro-batches; ranks wait {bubble:.1} % of the \
+                 time, simulated with passes {times}"
+            )?;
+        }
+        write!(f, "\n{}", self.fit)
+    }
+}
+
+fn rank_table(lines: &[Line<'_>]) -> String {
+    let titles = [
+        "rank",
+        "allocated",
+        "reserved",
+        "peak allocated",
+        "peak reserved",
+        "sent in a step",
+        "the peak stands in",
+    ];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    for line in lines.iter().take(LINES) {
+        rows.push([&[line.ranks()][..], &line.cells].concat());
+    }
+    let more = match lines.len().saturating_sub(LINES) {
+        0 => String::new(),
+        more => format!("and {more} more lines, which --json has\n"),
+    };
+    format!("memory by rank\n{}{more}", aligned(&rows, 1, &[1]))
+}
+
+/// What lives at the peaks, the largest of the first kind of ranks first.
+fn category_table(lines: &[&Line<'_>]) -> String {
+    let live = |line: &Line<'_>, category| line.plan.counters.get(Statistic::PeakBytes(category));
+    let mut categories: Vec<_> = Category::ALL.into_iter().collect();
+    categories.retain(|category| lines.iter().any(|line| live(line, *category) > 0));
+    categories
+        .sort_by_key(|category| std::cmp::Reverse(lines.first().map_or(0, |line| live(line, *category))));
+    let mut header = vec![String::new()];
+    header.extend(lines.iter().map(|line| match line.ranks.as_slice() {
+        [rank] => format!("rank {rank}"),
+        _ => format!("ranks {}", line.ranks()),
+    }));
+    let row = |category: &Category| {
+        let mut row = vec![category.name().to_owned()];
+        for line in lines {
+            let (count, peak) =
+                (live(line, *category), line.plan.counters.get(Statistic::PeakAllocatedBytes));
+            row.push(match lines.len() {
+                1 => format!("{} ({}) {:>5.1} %", grouped(count), bytes(count), share(count, peak)),
+                _ => bytes(count),
+            });
+        }
+        row
+    };
+    let rows: Vec<_> = std::iter::once(header).chain(categories.iter().map(row)).collect();
+    aligned(&rows, 1, &[1])
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+/// A sentence on who came to the peak, and when.
+fn standing(line: &Line<'_>, found: &PlannedPeak) -> String {
+    let peak = &found.peak;
+    let micro_batch = peak.micro_batch.map_or_else(String::new, |number| format!(" of micro-batch {number}"));
+    let stage = peak.stage.map_or_else(String::new, |stage| format!(" in stage {stage}"));
+    let by = match &peak.owner {
+        Some(owner) if owner.module.is_empty() => owner.operator.clone(),
+        Some(owner) => format!("{} ({})", owner.module, owner.operator),
+        None => "what was there before".to_owned(),
+    };
+    let (rank, phase, part) = (line.plan.rank, &peak.phase, found.part.of_step(found.step));
+    let what = format!("{phase}{micro_batch}{stage} in {part}");
+    format!("\nrank {rank} comes to its peak in {what}, when {by} asks for {}\n", bytes(peak.requested))
+}
+
+/// Activations and their gradients at the peak by module, layers added up.
+fn module_table(line: &Line<'_>, found: &PlannedPeak) -> String {
+    let live = found.live.by_module();
+    let is_activation = |holding: &&Holding| {
+        matches!(holding.owner.category, Category::Activation | Category::ActivationGradient)
+    };
+    let all: Vec<_> = live.holdings.iter().filter(is_activation).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let row = |holding: &&Holding| {
+        let kind = if holding.owner.category == Category::Activation { "" } else { "gradients" };
+        let module =
+            if holding.owner.module.is_empty() { "outside of modules" } else { &holding.owner.module };
+        let name = format!("{module} {kind}");
+        let count = format!("{} blocks", holding.blocks);
+        vec![name.trim().to_owned(), count, grouped(holding.bytes), format!("({})", bytes(holding.bytes))]
+    };
+    let mut rows: Vec<_> = all.iter().take(MODULES).map(row).collect();
+    let rest: u64 = all.iter().skip(MODULES).map(|holding| holding.bytes).sum();
+    if rest > 0 {
+        rows.push(vec!["others".to_owned(), String::new(), grouped(rest), format!("({})", bytes(rest))]);
+    }
+    format!("\nactivations at the peak of rank {} by module\n{}", line.plan.rank, aligned(&rows, 1, &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ranks_in_few_words() {
+        for (ranks, text) in [
+            (&[5][..], "5"),
+            (&[0, 1, 2, 3, 8], "0-3,8"),
+            (&[0, 8], "0,8"),
+            (&[1, 9, 17, 25], "1-25 by 8"),
+            (&[0, 8, 16, 17], "0,8,16-17"),
+        ] {
+            assert_eq!(super::in_steps(ranks), text);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The plans of all ranks: ranks with the same role in the run are planned once, whatever the world's size.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use device::{Description, Kind};
+
+use crate::imitated::{OverheadPart, PlanDevice};
+use crate::plan::{Plan, Role, boundless, plan};
+use worker::Placement;
+use worker::Setup;
+use worker::{Result, TrainError};
+
+/// A plan for every role that ranks have in the run, and who has which.
+#[derive(Clone, Debug, Default)]
+pub struct Plans {
+    /// One for each role, of the first rank that has it.
+    roles: Vec<Plan>,
+    /// By rank, the place in that list.
+    of: Vec<usize>,
+}
+
+impl Plans {
+    /// One for each role in the run, in the order of the first ranks that have them.
+    #[must_use]
+    pub fn roles(&self) -> &[Plan] {
+        &self.roles
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.of.len()
+    }
+
+    /// The number of the role that `rank` has, if there is such a rank.
+    #[must_use]
+    pub fn role_of(&self, rank: usize) -> Option<usize> {
+        self.of.get(rank).copied()
+    }
+
+    /// Every rank with the plan of its role, whose own rank may be another one.
+    pub fn by_rank(&self) -> impl Iterator<Item = (usize, &Plan)> {
+        self.of.iter().enumerate().map(|(rank, role)| (rank, &self.roles[*role]))
+    }
+
+    /// The ranks that have a role.
+    pub fn ranks_of(&self, role: usize) -> impl Iterator<Item = usize> {
+        self.of.iter().enumerate().filter(move |(_, other)| **other == role).map(|(rank, _)| rank)
+    }
+
+    /// The plan that reserves most, the first of several.
+    #[must_use]
+    pub fn largest(&self) -> Option<&Plan> {
+        self.roles.iter().rev().max_by_key(|plan| plan.statistics.peak_reserved())
+    }
+
+    /// Whether every rank fits on its device.
+    #[must_use]
+    pub fn fit(&self) -> bool {
+        self.roles.iter().all(|plan| plan.fits)
+    }
+}
+
+/// Plans every rank on an imitation of what it would run on. A rank that does not fit there is planned on one without
+/// bounds, and says so.
+///
+/// Errors: those of the run.
+pub fn plan_all(setup: &Setup) -> Result<Plans> {
+    plan_roles(&imitation(setup)?, plan_or_measure)
+}
+
+/// The plan of one rank, as [`plan_all`] has it. Errors: those of the run.
+pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
+    plan(&imitation(setup)?, rank).map_err(refused)
+}
+
+/// The plans of a run that may not fit. Errors: that, as soon as a rank does not; those of the run.
+pub fn plan_within(setup: &Setup) -> Result<Plans> {
+    plan_roles(&imitation(setup)?, plan)
+}
+
+fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
+    let mut known: BTreeMap<Role, usize> = BTreeMap::new();
+    let (mut of, mut first_ranks) = (Vec::new(), Vec::new());
+    for rank in 0..setup.config.world_size() {
+        let next = first_ranks.len();
+        let role = match known.entry(Role::of(setup, rank)?) {
+            Entry::Occupied(before) => *before.get(),
+            Entry::Vacant(new) => {
+                first_ranks.push(rank);
+                *new.insert(next)
+            }
+        };
+        of.push(role);
+    }
+    let roles = on_threads(&first_ranks, |rank| plan(setup, rank).map_err(refused))?;
+    Ok(Plans { roles, of })
+}
+
+/// The run on Meta. A GPU that is there has less for the allocator than all.
+fn imitation(setup: &Setup) -> Result<Setup> {
+    if setup.placement.is_meta() {
+        return Ok(setup.clone());
+    }
+    let taken_bytes = taken(setup)?.iter().map(|part| part.bytes).sum();
+    let description = Description { taken_bytes, ..setup.placement.description() };
+    Ok(Setup { placement: Placement::Meta(description), ..setup.clone() })
+}
+
+/// What is known not to be the allocator's on the devices of a run: what was measured on such a GPU. Errors: none, as a test
+/// of the description that ships shows.
+pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
+    let description = setup.placement.description();
+    if setup.placement.is_meta() || description.kind != Kind::Cuda {
+        return Ok(Vec::new());
+    }
+    let parts = PlanDevice::gpu(&description)?.overhead.parts(setup.config.world_size() > 1);
+    Ok(parts.into_iter().filter(|part| part.measured).collect())
+}
+
+/// The plan of a rank; where it does not fit, what it would need.
+fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
+    match plan(setup, rank) {
+        Err(error) if error.is_out_of_memory() => {}
+        planned => return planned,
+    }
+    let mut boundless = Setup { placement: Placement::Meta(boundless(setup)), ..setup.clone() };
+    boundless.device.limit_bytes = None;
+    let planned = plan(&boundless, rank).map_err(|error| match error.is_out_of_memory() {
+        true => TrainError::Refused(format!("the run does not fit on any device: {error}")),
+        false => error,
+    });
+    planned.map(|plan| Plan { fits: false, ..plan })
+}
+
+/// What goes wrong in a plan goes wrong before anything is allocated.
+fn refused(error: TrainError) -> TrainError {
+    match error.is_out_of_memory() || error.exit_status() == 2 {
+        true => error,
+        false => TrainError::Refused(error.to_string()),
+    }
+}
+
+/// `body` of each of `ranks`, in their order, on as many threads as there are processors. Errors: the first rank's that has one.
+fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> Result<Vec<Plan>> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(ranks.len());
+    if threads <= 1 {
+        return ranks.iter().map(|rank| body(*rank)).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(rank) = ranks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push((*rank, body(*rank)));
+        }
+        done
+    };
+    let mut done = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        // A panic goes on to whoever waits for the plan.
+        let results = running
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        results.flatten().collect::<Vec<_>>()
+    });
+    done.sort_unstable_by_key(|(rank, _)| *rank);
+    done.into_iter().map(|(_, planned)| planned).collect()
+}

@@ -1,0 +1,75 @@
+//! What a profile changes: a run's division with it and without, both by its times.
+
+use std::fmt;
+use std::path::Path;
+
+use nn::Stage;
+
+use crate::costs::Costs;
+use crate::division;
+use crate::prepare::prepare;
+use crate::profile::Profile;
+use crate::target::PlanTarget;
+use config::{Division, RunConfig};
+use worker::Placement;
+use worker::Result;
+
+/// A division of a run's layers, and what its stages take by a profile.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimedDivision {
+    /// How it came about.
+    pub name: String,
+    /// Layers of each stage.
+    pub layers: Vec<usize>,
+    /// Milliseconds for which each stage keeps its rank busy for a micro-batch, its part of the update among them.
+    pub milliseconds: Vec<f64>,
+}
+
+/// The division of `config` without a profile, and with the one in the file `path`; none of a model that is one stage.
+///
+/// Errors: as for a plan; a profile of another run.
+pub fn timed_divisions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedDivision>> {
+    if config.stages() == 1 {
+        return Ok(Vec::new());
+    }
+    let description = target.device(None)?.description(config.world_size() > 1);
+    let mut timed = config.clone();
+    (timed.parallel.division, timed.parallel.profile) = (Division::Fastest, Some(path.to_owned()));
+    let mut plain = config.clone();
+    plain.parallel.profile = None;
+    let profile = Profile::of_run(path, &timed, &description)?;
+    let costs = Costs::from_profile(&profile, config);
+    let divided = |config: &RunConfig| -> Result<TimedDivision> {
+        let name = division::in_words(config);
+        let setup = prepare(config.clone(), Placement::Meta(description.clone()))?;
+        let costs = costs.for_division(config);
+        let busy = |stage: &Stage| costs.of(stage.layers.clone()) as f64 / 1e6;
+        let stages = &setup.blueprint.stages;
+        let layers = stages.iter().map(|stage| stage.layers.len()).collect();
+        Ok(TimedDivision { name, layers, milliseconds: stages.iter().map(busy).collect() })
+    };
+    Ok(vec![divided(&plain)?, divided(&timed)?])
+}
+
+impl TimedDivision {
+    /// Of the slowest stage.
+    #[must_use]
+    pub fn slowest(&self) -> f64 {
+        self.milliseconds.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+impl fmt::Display for TimedDivision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layers: Vec<_> = self.layers.iter().map(usize::to_string).collect();
+        let mean = self.milliseconds.iter().sum::<f64>() / self.milliseconds.len().max(1) as f64;
+        let slowest = self.slowest();
+        let above = 100.0 * (slowest / mean - 1.0);
+        write!(
+            f,
+            "layers of each stage: {}, {}: the slowest stage takes {slowest:.3} ms for a micro-batch, {above:.1} % above the mean",
+            layers.join(", "),
+            self.name
+        )
+    }
+}

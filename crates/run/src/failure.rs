@@ -1,0 +1,179 @@
+//! The last words of a run that failed: which rank, where, in what, and why; and what every rank was last seen to do.
+
+use std::any::Any;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::path::Path;
+
+use device::Device;
+use telemetry::host_name;
+use telemetry::memory_views::{memory_summary, snapshot_pickle};
+use telemetry::run_files::atomic_write;
+use telemetry::step_trace::Divergence;
+use telemetry::units::bytes;
+
+use worker::TrainError;
+use worker::status::{Record, State};
+
+/// The report in `logs`, which the one who made it prints.
+pub const REPORT: &str = "failure.txt";
+
+/// A rank that failed.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// The rank.
+    pub rank: usize,
+    /// Its host, where its record does not say.
+    pub host: String,
+    /// What happened to it.
+    pub reason: String,
+}
+
+impl Lost {
+    /// A rank of this process.
+    pub fn here(rank: usize, reason: String) -> Self {
+        Lost { rank, host: host_name(), reason }
+    }
+}
+
+/// Takes away what an earlier attempt in the same directory left.
+pub fn forget(logs: &Path) {
+    for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name == REPORT || name.ends_with(".status") {
+            // Where it cannot be removed, it will not be written either, which is said then.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Writes the report, unless another rank has; `None` then. The first line is one sentence.
+pub fn report(logs: &Path, ranks: usize, lost: &Lost) -> Option<String> {
+    let path = logs.join(REPORT);
+    let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return None,
+        // Then it is only printed, by everybody who comes here.
+        Err(_) => None,
+    };
+    let text = describe(logs, ranks, lost);
+    // What cannot be written is printed all the same.
+    let _ = file.map(|mut file: File| file.write_all(text.as_bytes()));
+    Some(text)
+}
+
+fn describe(logs: &Path, ranks: usize, Lost { rank, host, reason }: &Lost) -> String {
+    let records: Vec<_> = (0..ranks).map(|rank| Record::read(logs, rank)).collect();
+    let own = records.get(*rank).and_then(Option::as_ref);
+    let host = own.map_or(host, |record| &record.host);
+    let stage = own.map_or("", |record| &record.stage);
+    let mut text = format!("{} on {host} failed ", named(*rank, stage));
+    text += &match own {
+        None => "before it began".to_owned(),
+        Some(Record { step: 0, .. }) => "before its first step".to_owned(),
+        Some(record) => format!("in step {}", record.step),
+    };
+    if let Some(record) = own.filter(|record| !record.call.is_empty()) {
+        text += &format!(", last call {}", record.call);
+    }
+    text += &format!(": {reason}\nLast seen of every rank:\n");
+    for (rank, record) in records.iter().enumerate() {
+        // Writing to a string does not fail.
+        let _ = match record {
+            None => writeln!(text, "  rank {rank}: nothing"),
+            Some(record) => writeln!(text, "  {}", line(record)),
+        };
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// A rank, with its stages where there are several.
+fn named(rank: usize, stage: &str) -> String {
+    if stage.is_empty() { format!("rank {rank}") } else { format!("rank {rank} ({stage})") }
+}
+
+fn line(record: &Record) -> String {
+    let Record { rank, stage, host, pid, state, step, call, memory, .. } = record;
+    let [allocated, reserved, peak, peak_reserved] = memory;
+    let rank = named(*rank, stage);
+    let call = if call.is_empty() { "none" } else { call };
+    let seen = match state {
+        State::Running => format!("seen {:.1} s ago", record.age().as_secs_f64()),
+        state => state.name().to_owned(),
+    };
+    format!(
+        "{rank}: {seen}, host {host}, process {pid}, step {step}, last call {call}, allocated {}, reserved {}, \
+         peak allocated {}, peak reserved {}",
+        bytes(*allocated),
+        bytes(*reserved),
+        bytes(*peak),
+        bytes(*peak_reserved)
+    )
+}
+
+/// What a rank that ran out of memory leaves: PyTorch's table and snapshot of its allocator. Where they are, or why they
+/// are not; and how it had left its plan before, which is why it ran out.
+pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&Divergence>) -> String {
+    let (table, snapshot) = device.with_allocator(|allocator| {
+        let number = u32::try_from(rank).unwrap_or(u32::MAX);
+        (memory_summary(allocator.statistics(), number, false), allocator.snapshot())
+    });
+    let file = |ending: &str| logs.join(format!("rank-{rank}.{ending}"));
+    let written = atomic_write(&file("oom.txt"), table.as_bytes())
+        .and_then(|()| atomic_write(&file("oom.pickle"), &snapshot_pickle(&snapshot)));
+    let left = match written {
+        Ok(()) => format!("its memory is in {} and .pickle", file("oom.txt").display()),
+        Err(error) => error.to_string(),
+    };
+    left_plan.map_or(left.clone(), |divergence| format!("{left}; before that, {divergence}"))
+}
+
+/// What a panic said.
+pub fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    format!("panicked: {}", text.as_deref().unwrap_or("no message"))
+}
+
+/// An error as one line.
+pub fn sentence(error: &TrainError) -> String {
+    one_line(&error.to_string())
+}
+
+/// A text as one line.
+pub fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use memory::Statistics;
+
+    use super::*;
+    use worker::status::Status;
+
+    #[test]
+    fn the_first_to_report_says_it_and_nobody_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let logs = directory.path().join("logs");
+        let status = Status::create(&logs, 1, "stage 1 of 3");
+        status.step(16, Statistics::default);
+        let lost = Lost { rank: 1, host: "box".to_owned(), reason: "killed".to_owned() };
+        let text = report(&logs, 3, &lost).unwrap();
+        let first = text.lines().next().unwrap();
+        assert!(first.starts_with("rank 1 (stage 1 of 3) on "), "{text}");
+        assert!(first.ends_with("failed in step 17: killed"), "{text}");
+        assert!(
+            text.contains("rank 0: nothing") && text.contains("rank 1 (stage 1 of 3): seen 0."),
+            "{text}"
+        );
+        assert_eq!(std::fs::read_to_string(logs.join(REPORT)).unwrap(), text);
+        assert_eq!(report(&logs, 3, &lost), None);
+        forget(&logs);
+        let early = report(&logs, 3, &Lost { rank: 2, ..lost }).unwrap();
+        assert!(early.starts_with("rank 2 on box failed before it began: killed\n"), "{early}");
+    }
+}

@@ -1,0 +1,54 @@
+//! Ending early, cleanly: the step in flight is finished on all ranks, and what was done is written.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use worker::{Result, TrainError};
+
+/// A wish to stop, which a signal handler or another thread may express. Clones are the same wish.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Asks the run to stop after the current step.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody has asked.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Raises it at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and `mpirun` hand on. `alone`:
+    /// whether this process is no rank of a job; then the second signal ends it. A rank of a job may get one signal from
+    /// several sides, and one from a launcher that ends it since another has died: it says nothing before all agree.
+    ///
+    /// Errors: the system refuses.
+    pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {
+        let refused = |error| TrainError::Refused(format!("signals cannot be handled: {error}"));
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).map_err(refused)?;
+        let interrupt = self.clone();
+        let hear = move || {
+            for signal in signals.forever() {
+                match (interrupt.is_raised(), alone) {
+                    (true, true) => std::process::exit(128 + signal),
+                    (true, false) => continue,
+                    (false, _) => interrupt.raise(),
+                }
+                if alone {
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "plimsoll: stopping after this step; once more to stop at once"
+                    );
+                }
+            }
+        };
+        Builder::new().name("signals".to_owned()).spawn(hear).map(drop).map_err(refused)
+    }
+}

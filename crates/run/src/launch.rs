@@ -1,0 +1,341 @@
+//! From a validated configuration to ranks, and back to one report.
+
+use std::fmt;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use collective::{Communicator, threads};
+use telemetry::RankStatistics;
+use telemetry::log::Log;
+use telemetry::run_files::Summary;
+use telemetry::step_trace::{Divergence, Outlived};
+use telemetry::table::{device_table, memory_table, phase_table};
+use telemetry::units::{bytes, grouped};
+
+use crate::failure::{self, Lost};
+use crate::interrupt::Interrupt;
+use crate::placement::Placed;
+use crate::rank::{Outcome, run_rank};
+use crate::resume::{self, Found};
+use crate::run_directory::RunDirectory;
+use crate::startup::Startup;
+use config::{Compute, Model, Recompute, RunConfig};
+use plan::Fit;
+use plan::division;
+use plan::recompute;
+use plan::remedy;
+use plan::roles::{Plans, plan_all, plan_one, taken};
+use worker::ModelHook;
+use worker::Setup;
+use worker::expected::Expected;
+use worker::{DeviceChoice, Placement};
+use worker::{Result, TrainError};
+
+/// How to run, apart from what the configuration says.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// What to compute on.
+    pub device: DeviceChoice,
+    /// Ranks as threads; must be what the configuration has, which is also the default.
+    pub ranks: Option<usize>,
+    /// Where the run's files go; a new directory under `runs` if not given.
+    pub run_dir: Option<PathBuf>,
+    /// Go on from the newest checkpoint in `run_dir`, or from the beginning where there is none.
+    pub resume: bool,
+    /// What a new run directory's name begins with.
+    pub name: String,
+    /// Raised to end the run early.
+    pub interrupt: Interrupt,
+    /// The process's log, which gets files in the run directory.
+    pub log: Option<Log>,
+    /// No progress on the terminal.
+    pub quiet: bool,
+    /// Code of one's own around the model.
+    pub model_hook: Option<ModelHook>,
+    /// Start without a plan, and so without knowing that the run fits.
+    pub no_plan: bool,
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub struct TrainReport {
+    /// What `summary.json` holds.
+    pub summary: Summary,
+    /// Where the run's files are.
+    pub run_dir: PathBuf,
+    /// Mean loss over the held-out data, at the end.
+    pub validation_loss: Option<f64>,
+    /// What a smoothed bigram model has there, in nats a byte.
+    pub bigram_entropy: Option<f64>,
+    /// Prompt and continuation.
+    pub sample: Option<(String, String)>,
+    /// The ranks whose four figures are not those of the plan; `None` where there was none, or the run was ended before it
+    /// may have come to its peaks.
+    pub unplanned: Option<Vec<usize>>,
+    /// Where a rank's memory first differed from its plan, by what.
+    pub divergences: Vec<Divergence>,
+    /// What a step left of its graph, where one did.
+    pub outlived: Vec<Outlived>,
+    /// The statistics of every rank.
+    pub ranks: Vec<RankStatistics>,
+    /// Whether it was ended early.
+    pub interrupted: bool,
+}
+
+/// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's failure
+/// ends all.
+pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
+    train_as(Startup::alone(), config, options)?.ok_or(TrainError::Said { status: 0 })
+}
+
+/// Trains, in this process as the rank of a job that it is. `None` on ranks other than 0, which has the report. Errors:
+/// as for [`train`]; one rank of a job has the error that is to be said.
+pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) -> Result<Option<TrainReport>> {
+    let first = startup.rank() == 0;
+    if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
+        log.set_rank(startup.rank());
+    }
+    let prepared = prepare(&startup, config, &options);
+    let (setup, found) = startup.agree(prepared)?;
+    let same = startup.check_same(&setup);
+    startup.agree(same)?;
+    let settled = if first { recompute::settle(setup) } else { Ok(setup) };
+    let setup = startup.agree(settled)?;
+    let mut setup = {
+        let chosen = startup.of_rank_zero(recompute::encode(&setup.config.memory))?;
+        recompute::adopt(setup, &chosen)?
+    };
+    let planned = if options.no_plan { Ok(Default::default()) } else { plan_ranks(&startup, &setup) };
+    let (plans, expected) = startup.agree(planned)?;
+    setup = setup.expecting(expected);
+    let directory = if first { open_directory(&setup, &options, found).map(Some) } else { Ok(None) };
+    let directory = startup.agree(directory)?;
+    let directory = startup.share_directory(directory)?;
+    if first {
+        announce(&setup, &directory, &plans);
+        if options.resume {
+            resume::announce(&setup, directory.path());
+        }
+    }
+    if let Some(log) = &options.log {
+        log.set_directory(&directory.logs())?;
+    }
+    let outcomes = launch(startup, &setup, &options, &directory)?;
+    if first { report(&setup, outcomes, directory, &plans).map(Some) } else { Ok(None) }
+}
+
+/// What all ranks will use, which the first rank says; and what those of this process will be held against, which the others
+/// find out at the same time.
+fn plan_ranks(startup: &Startup, setup: &Setup) -> Result<(Plans, Expected)> {
+    if startup.rank() > 0 {
+        let plan = plan_one(setup, startup.rank())?;
+        return Ok((Plans::default(), Expected::from([(plan.rank, plan.parts)])));
+    }
+    let plans = plan_that_fits(startup, setup)?;
+    let expected = plans.by_rank().map(|(rank, plan)| (rank, Arc::clone(&plan.parts))).collect();
+    Ok((plans, expected))
+}
+
+/// The plan of every rank. Errors: those of the run; one that does not fit, with what would.
+fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
+    let plans = plan_all(setup)?;
+    // What Meta counts takes nothing of the host, and the ranks of a job may be on several.
+    let together = matches!(setup.placement, Placement::Cpu) && !startup.is_in_job();
+    let fit = Fit::of(setup, &plans, taken(setup)?, together);
+    if !fit.fits {
+        return Err(remedy::refusal(setup, &fit));
+    }
+    if fit.retries {
+        tracing::warn!("this run is at the edge of its device: {fit}");
+    }
+    Ok(plans)
+}
+
+/// What a process can check by itself, and the data opened.
+fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
+    startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
+    let look = || Found::look(&config, options.run_dir.as_deref(), startup.rank() == 0);
+    let found = options.resume.then(look).transpose()?;
+    let mut setup = Setup { reason, hook: options.model_hook.clone(), ..plan::prepare(config, placement)? };
+    if let Some(found) = &found {
+        found.apply(&mut setup)?;
+    }
+    Ok((setup, found))
+}
+
+fn open_directory(setup: &Setup, options: &RunOptions, found: Option<Found>) -> Result<RunDirectory> {
+    let directory = match found.and_then(|found| found.lock) {
+        Some(lock) => RunDirectory::reopen(&setup.config, lock)?,
+        None => RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?,
+    };
+    failure::forget(&directory.logs());
+    Ok(directory)
+}
+
+/// Runs this process's rank or ranks to the end: each on a thread of its own, if there are several.
+fn launch(
+    startup: Startup,
+    setup: &Setup,
+    options: &RunOptions,
+    directory: &RunDirectory,
+) -> Result<Vec<Outcome>> {
+    let world_size = setup.config.world_size();
+    let (timeout_seconds, in_job) = (setup.config.parallel.timeout_seconds, startup.is_in_job());
+    let outcomes = match startup.into_job() {
+        Some(job) => {
+            job.watch(&directory.logs())?;
+            let body = |communicator| run_rank(setup, communicator, options, directory);
+            job.run(timeout_seconds, body).map(|outcome| vec![outcome])
+        }
+        None if world_size == 1 => {
+            let body = || run_rank(setup, Communicator::solo(), options, directory);
+            match catch_unwind(AssertUnwindSafe(body)) {
+                Ok(Ok(outcome)) => Ok(vec![outcome]),
+                Ok(Err(error)) if error.exit_status() != 1 => return Err(error),
+                Ok(Err(error)) => Err(Lost::here(0, failure::sentence(&error))),
+                Err(payload) => Err(Lost::here(0, failure::panic_text(&*payload))),
+            }
+        }
+        None => {
+            let timeout = Duration::from_secs(timeout_seconds);
+            let waits = threads::Options { timeout, ..threads::Options::default() };
+            let (setup, options, directory) = (setup.clone(), options.clone(), directory.clone());
+            let body = move |communicator| run_rank(&setup, communicator, &options, &directory);
+            let ran = threads::run(world_size, waits, body);
+            ran.map_err(|error| Lost::here(error.rank, failure::one_line(&error.cause.to_string())))
+        }
+    };
+    outcomes.map_err(|lost| match failure::report(&directory.logs(), world_size, &lost) {
+        Some(report) if in_job => {
+            // At once: a launcher leaves the ranks of a job a second or so.
+            let _ = writeln!(std::io::stderr(), "plimsoll: {report}");
+            TrainError::Said { status: 1 }
+        }
+        Some(report) => TrainError::Failed(report),
+        None => TrainError::Said { status: 1 },
+    })
+}
+
+/// Says what is about to happen, and what it will take.
+fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
+    let config = &setup.config;
+    tracing::info!(ranks = config.world_size(), "computing on {}", setup.reason);
+    for warning in setup.device.settings.warnings() {
+        tracing::warn!("memory.allocator: {warning}");
+    }
+    warn_of_vocabulary(config);
+    tracing::info!("run directory {}", directory.path().display());
+    if config.memory.recompute != Recompute::None {
+        tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
+    }
+    if config.stages() > 1 {
+        let layers = setup.blueprint.layers_of_stages();
+        tracing::info!("layers of each stage: {layers}, {}", division::in_words(config));
+    }
+    if let Some(plan) = plans.largest() {
+        let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));
+        let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
+        tracing::info!(
+            "planned: at the peak, no rank will have allocated more than {}, nor reserved more than {}",
+            both(allocated),
+            both(reserved)
+        );
+    }
+    if let Some(outlived) = plans.roles().iter().find_map(|plan| plan.parts.outlived()) {
+        let grows =
+            if plans.roles().iter().any(|plan| plan.parts.grows()) { ", more with every step" } else { "" };
+        tracing::warn!("planned: {outlived}{grows}");
+    }
+}
+
+/// Values of half precision in the widest access: rows of other lengths do not begin where one may.
+const HALF_LANES: usize = 8;
+/// What vocabularies are commonly rounded up to, as 50257 to 50304.
+const VOCABULARY_PADDING: usize = 128;
+
+/// Says so where the head's products are slow for want of a rounder number.
+fn warn_of_vocabulary(config: &RunConfig) {
+    if let (Model::Gpt(gpt), Compute::Bf16) = (&config.model, config.precision.compute)
+        && !gpt.vocabulary.is_multiple_of(HALF_LANES)
+    {
+        tracing::warn!(
+            "model.vocabulary = {} is no multiple of {HALF_LANES}, which products in half precision take a slow way for: {} is \
+             faster, and no text has what is added",
+            gpt.vocabulary,
+            gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)
+        );
+    }
+}
+
+fn report(
+    setup: &Setup,
+    outcomes: Vec<Outcome>,
+    directory: RunDirectory,
+    plans: &Plans,
+) -> Result<TrainReport> {
+    let Some(mut first) = outcomes.into_iter().next() else {
+        return Err(TrainError::Refused("a run has at least one rank".to_owned()));
+    };
+    let differ =
+        |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
+    let compared = plans.world_size() > 0 && !first.course.interrupted;
+    let unplanned = compared.then(|| first.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
+    let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
+    let summary = directory.write_summary(setup, &first)?;
+    if let Some(error) = first.unsaved.take() {
+        return Err(TrainError::Unsaved(error));
+    }
+    Ok(TrainReport {
+        summary,
+        run_dir: directory.path().to_owned(),
+        validation_loss: first.course.validation_loss,
+        bigram_entropy,
+        sample: first.sample,
+        unplanned,
+        divergences: first.findings.iter().filter_map(|found| found.divergence.clone()).collect(),
+        outlived: first.findings.iter().filter_map(|found| found.outlived.clone()).collect(),
+        ranks: first.ranks,
+        interrupted: first.course.interrupted,
+    })
+}
+
+impl fmt::Display for TrainReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", memory_table(&self.ranks))?;
+        write!(f, "{}", device_table(&self.ranks))?;
+        write!(f, "{}", phase_table(&self.ranks))?;
+        match self.unplanned.as_deref() {
+            None => {}
+            Some([]) => writeln!(f, "Every rank used what was planned, to the byte.")?,
+            Some(ranks) => writeln!(f, "Not as planned: ranks {ranks:?}.")?,
+        }
+        for divergence in &self.divergences {
+            writeln!(f, "{divergence}")?;
+        }
+        for outlived in &self.outlived {
+            writeln!(f, "{outlived}")?;
+        }
+        if let Some((prompt, text)) = &self.sample {
+            writeln!(f, "\nA sample (the prompt is before the bar):\n\n{prompt}▌{text}\n")?;
+        }
+        if let Some(loss) = self.validation_loss {
+            write!(f, "Validation loss {loss:.4} nats")?;
+            match self.bigram_entropy {
+                Some(entropy) => {
+                    writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?
+                }
+                None => writeln!(f)?,
+            }
+        }
+        let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
+        let ended = if self.interrupted { "stopped after" } else { "did" };
+        // Nothing was timed where a checkpoint had all steps done.
+        let rate = if speed > 0.0 { format!(" at {speed:.0} tokens/s") } else { String::new() };
+        writeln!(f, "{ended} {steps} steps{rate}; weights {}", self.summary.weights_sha256)?;
+        write!(f, "Files in {}", self.run_dir.display())
+    }
+}

@@ -1,0 +1,35 @@
+//! A run from start to end: which device each rank gets, what all ranks agree on, the loop over steps, checkpoints, and
+//! what is left behind.
+//!
+//! The one idea: **there is one loop**. A run on one rank, on four threads and on the processes of a job goes the same way.
+//!
+//! ```no_run
+//! use config::RunConfig;
+//! use run::RunOptions;
+//! let config = RunConfig::quickstart(&["train.steps=20".into()])?;
+//! let report = run::train(config, RunOptions::default())?;
+//! println!("{} after {} steps", report.summary.weights_sha256, report.summary.steps);
+//! # Ok::<(), worker::TrainError>(())
+//! ```
+
+pub mod failure;
+mod interrupt;
+mod launch;
+mod placement;
+mod rank;
+mod resume;
+mod run_directory;
+mod run_report;
+mod sample;
+mod save;
+mod session;
+mod startup;
+mod views;
+
+pub use interrupt::Interrupt;
+pub use launch::{RunOptions, TrainReport, train, train_as};
+pub use placement::Placed;
+pub use rank::prepare_kernels;
+pub use run_report::report_run;
+pub use sample::{SampleOptions, sample};
+pub use startup::Startup;

@@ -1,0 +1,227 @@
+//! Which device each rank gets: what was asked for, held against what is there.
+
+use device::Description;
+use device::cuda::{self, Found};
+
+use crate::startup::Startup;
+use config::RunConfig;
+use worker::placement::{DeviceChoice, Gpus, Placement, describe};
+use worker::{Result, TrainError};
+
+/// Where a run's ranks go, and how that came about, in one sentence.
+#[derive(Debug)]
+pub struct Placed {
+    /// The devices.
+    pub placement: Placement,
+    /// How that came about, in a sentence.
+    pub reason: String,
+}
+
+impl Placed {
+    /// Finds a place for the ranks. With fewer GPUs than the configuration has ranks, and nobody who started or asked for
+    /// that many, one rank does the work of all on the one GPU, in the same lanes, and so with the same bits.
+    ///
+    /// Errors: a device that was asked for by name and is not there; more ranks than GPUs.
+    pub fn find(
+        choice: DeviceChoice,
+        config: &mut RunConfig,
+        startup: &Startup,
+        ranks: Option<usize>,
+    ) -> Result<Self> {
+        let found = match choice {
+            DeviceChoice::Cpu => {
+                return Ok(Placed { placement: Placement::Cpu, reason: "the CPU, as asked".to_owned() });
+            }
+            DeviceChoice::Meta => {
+                let reason = "nothing: memory is counted and no number computed".to_owned();
+                return Ok(Placed { placement: Placement::Meta(Description::host()), reason });
+            }
+            DeviceChoice::Auto => match cuda::availability() {
+                Ok(found) => found,
+                Err(why) => {
+                    return Ok(Placed { placement: Placement::Cpu, reason: format!("the CPU: {why}") });
+                }
+            },
+            DeviceChoice::Cuda => cuda::availability().map_err(|why| {
+                TrainError::Refused(format!("--device cuda: {why}; --device cpu trains on the host"))
+            })?,
+        };
+        let asked = Asked::of(config.world_size(), startup, ranks);
+        let there = There {
+            gpus: found.len(),
+            shown_by_launcher: std::env::var_os("CUDA_VISIBLE_DEVICES").is_some(),
+            nccl: collective::nccl::is_there(),
+        };
+        on_gpus(&found, config, startup.rank(), choose(&asked, &there)?)
+    }
+}
+
+/// Who wants how many GPUs.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    world_size: usize,
+    /// In a job: this rank's number among those of its host, and how many those are.
+    job: Option<(usize, usize)>,
+    /// Whether the number of ranks was asked for on the command line.
+    threads: bool,
+}
+
+impl Asked {
+    fn of(world_size: usize, startup: &Startup, ranks: Option<usize>) -> Self {
+        let job = startup.is_in_job().then(|| startup.local());
+        Asked { world_size, job, threads: ranks.is_some() }
+    }
+}
+
+/// What there is on this host.
+#[derive(Clone, Copy, Debug)]
+struct There {
+    gpus: usize,
+    /// Whether somebody chose the GPUs that this process sees.
+    shown_by_launcher: bool,
+    nccl: bool,
+}
+
+/// The GPUs of this process's ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Choice {
+    /// One for each.
+    Each(Vec<usize>),
+    /// One rank does the work of all; why.
+    One(&'static str),
+}
+
+fn choose(asked: &Asked, there: &There) -> Result<Choice> {
+    let world_size = asked.world_size;
+    if world_size == 1 {
+        return Ok(Choice::Each(vec![0]));
+    }
+    let without_nccl = || {
+        let text = format!("{world_size} ranks on GPUs need NCCL, and libnccl.so cannot be opened");
+        TrainError::Refused(text)
+    };
+    match asked.job {
+        Some(_) if !there.nccl => Err(without_nccl()),
+        // A launcher that shows each process its own GPU, as Slurm's --gpus-per-task does.
+        Some((_, local_size)) if there.gpus == 1 && local_size > 1 && there.shown_by_launcher => {
+            Ok(Choice::Each(vec![0]))
+        }
+        Some((_, local_size)) if local_size > there.gpus => Err(TrainError::Refused(format!(
+            "there are {local_size} ranks on this host and {} GPUs: one rank runs on one GPU",
+            there.gpus
+        ))),
+        Some((local_rank, _)) => Ok(Choice::Each(vec![local_rank])),
+        None if world_size <= there.gpus && there.nccl => Ok(Choice::Each((0..world_size).collect())),
+        None if asked.threads && world_size <= there.gpus => Err(without_nccl()),
+        None if asked.threads => Err(TrainError::Refused(format!(
+            "--ranks {world_size}: there are {} GPUs, and one rank runs on one GPU",
+            there.gpus
+        ))),
+        None if world_size <= there.gpus => Ok(Choice::One("without NCCL (libnccl.so cannot be opened), ")),
+        None => Ok(Choice::One("")),
+    }
+}
+
+fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<Placed> {
+    let (world_size, all) = (config.world_size(), found.len());
+    let name = |ordinal: usize| found.get(ordinal).map_or("", |found| found.name.as_str());
+    let (ordinals, reason) = match choice {
+        Choice::Each(ordinals) if ordinals.len() == 1 => {
+            let reason = format!("GPU {} of {all}, {}", ordinals[0], name(ordinals[0]));
+            (ordinals, reason)
+        }
+        Choice::Each(ordinals) => {
+            let reason = format!("{} of {all} GPUs, {}", ordinals.len(), name(0));
+            (ordinals, reason)
+        }
+        Choice::One(why) => {
+            (config.parallel.data, config.parallel.pipeline) = (1, 1);
+            let reason = format!(
+                "GPU 0 of {all}, {}: {why}one rank does the work of the {world_size} that are configured, in {} lanes and so \
+                 with the same bits",
+                name(0),
+                config.parallel.lanes
+            );
+            (vec![0], reason)
+        }
+    };
+    let first = ordinals.first().copied().unwrap_or(0);
+    let mut description = describe(first)?;
+    if config.world_size() > 1 {
+        description.libraries += &format!(", NCCL {}", collective::nccl::version().unwrap_or_default());
+    }
+    let first_rank = if ordinals.len() == 1 && config.world_size() > 1 { rank } else { 0 };
+    Ok(Placed { placement: Placement::Cuda(Gpus { first_rank, ordinals, description }), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_has_a_gpu_or_one_rank_does_all_or_it_is_refused() {
+        let there = |gpus: usize| There { gpus, shown_by_launcher: false, nccl: true };
+        let alone = |world_size: usize, threads: bool| Asked { world_size, job: None, threads };
+        let job =
+            |world_size: usize, local: (usize, usize)| Asked { world_size, job: Some(local), threads: false };
+        let each = |ordinals: &[usize]| Some(Choice::Each(ordinals.to_vec()));
+        let shown = There { shown_by_launcher: true, ..there(1) };
+        let without = There { nccl: false, ..there(4) };
+        for (asked, there, expected, said) in [
+            (alone(1, false), there(1), each(&[0]), ""),
+            (alone(4, false), there(4), each(&[0, 1, 2, 3]), ""),
+            (alone(2, true), there(4), each(&[0, 1]), ""),
+            (alone(4, false), there(2), Some(Choice::One("")), ""),
+            (alone(4, true), there(2), None, "--ranks 4: there are 2 GPUs"),
+            (alone(4, true), without, None, "libnccl.so"),
+            (job(4, (2, 4)), there(4), each(&[2]), ""),
+            // Two hosts with four ranks each: the second host's ranks begin again at GPU 0.
+            (job(8, (0, 4)), there(4), each(&[0]), ""),
+            (job(8, (3, 8)), there(4), None, "8 ranks on this host and 4 GPUs"),
+            (job(4, (3, 4)), shown, each(&[0]), ""),
+            (job(4, (3, 4)), there(1), None, "4 ranks on this host and 1 GPUs"),
+            (job(2, (0, 2)), without, None, "libnccl.so"),
+            (job(1, (0, 1)), without, each(&[0]), ""),
+        ] {
+            match choose(&asked, &there) {
+                Ok(choice) => assert_eq!(Some(choice), expected, "{asked:?} {there:?}"),
+                Err(error) => {
+                    assert!(expected.is_none() && error.to_string().contains(said), "{asked:?}: {error}");
+                    assert_eq!(error.exit_status(), 2);
+                }
+            }
+        }
+        let one = choose(&alone(2, false), &There { nccl: false, ..there(2) }).unwrap();
+        assert!(matches!(one, Choice::One(why) if why.contains("NCCL")));
+    }
+
+    /// From the launcher to the choice, on two hosts of two GPUs and two ranks each.
+    #[cfg(feature = "mpi")]
+    #[test]
+    fn ranks_of_each_host_begin_with_its_first_gpu() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/hosts");
+        let mut command = std::process::Command::new(script);
+        command.arg("2").arg(std::env::current_exe().unwrap());
+        command.args(["placement::tests::one_rank", "--exact", "--ignored", "--nocapture"]);
+        let output = command.output().unwrap();
+        if output.status.code() == Some(77) {
+            return;
+        }
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        for (rank, ordinal) in [0, 1, 0, 1].into_iter().enumerate() {
+            assert!(said.contains(&format!("rank {rank} gets Each([{ordinal}])")), "{said}");
+        }
+    }
+
+    #[cfg(feature = "mpi")]
+    #[test]
+    #[ignore = "one process of a job that another test starts"]
+    fn one_rank() {
+        let startup = Startup::begin().unwrap();
+        let there = There { gpus: 2, shown_by_launcher: false, nccl: true };
+        let choice = choose(&Asked::of(4, &startup, None), &there).unwrap();
+        println!("rank {} gets {choice:?}", startup.rank());
+        startup.into_job().unwrap().finish().unwrap();
+    }
+}

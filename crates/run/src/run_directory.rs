@@ -1,0 +1,162 @@
+//! The directory that a run leaves, in which one process at a time trains.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use telemetry::run_files::{self, Grid, Summary};
+
+use crate::rank::Outcome;
+use config::RunConfig;
+use worker::Setup;
+use worker::build;
+use worker::{Result, TrainError};
+
+/// A run directory that this process may write to, until it is dropped or the process ends, however that happens.
+#[derive(Debug)]
+pub(crate) struct RunLock {
+    path: PathBuf,
+    _held: Option<File>,
+}
+
+impl RunLock {
+    /// Takes the directory `path`. Errors: another process has it.
+    pub(crate) fn take(path: &Path) -> Result<Self> {
+        let unreadable = |error: std::io::Error| {
+            TrainError::Refused(format!("--run-dir {}: it cannot be opened: {error}", path.display()))
+        };
+        let directory = File::open(path).map_err(unreadable)?;
+        let held = match directory.try_lock() {
+            Ok(()) => Some(directory),
+            Err(TryLockError::WouldBlock) => {
+                let text = format!("--run-dir {}: another process is training there", path.display());
+                return Err(TrainError::Refused(text));
+            }
+            // Some network file systems lock no directories. There one has to be as careful as without this.
+            Err(TryLockError::Error(_)) => None,
+        };
+        Ok(RunLock { path: path.to_owned(), _held: held })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The files of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct RunDirectory(Arc<RunLock>);
+
+impl RunDirectory {
+    /// Makes the directory and writes the resolved configuration. Errors: one that holds a run already.
+    pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
+        let path = chosen.unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", timestamp())));
+        for file in ["summary.json", "metrics.jsonl"] {
+            if path.join(file).exists() {
+                let text = format!("--run-dir {}: it holds a run already ({file})", path.display());
+                return Err(TrainError::Refused(text));
+            }
+        }
+        if let Some((step, _)) = checkpoint::list(&path)?.last() {
+            let text =
+                format!("--run-dir {}: it holds a run already (a checkpoint of step {step})", path.display());
+            return Err(TrainError::Refused(text));
+        }
+        let unusable = |error: std::io::Error| {
+            TrainError::Refused(format!("--run-dir {}: it cannot be made: {error}", path.display()))
+        };
+        std::fs::create_dir_all(&path).map_err(unusable)?;
+        Self::begin(config, RunLock::take(&path)?)
+    }
+
+    /// Opens the directory of a run that goes on: what it came to is no longer true, what was half-written goes.
+    pub(crate) fn reopen(config: &RunConfig, lock: RunLock) -> Result<Self> {
+        let path = lock.path().to_owned();
+        checkpoint::Directory::of(&path).remove_temporaries()?;
+        let summary = path.join("summary.json");
+        for file in [&summary, &path.join("config.toml")] {
+            run_files::remove_temporaries(file)?;
+        }
+        if let Err(source) = std::fs::remove_file(&summary)
+            && source.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(TrainError::File { path: summary, source });
+        }
+        Self::begin(config, lock)
+    }
+
+    /// The directory that rank 0, another process, has opened.
+    pub(crate) fn of_rank_zero(path: PathBuf) -> Self {
+        RunDirectory(Arc::new(RunLock { path, _held: None }))
+    }
+
+    fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
+        run_files::atomic_write(&lock.path().join("config.toml"), config.to_toml().as_bytes())?;
+        Ok(RunDirectory(Arc::new(lock)))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Where the logs of all ranks are.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.path().join("logs")
+    }
+
+    /// Writes `summary.json` from what rank 0 brought back.
+    pub(crate) fn write_summary(&self, setup: &Setup, outcome: &Outcome) -> Result<Summary> {
+        let config = &setup.config;
+        let course = &outcome.course;
+        let timed = course.timed_steps * build::tokens_per_step(config);
+        let mut more = serde_json::Map::new();
+        more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+        let description = setup.placement.description();
+        more.insert("device_model".to_owned(), description.model.into());
+        more.insert("libraries".to_owned(), description.libraries.into());
+        more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
+        more.insert("interrupted".to_owned(), course.interrupted.into());
+        if setup.resumed.is_some() {
+            more.insert("resumed_after_step".to_owned(), course.first.into());
+        }
+        let findings = &outcome.findings;
+        let divergences: Vec<_> = findings.iter().filter_map(|found| found.divergence.as_ref()).collect();
+        let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
+        more.insert("divergences".to_owned(), serde_json::json!(divergences));
+        more.insert("outlived".to_owned(), serde_json::json!(outlived));
+        if let Some(loss) = course.validation_loss {
+            more.insert("validation_loss".to_owned(), loss.into());
+        }
+        let summary = Summary {
+            device: setup.placement.name().to_owned(),
+            world_size: config.world_size(),
+            grid: Grid { data: config.parallel.data, pipeline: config.parallel.pipeline },
+            steps: course.steps,
+            losses: course.losses.clone(),
+            weights_sha256: outcome.weights_sha256.clone(),
+            tokens_per_second: if course.seconds > 0.0 { timed as f64 / course.seconds } else { 0.0 },
+            ranks: outcome.ranks.clone(),
+            more,
+        };
+        summary.write(&self.path().join("summary.json"))?;
+        Ok(summary)
+    }
+}
+
+/// UTC as `20261120-081500`, by the civil-from-days algorithm of H. Hinnant.
+fn timestamp() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let (days, seconds) = ((since / 86_400) as i64, since % 86_400);
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hours, minutes) = (seconds / 3600, seconds % 3600 / 60);
+    format!("{year:04}{month:02}{day:02}-{hours:02}{minutes:02}{:02}", seconds % 60)
+}

@@ -1,0 +1,182 @@
+//! `plimsoll report`: what a run directory holds, as one page.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use parallel::pipeline::{self, ActionTimes, simulate};
+use serde_json::Value;
+use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, StepPoint, Tile};
+use telemetry::step_trace::{Divergence, Outlived, RankTraces};
+use telemetry::units::grouped;
+
+use config::RunConfig;
+use plan::{memory_tiles, subtitle, unit};
+use worker::blueprint;
+use worker::watch;
+use worker::{Result, TrainError};
+
+/// Figures of a rank in `summary.json`, in the order of [`RankMemory::figures`].
+const FIGURES: [&str; 4] =
+    ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
+
+/// Reads what a run has left so far; a run that has not ended has no summary and no traces.
+///
+/// Errors: a directory that holds no run, a file in it that holds something else.
+pub fn report_run(run_dir: &Path) -> Result<Report> {
+    let path = run_dir.join("config.toml");
+    if !path.is_file() {
+        return Err(TrainError::Refused(format!(
+            "{} holds no run: it has no config.toml",
+            run_dir.display()
+        )));
+    }
+    let config = RunConfig::load(&path, &[])?;
+    let history = history(&run_dir.join("metrics.jsonl"))?;
+    let summary = read(&run_dir.join("summary.json"))?.map(|text| parse(run_dir, &text)).transpose()?;
+    let ranks = match &summary {
+        Some(summary) => ranks(run_dir, &config, summary)?,
+        None => Vec::new(),
+    };
+    let name = run_dir.file_name().map_or_else(|| run_dir.to_string_lossy(), |name| name.to_string_lossy());
+    Ok(Report {
+        title: name.into_owned(),
+        subtitle: subtitle(&config, summary.as_ref().map(device)),
+        tiles: tiles(&config, &ranks, &history, summary.as_ref()),
+        notices: notices(&ranks, &history, summary.as_ref()),
+        schedule: schedule(&config)?,
+        unit: unit(&config),
+        configuration: config.to_toml(),
+        history,
+        ranks,
+    })
+}
+
+/// A file's text; `None` where there is no such file.
+fn read(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TrainError::File { path: path.to_owned(), source }),
+    }
+}
+
+fn parse(run_dir: &Path, text: &str) -> Result<Value> {
+    let broken = |error| TrainError::Refused(format!("{}: {error}", run_dir.join("summary.json").display()));
+    serde_json::from_str(text).map_err(broken)
+}
+
+/// The lines of `metrics.jsonl`. A line that is cut short is not one.
+fn history(path: &Path) -> Result<Vec<StepPoint>> {
+    let text = read(path)?.unwrap_or_default();
+    let point = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let number = |key: &str| line[key].as_f64().filter(|number| number.is_finite());
+        Some(StepPoint {
+            step: line["step"].as_u64()?,
+            loss: number("loss"),
+            validation_loss: number("validation_loss"),
+            tokens_per_second: number("tokens_per_second"),
+            gradient_norm: number("gradient_norm"),
+            learning_rate: number("learning_rate"),
+        })
+    };
+    Ok(text.lines().filter_map(point).collect())
+}
+
+fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<RankMemory>> {
+    let limit = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
+    let entries = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let memory = |(place, entry): (usize, &Value)| {
+        let rank = entry["rank"].as_u64().and_then(|rank| usize::try_from(rank).ok()).unwrap_or(place);
+        let path: PathBuf = watch::path(run_dir, rank);
+        let traces = if path.is_file() { Some(RankTraces::read(&path)?) } else { None };
+        let text = |key: &str| entry[key].as_str().unwrap_or_default();
+        let host = text("host");
+        let on = if host.is_empty() { String::new() } else { format!(" on {host}") };
+        Ok(RankMemory {
+            ranks: vec![rank],
+            device: format!("{}{on}", text("device")),
+            figures: FIGURES.map(|key| entry[key].as_u64().unwrap_or(0)),
+            planned: traces.as_ref().and_then(|traces| traces.steady.planned().cloned()),
+            measured: traces.and_then(|traces| traces.steady.measured),
+            limit,
+        })
+    };
+    entries.iter().enumerate().map(memory).collect()
+}
+
+fn device(summary: &Value) -> &str {
+    summary["device_model"].as_str().or(summary["device"].as_str()).unwrap_or_default()
+}
+
+fn tiles(
+    config: &RunConfig,
+    ranks: &[RankMemory],
+    history: &[StepPoint],
+    summary: Option<&Value>,
+) -> Vec<Tile> {
+    let mut tiles = memory_tiles(ranks);
+    let of = config.train.steps;
+    if let Some(last) = history.last() {
+        let value = grouped(last.step);
+        tiles.push(Tile { name: "Steps", value, note: format!("of {}", grouped(of)) });
+        if let Some(loss) = last.loss {
+            let validated = history.iter().rev().find_map(|point| point.validation_loss);
+            let note = validated.map_or_else(String::new, |loss| format!("validation {loss:.4}"));
+            tiles.push(Tile { name: "Loss", value: format!("{loss:.4}"), note });
+        }
+    }
+    let Some(summary) = summary else { return tiles };
+    if let Some(speed) = summary["tokens_per_second"].as_f64().filter(|speed| *speed > 0.0) {
+        let per = format!("{} per second", unit(config));
+        let value = grouped(speed.round() as u64);
+        tiles.push(Tile { name: "Throughput", value, note: per.to_lowercase() });
+    }
+    if let Some(hash) = summary["weights_sha256"].as_str().filter(|hash| hash.len() > 8) {
+        let note = "SHA-256 of the weights".to_owned();
+        tiles.push(Tile { name: "Weights", value: format!("{}…", &hash[..8]), note });
+    }
+    tiles
+}
+
+fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>) -> Vec<Notice> {
+    let bad = |text: String| Notice { good: false, text };
+    let Some(summary) = summary else {
+        let steps = history.last().map_or(0, |point| point.step);
+        return vec![bad(format!(
+            "This run has no summary: it has not ended, or it failed. {steps} steps are written."
+        ))];
+    };
+    let found = |key: &str| summary[key].as_array().cloned().unwrap_or_default();
+    let mut notices = Vec::new();
+    for entry in found("divergences") {
+        let sentence = serde_json::from_value::<Divergence>(entry).map(|found| found.to_string());
+        notices.extend(sentence.ok().map(bad));
+    }
+    for entry in found("outlived") {
+        let sentence = serde_json::from_value::<Outlived>(entry).map(|found| found.to_string());
+        notices.extend(sentence.ok().map(bad));
+    }
+    if summary["interrupted"].as_bool() == Some(true) {
+        notices.push(bad("This run was stopped before its last step.".to_owned()));
+    }
+    let planned = !ranks.is_empty() && ranks.iter().all(|rank| rank.planned.is_some());
+    if notices.is_empty() && planned {
+        let text = "Every rank used what was planned, to the byte, in every step.".to_owned();
+        notices.push(Notice { good: true, text });
+    }
+    notices
+}
+
+/// The schedule of a pipeline, its passes of equal length: how long they took is not written, and data that tell their sizes
+/// may be gone. Errors: none of a configuration that was checked.
+fn schedule(config: &RunConfig) -> Result<Option<SchedulePicture>> {
+    if config.parallel.pipeline == 1 {
+        return Ok(None);
+    }
+    let schedule = blueprint::schedule(config)?;
+    let times = ActionTimes::equal(config.stages(), [1; 3], 0);
+    let timeline = simulate(&schedule, &times).map_err(|error| TrainError::Refused(error.to_string()))?;
+    let note = "drawn with passes of equal length".to_owned();
+    Ok(Some(SchedulePicture { picture: pipeline::svg(&schedule, &timeline, "passes"), note }))
+}

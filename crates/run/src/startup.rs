@@ -1,0 +1,318 @@
+//! What comes before a run: joining the job that a launcher started, and agreeing with its other processes.
+//!
+//! A mistake that all processes would find is said once, by rank 0, and all of them end with its status; one that only
+//! some find is said by rank 0 too, with the rank and host that found it.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use collective::Communicator;
+use device::Kind;
+
+use crate::failure::Lost;
+use crate::interrupt::Interrupt;
+use crate::run_directory::RunDirectory;
+use worker::Setup;
+use worker::{Result, TrainError};
+
+#[cfg(feature = "mpi")]
+#[path = "startup/mpi.rs"]
+mod job;
+#[cfg(not(feature = "mpi"))]
+#[path = "startup/none.rs"]
+mod job;
+
+pub(crate) use job::Job;
+
+/// This process, alone or as a rank of a job.
+#[derive(Debug)]
+pub struct Startup {
+    job: Option<Job>,
+}
+
+impl Startup {
+    /// Joins the job that this process belongs to, if a launcher started it: `mpirun`, or `srun` with PMI. To be called on
+    /// the process's first thread, once.
+    ///
+    /// Errors: a launcher, and no MPI in this build; MPI does not start, or joins others than the launcher started.
+    pub fn begin() -> Result<Self> {
+        let Some(processes) = launched(|name| std::env::var(name).ok()) else { return Ok(Self::alone()) };
+        Ok(Startup { job: Job::join(processes)? })
+    }
+
+    /// A process that is all of its run.
+    pub fn alone() -> Self {
+        Startup { job: None }
+    }
+
+    /// This process's rank; 0 for a process alone.
+    pub fn rank(&self) -> usize {
+        self.job.as_ref().map_or(0, Job::rank)
+    }
+
+    /// Its number among the ranks of its host, and how many those are.
+    pub(crate) fn local(&self) -> (usize, usize) {
+        self.job.as_ref().map_or((0, 1), Job::local)
+    }
+
+    /// Whether it is a rank of a job.
+    #[must_use]
+    pub fn is_in_job(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Calls `body` as this rank of the job, and ends with all others; for a process alone it does nothing.
+    ///
+    /// Errors: what `body` says went wrong, here or on another rank.
+    #[cfg(feature = "mpi")]
+    pub fn run_job(
+        self,
+        body: impl FnOnce(&collective::mpi::World, collective::Communicator) -> std::result::Result<(), String>,
+    ) -> Result<()> {
+        self.job.map_or(Ok(()), |job| job.run_plain(body))
+    }
+
+    /// Runs `body` as this rank of the job, and ends with all others; `None` for a process alone, which does not call it.
+    ///
+    /// Errors: the first rank's that failed.
+    pub fn run_in_job<T>(
+        self,
+        timeout_seconds: u64,
+        body: impl FnOnce(Communicator) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let Some(job) = self.job else { return Ok(None) };
+        let failed = |Lost { rank, reason, .. }| TrainError::Rank { rank, reason };
+        job.run(timeout_seconds, body).map(Some).map_err(failed)
+    }
+
+    /// The communicator and the rest of the job; `None` for a process alone.
+    pub(crate) fn into_job(self) -> Option<Job> {
+        self.job
+    }
+
+    /// The run directory that rank 0 has opened, on all ranks.
+    pub(crate) fn share_directory(&mut self, opened: Option<RunDirectory>) -> Result<RunDirectory> {
+        let absolute = |opened: &RunDirectory| std::path::absolute(opened.path()).ok();
+        let path = opened.as_ref().and_then(absolute).map(|path| path.to_string_lossy().into_owned());
+        let shared = PathBuf::from(self.of_rank_zero(path.unwrap_or_default())?);
+        Ok(opened.unwrap_or_else(|| RunDirectory::of_rank_zero(shared)))
+    }
+
+    /// What rank 0 says, on all ranks. Errors: those of the job.
+    pub(crate) fn of_rank_zero(&mut self, mine: String) -> Result<String> {
+        let Some(job) = &mut self.job else { return Ok(mine) };
+        Ok(job.all(&mine)?.into_iter().next().unwrap_or_default())
+    }
+
+    /// A wish to stop that signals express.
+    ///
+    /// Errors: the system refuses to have signals handled.
+    pub fn interrupt(&self) -> Result<Interrupt> {
+        let interrupt = Interrupt::default();
+        interrupt.on_signals(self.job.is_none())?;
+        Ok(interrupt)
+    }
+
+    /// Goes on where all ranks can. Errors: `mine` for a process alone; in a job, that some rank has one, which rank 0 has
+    /// said by then.
+    pub fn agree<T>(&mut self, mine: Result<T>) -> Result<T> {
+        let Some(job) = &mut self.job else { return mine };
+        let (agreed, ends) = job.agree(mine);
+        let Err(error) = agreed else { return agreed };
+        let status = error.exit_status();
+        if !matches!(error, TrainError::Said { .. }) {
+            // Before the others end, for then the launcher ends this one.
+            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+        }
+        if ends && let Some(job) = self.job.take() {
+            // All ranks come here. That one does not changes nothing of what is said.
+            let _ = job.finish();
+        }
+        Err(TrainError::Said { status })
+    }
+
+    /// Checks that the job has the ranks that the configuration has. Errors: another number, or `--ranks` besides.
+    pub fn check_ranks(&self, data: usize, pipeline: usize, threads: Option<usize>) -> Result<()> {
+        let world_size = data * pipeline;
+        let grid = format!(
+            "the configuration has parallel.data = {data} × parallel.pipeline = {pipeline}, that is {world_size} ranks"
+        );
+        match (&self.job, threads) {
+            (Some(job), Some(ranks)) => Err(TrainError::Refused(format!(
+                "--ranks {ranks}: the launcher has started {} processes, which are the ranks",
+                job.size()
+            ))),
+            (Some(job), None) if job.size() != world_size => Err(TrainError::Refused(format!(
+                "the launcher has started {} processes, and {grid}",
+                job.size()
+            ))),
+            (None, Some(ranks)) if ranks != world_size => {
+                Err(TrainError::Refused(format!("--ranks {ranks}: {grid}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that all ranks run the same program on the same configuration and data. Errors: what differs, and on which
+    /// rank and host.
+    pub fn check_same(&mut self, setup: &Setup) -> Result<()> {
+        let Some(job) = &mut self.job else { return Ok(()) };
+        let own = Facts::of(setup);
+        let all: Vec<Facts> = job.all(&own.encode())?.iter().map(|text| Facts::decode(text)).collect();
+        let Some(first) = all.first() else { return Ok(()) };
+        let different = |(rank, facts): (usize, &Facts)| Some((rank, first.difference(facts)?));
+        match all.iter().enumerate().find_map(different) {
+            None => Ok(()),
+            Some((rank, what)) => Err(TrainError::Refused(format!(
+                "rank {rank} on {} has another {what} than rank 0 on {}",
+                job.host(rank),
+                job.host(0)
+            ))),
+        }
+    }
+}
+
+/// What all ranks must have alike.
+#[derive(Debug, PartialEq)]
+struct Facts {
+    version: String,
+    device: String,
+    corpus: String,
+    fingerprint: String,
+    /// Layers of every stage.
+    division: String,
+    /// The whole of it, to say what differs.
+    configuration: String,
+}
+
+impl Facts {
+    fn of(setup: &Setup) -> Self {
+        Facts {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            device: device_facts(setup),
+            corpus: setup.dataset.corpus_sha256().unwrap_or("none").to_owned(),
+            fingerprint: setup.config.fingerprint(),
+            division: setup.blueprint.layers_of_stages(),
+            configuration: setup.config.to_toml(),
+        }
+    }
+
+    fn encode(&self) -> String {
+        let Facts { version, device, corpus, fingerprint, division, configuration } = self;
+        [&**version, device, corpus, fingerprint, division, configuration].join("\n")
+    }
+
+    fn decode(text: &str) -> Self {
+        let mut parts = text.splitn(6, '\n').map(str::to_owned);
+        let mut next = || parts.next().unwrap_or_default();
+        let (version, device, corpus, fingerprint) = (next(), next(), next(), next());
+        Facts { version, device, corpus, fingerprint, division: next(), configuration: next() }
+    }
+
+    /// What another rank has otherwise, if anything.
+    fn difference(&self, other: &Facts) -> Option<String> {
+        let is = |what: &str, mine: &str, theirs: &str| {
+            (mine != theirs).then(|| format!("{what}, {theirs} and not {mine},"))
+        };
+        is("version of Plimsoll", &self.version, &other.version)
+            .or_else(|| {
+                let line = self.different_line(other);
+                (self.fingerprint != other.fingerprint).then(|| format!("configuration{line}"))
+            })
+            .or_else(|| is("kind of device", &self.device, &other.device))
+            .or_else(|| is("corpus", &self.corpus, &other.corpus))
+            .or_else(|| is("division into stages of layers", &self.division, &other.division))
+    }
+
+    /// The first key that both configurations have with different values.
+    fn different_line(&self, other: &Facts) -> String {
+        // Where files are may differ between hosts.
+        let place = |line: &&str| line.starts_with("base =") || line.starts_with("profile =");
+        let lines = |facts: &'_ Facts| -> Vec<String> {
+            let kept = facts.configuration.lines().filter(|line| !place(line));
+            kept.map(str::to_owned).collect()
+        };
+        let (mine, theirs) = (lines(self), lines(other));
+        let found = mine.iter().zip(&theirs).find(|(mine, theirs)| mine != theirs);
+        found.map_or_else(String::new, |(mine, theirs)| format!(", `{theirs}` and not `{mine}`,"))
+    }
+}
+
+/// What bits are promised for: the device's model and the libraries that compute on it. Hosts without GPUs may differ.
+fn device_facts(setup: &Setup) -> String {
+    let description = setup.placement.description();
+    match description.kind {
+        Kind::Cuda => format!("{} ({})", description.model, description.libraries),
+        Kind::Cpu => "CPU".to_owned(),
+    }
+}
+
+/// How many processes a launcher started, if one did: Open MPI's, MPICH's and others with PMI, or Slurm's. Inside a job
+/// of Slurm, whose steps have tasks of their own, a launcher of MPI says what holds.
+fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
+    let number = |name: &str| variable(name).and_then(|value| value.parse::<usize>().ok());
+    number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(|| {
+        let step = variable("SLURM_STEP_ID").and_then(|_| number("SLURM_STEP_NUM_TASKS"));
+        step.filter(|tasks| *tasks > 1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Facts, launched};
+
+    #[test]
+    fn the_first_difference_is_said() {
+        let facts = |version: &str, corpus: &str, configuration: &str| Facts {
+            version: version.to_owned(),
+            device: "CPU".to_owned(),
+            corpus: corpus.to_owned(),
+            division: "2, 2".to_owned(),
+            fingerprint: configuration.replace("base = 'b'", "base = 'a'").replace('\n', " "),
+            configuration: configuration.to_owned(),
+        };
+        let own = facts("1.0", "abc", "base = 'a'\nseed = 1\nsteps = 2");
+        assert_eq!(Facts::decode(&own.encode()), own);
+        let table = [
+            (facts("1.0", "abc", "base = 'b'\nseed = 1\nsteps = 2"), None),
+            (facts("1.1", "abd", "base = 'a'"), Some("version of Plimsoll, 1.1 and not 1.0,")),
+            (
+                facts("1.0", "abd", "base = 'b'\nseed = 3\nsteps = 2"),
+                Some("configuration, `seed = 3` and not `seed = 1`,"),
+            ),
+            (facts("1.0", "abc", "base = 'a'\nseed = 1"), Some("configuration")),
+            (facts("1.0", "abd", "base = 'a'\nseed = 1\nsteps = 2"), Some("corpus, abd and not abc,")),
+        ];
+        for (other, difference) in table {
+            assert_eq!(own.difference(&other).as_deref(), difference, "{other:?}");
+        }
+        let divided = Facts { division: "1, 3".to_owned(), ..Facts::decode(&own.encode()) };
+        let difference = "division into stages of layers, 1, 3 and not 2, 2,";
+        assert_eq!(own.difference(&divided).as_deref(), Some(difference));
+    }
+
+    #[test]
+    fn a_launcher_is_seen_in_the_environment() {
+        type Variables = &'static [(&'static str, &'static str)];
+        let cases: [(Variables, Option<usize>); 9] = [
+            (&[], None),
+            (&[("OMPI_COMM_WORLD_SIZE", "1")], Some(1)),
+            (&[("OMPI_COMM_WORLD_SIZE", "4")], Some(4)),
+            (&[("PMI_SIZE", "2")], Some(2)),
+            (&[("SLURM_STEP_NUM_TASKS", "2")], None),
+            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], Some(2)),
+            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None),
+            (&[("PMI_SIZE", "two")], None),
+            // mpirun inside of a job of Slurm: the step is that of its daemons, one on each node.
+            (
+                &[("OMPI_COMM_WORLD_SIZE", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")],
+                Some(8),
+            ),
+        ];
+        for (variables, expected) in cases {
+            let get =
+                |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+            assert_eq!(launched(get), expected, "{variables:?}");
+        }
+    }
+}

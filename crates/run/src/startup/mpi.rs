@@ -1,0 +1,220 @@
+//! A build with MPI: this process as a rank of the job that a launcher started.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::thread::{Builder, sleep};
+use std::time::Duration;
+
+use collective::mpi::{World, start};
+use collective::{Communicator, Failure};
+
+use crate::failure::{self, Lost};
+use worker::{Result, TrainError};
+
+/// How long ranks may take to start, before the configuration says how long they may be silent.
+const START: Duration = Duration::from_secs(60);
+/// How often the thread that watches looks at the processes of this host.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a rank that finds another gone may take to say so and to end by itself.
+const OWN_WORDS: Duration = Duration::from_millis(500);
+
+/// This process's place in its job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    world: World,
+    communicator: Communicator,
+}
+
+impl Job {
+    /// Joins the job, which a launcher says has so many processes.
+    pub(crate) fn join(processes: usize) -> Result<Option<Self>> {
+        let (world, communicator) =
+            start(START).map_err(|error| TrainError::Refused(format!("MPI does not start: {error}")))?;
+        let joined = world.size();
+        if joined != processes {
+            // Each of them alone would take itself for all.
+            let _ = world.finish();
+            return Err(TrainError::Refused(format!(
+                "a launcher started {processes} processes, and MPI joins this one to {joined}: the launcher is not that \
+                 of the MPI library that this program was built with"
+            )));
+        }
+        share_processors(&world);
+        Ok(Some(Job { world, communicator }))
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.world.size()
+    }
+
+    /// This rank's number among those of its host, and how many those are.
+    pub(crate) fn local(&self) -> (usize, usize) {
+        self.world.local()
+    }
+
+    pub(crate) fn host(&self, rank: usize) -> String {
+        self.world.processes().all().get(rank).map_or_else(String::new, |process| process.host.clone())
+    }
+
+    /// What every rank says.
+    pub(crate) fn all(&mut self, mine: &str) -> Result<Vec<String>> {
+        let all = self.communicator.control.all_gather(mine.as_bytes())?;
+        Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
+    }
+
+    /// What to go on with, and whether all ranks end here.
+    pub(crate) fn agree<T>(&mut self, mine: Result<T>) -> (Result<T>, bool) {
+        let said = mine.as_ref().err().map(|error| format!("{} {error}", error.exit_status()));
+        let all = match self.all(said.as_deref().unwrap_or_default()) {
+            Ok(all) => all,
+            Err(error) => return (Err(error), false),
+        };
+        let Some((rank, text)) = all.iter().enumerate().find(|(_, text)| !text.is_empty()) else {
+            return (mine, false);
+        };
+        let (status, text) = text.split_once(' ').unwrap_or(("1", text));
+        let status = status.parse().unwrap_or(1);
+        let error = match (self.rank(), rank) {
+            (0, 0) => return (mine, true),
+            (0, _) => {
+                TrainError::Elsewhere { status, text: format!("rank {rank} on {}: {text}", self.host(rank)) }
+            }
+            _ => TrainError::Said { status },
+        };
+        (Err(error), true)
+    }
+
+    /// From now on a thread sees to it that this process does not outlive another one of this host: the worker may be in
+    /// a long computation when a peer is killed, and a launcher leaves it a second or so.
+    pub(crate) fn watch(&self, logs: &Path) -> Result<()> {
+        let (processes, logs) = (self.world.processes(), logs.to_owned());
+        let watch = move || {
+            loop {
+                sleep(LOOK);
+                let Some(rank) = processes.gone() else { continue };
+                sleep(OWN_WORDS);
+                if processes.gone().is_none() {
+                    continue;
+                }
+                let host = processes.all()[rank].host.clone();
+                let lost = Lost { rank, host, reason: processes.reason(rank) };
+                if let Some(report) = failure::report(&logs, processes.all().len(), &lost) {
+                    let _ = writeln!(std::io::stderr(), "plimsoll: {report}");
+                }
+                std::process::exit(1);
+            }
+        };
+        let refused = |error| TrainError::Refused(format!("no thread to watch other ranks: {error}"));
+        Builder::new().name("watch".to_owned()).spawn(watch).map(drop).map_err(refused)
+    }
+
+    /// Runs this rank. Errors: the first rank that failed, this one or another.
+    pub(crate) fn run<T>(
+        self,
+        timeout_seconds: u64,
+        body: impl FnOnce(Communicator) -> Result<T>,
+    ) -> std::result::Result<T, Lost> {
+        let Job { world, communicator } = self;
+        world.set_timeout(Duration::from_secs(timeout_seconds));
+        let reason = match catch_unwind(AssertUnwindSafe(|| body(communicator))) {
+            Ok(Ok(value)) => match world.failure() {
+                None => return finish(world).map(|()| value),
+                Some(failure) => failure.reason,
+            },
+            Ok(Err(error)) => failure::sentence(&error),
+            Err(payload) => failure::panic_text(&*payload),
+        };
+        world.fail(&reason);
+        let own = Failure { rank: world.rank(), reason };
+        Err(lost(&world, world.failure().unwrap_or(own)))
+    }
+
+    /// Runs what is no training. Errors: the first rank that failed.
+    pub(crate) fn run_plain(
+        self,
+        body: impl FnOnce(&World, Communicator) -> std::result::Result<(), String>,
+    ) -> Result<()> {
+        let Job { world, communicator } = self;
+        let ended = match body(&world, communicator) {
+            Ok(()) => finish(world),
+            Err(reason) => {
+                world.fail(&reason);
+                let own = Failure { rank: world.rank(), reason };
+                Err(lost(&world, world.failure().unwrap_or(own)))
+            }
+        };
+        ended.map_err(|Lost { rank, reason, .. }| TrainError::Rank { rank, reason })
+    }
+
+    /// Ends with all other ranks.
+    pub(crate) fn finish(self) -> std::result::Result<(), Lost> {
+        finish(self.world)
+    }
+}
+
+/// Gives each rank of a host its part of the processors, unless the environment says how many threads it has. The number
+/// changes no result.
+fn share_processors(world: &World) {
+    let (_, neighbours) = world.local();
+    if neighbours > 1 && std::env::var_os("RAYON_NUM_THREADS").is_none() {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (all / neighbours).max(1);
+        // An error says that the threads are there already, which is as good.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    }
+}
+
+fn lost(world: &World, Failure { rank, reason }: Failure) -> Lost {
+    let host = world.processes().all().get(rank).map_or_else(String::new, |process| process.host.clone());
+    Lost { rank, host, reason }
+}
+
+fn finish(world: World) -> std::result::Result<(), Lost> {
+    let processes = world.processes();
+    world.finish().map_err(|Failure { rank, reason }| {
+        let host = processes.all().get(rank).map_or_else(String::new, |process| process.host.clone());
+        Lost { rank, host, reason }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A rank that panics is a rank that failed, and the other hears its words.
+    #[test]
+    fn a_panic_ends_the_job() {
+        let mut command = Command::new("mpirun");
+        command.args(["-n", "2"]).arg(std::env::current_exe().unwrap());
+        command.args(["startup::job::tests::one_rank", "--exact", "--ignored", "--nocapture"]);
+        for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+            command.env(variable, "1");
+        }
+        command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_plm", "isolated");
+        // Without a launcher there is nothing to test.
+        let Ok(output) = command.output() else { return };
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("lost rank 1: panicked: index 7 of 7"), "{said}");
+    }
+
+    #[test]
+    #[ignore = "one process of a job that another test starts"]
+    fn one_rank() {
+        let job = Job::join(2).unwrap().unwrap();
+        let body = |mut communicator: Communicator| match communicator.rank() {
+            1 => panic!("index 7 of {}", 7),
+            _ => Ok(communicator.control.barrier()?),
+        };
+        let lost = job.run(30, body).unwrap_err();
+        println!("lost rank {}: {}", lost.rank, lost.reason);
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,66 @@
+//! A build without MPI: no process is a rank of a job.
+
+use std::path::Path;
+
+use collective::Communicator;
+
+use crate::failure::Lost;
+use worker::{Result, TrainError};
+
+/// There is none.
+#[derive(Debug)]
+pub(crate) enum Job {}
+
+impl Job {
+    /// Refuses what another build could join. A launcher of one process starts a world of one.
+    pub(crate) fn join(processes: usize) -> Result<Option<Self>> {
+        if processes == 1 {
+            return Ok(None);
+        }
+        Err(TrainError::Refused(format!(
+            "a launcher started {processes} processes, and this build has no MPI: build it with `cargo build --release \
+             --features mpi`, or start it through `./launch/mpirun -n {processes}`, which does; without a launcher, \
+             --ranks {processes} makes the ranks threads of one process"
+        )))
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        match *self {}
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        match *self {}
+    }
+
+    pub(crate) fn local(&self) -> (usize, usize) {
+        (0, 1)
+    }
+
+    pub(crate) fn host(&self, _rank: usize) -> String {
+        match *self {}
+    }
+
+    pub(crate) fn all(&mut self, _mine: &str) -> Result<Vec<String>> {
+        match *self {}
+    }
+
+    pub(crate) fn agree<T>(&mut self, _mine: Result<T>) -> (Result<T>, bool) {
+        match *self {}
+    }
+
+    pub(crate) fn watch(&self, _logs: &Path) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn run<T>(
+        self,
+        _timeout_seconds: u64,
+        _body: impl FnOnce(Communicator) -> Result<T>,
+    ) -> std::result::Result<T, Lost> {
+        match self {}
+    }
+
+    pub(crate) fn finish(self) -> std::result::Result<(), Lost> {
+        match self {}
+    }
+}

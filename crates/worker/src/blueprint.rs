@@ -1,0 +1,235 @@
+//! What all stages of a run's model are, found by building them on Meta: every rank knows all of them, and holds its own.
+
+use std::collections::BTreeMap;
+
+use autograd::{Mode, Tape};
+use device::{Description, Device, DeviceOptions};
+use nn::{Input, Model, Stage};
+use parallel::data::{BucketLayout, Shards};
+use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape};
+use tensor::{Shape, Tensor};
+
+use crate::build::{self, Dataset};
+use crate::error::{Result, TrainError};
+use crate::feed;
+use config::RunConfig;
+
+/// A parameter of the whole model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Its sizes.
+    pub shape: Shape,
+    /// Each stage that holds it, with its number there. The first one's counts in names, hash, norm and checkpoints; the
+    /// others are copies of it that have uses of their own.
+    pub holders: Vec<(usize, usize)>,
+}
+
+/// The model as the run divides it.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    /// Ranks of the pipeline.
+    pipeline: usize,
+    /// The layers of each stage.
+    pub stages: Vec<Stage>,
+    /// Every parameter, in the order of the whole model, which is that of the stages.
+    pub parameters: Vec<Entry>,
+    /// Where they are there, by stage and its own number of each.
+    places: Vec<Vec<usize>>,
+    /// What goes from each stage to the next.
+    pub crossings: Vec<Crossing>,
+    /// By stage: who of its data-parallel ranks keeps what of the optimizer's state.
+    shards: Vec<Shards>,
+}
+
+impl Blueprint {
+    /// The model of a run on devices like `description`. Errors: sizes that make no model, data that cannot be read.
+    pub fn new(
+        config: &RunConfig,
+        dataset: &Dataset,
+        description: &Description,
+        stages: Vec<Stage>,
+    ) -> Result<Self> {
+        let device = meta(description)?;
+        let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut by_name, mut hidden) = (BTreeMap::new(), None);
+        for (number, stage) in stages.iter().enumerate() {
+            let model = build::model(config, &device, build::compute_dtype(config), stage)?;
+            add(&mut parameters, &mut by_name, number, &*model);
+            shards.push(divide(config, &*model));
+            if !stage.is_last() {
+                let output = forward(dataset, &*model, hidden.take())?;
+                crossings.push(Crossing { shape: output.shape(), dtype: output.dtype() });
+                hidden = Some(output);
+            }
+        }
+        if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {
+            let count = entry.holders.len();
+            let text = format!("{} is held by {count} stages: a weight can be tied to one other", entry.name);
+            return Err(TrainError::Refused(text));
+        }
+        let mut places = vec![Vec::new(); stages.len()];
+        for (place, entry) in parameters.iter().enumerate() {
+            entry.holders.iter().for_each(|(stage, number)| places[*stage].push((*number, place)));
+        }
+        let in_order = |mut places: Vec<(usize, usize)>| {
+            places.sort_unstable();
+            places.into_iter().map(|(_, place)| place).collect()
+        };
+        let places = places.into_iter().map(in_order).collect();
+        Ok(Blueprint { pipeline: config.parallel.pipeline, stages, parameters, places, crossings, shards })
+    }
+
+    /// The place in the whole model of a stage's parameter, and whether this stage's is the one that counts.
+    pub fn find(&self, stage: usize, parameter: usize) -> Option<(usize, bool)> {
+        let place = *self.places.get(stage)?.get(parameter)?;
+        Some((place, self.parameters.get(place)?.holders.first() == Some(&(stage, parameter))))
+    }
+
+    /// The stages of a rank of the pipeline, first to last.
+    pub fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> {
+        (rank..self.stages.len()).step_by(self.pipeline)
+    }
+
+    /// The stages of a rank of the world, in words; nothing where the model is one stage.
+    pub fn in_words(&self, rank: usize) -> String {
+        let own: Vec<_> = self.stages_of(rank % self.pipeline).map(|stage| stage.to_string()).collect();
+        match (&*own, self.stages.len()) {
+            (_, 1) => String::new(),
+            ([only], of) => format!("stage {only} of {of}"),
+            (several, of) => format!("stages {} of {of}", several.join(", ")),
+        }
+    }
+
+    /// The stages of a rank of the world with their layers, from 0, such as `0: 0-5, 2: 12-17`.
+    pub fn layers_in_words(&self, rank: usize) -> String {
+        let stage = |number: usize| {
+            let layers = &self.stages[number].layers;
+            format!("{number}: {}-{}", layers.start, layers.end.saturating_sub(1))
+        };
+        self.stages_of(rank % self.pipeline).map(stage).collect::<Vec<_>>().join(", ")
+    }
+
+    /// How many layers each stage has, such as `13, 12, 12, 11`.
+    pub fn layers_of_stages(&self) -> String {
+        let counts = self.stages.iter().map(|stage| stage.layers.len().to_string());
+        counts.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Elements of every parameter, in order.
+    pub fn sizes(&self) -> Vec<usize> {
+        self.parameters.iter().map(|entry| entry.shape.elements()).collect()
+    }
+
+    /// Who keeps what of a stage's optimizer state.
+    pub fn shards(&self, stage: usize) -> &Shards {
+        &self.shards[stage]
+    }
+}
+
+/// More memory than any model needs: what fits is for the plan to say.
+const PLENTY: u64 = 1 << 60;
+
+/// A Meta device like `description`, with more memory. Errors: the device's.
+pub fn meta(description: &Description) -> Result<Device> {
+    let description = Description { total_bytes: PLENTY, ..description.clone() };
+    Ok(Device::meta(0, description, &DeviceOptions::default())?)
+}
+
+/// The output of a stage that is not the last, from that of the one before.
+fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tensor>) -> Result<Tensor> {
+    let device = model.parameters().device().clone();
+    let tape = Tape::new(&device, Mode::Evaluate);
+    let input = match before {
+        Some(hidden) => Input::Hidden(tape.constant(hidden)),
+        None => Input::Batch(feed::first(dataset, &device, model.parameters().dtype())?.0),
+    };
+    Ok(model.forward(&tape, input)?.into_tensor())
+}
+
+/// Adds what a stage holds.
+fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage: usize, model: &dyn Model) {
+    for (number, parameter) in model.parameters().list().iter().enumerate() {
+        let place = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
+        if place == parameters.len() {
+            let (name, shape) = (parameter.name.clone(), parameter.tensor.shape());
+            parameters.push(Entry { name, shape, holders: Vec::new() });
+        }
+        parameters[place].holders.push((stage, number));
+    }
+}
+
+fn divide(config: &RunConfig, model: &dyn Model) -> Shards {
+    let (parameters, ranks) = (model.parameters(), config.parallel.data);
+    if !config.parallel.shard_optimizer || ranks == 1 {
+        return Shards::undivided(parameters);
+    }
+    let (dtype, bytes) = (build::gradient_dtype(config), build::bucket_bytes(config));
+    let layout = BucketLayout::of(parameters, dtype, bytes, ranks);
+    Shards::divided(parameters, &layout, ranks, 0)
+}
+
+/// What a configuration's pipeline runs in a step. Errors: none of a configuration that was checked.
+pub fn schedule(config: &RunConfig) -> Result<Schedule> {
+    let parallel = &config.parallel;
+    let shape = PipelineShape {
+        ranks: parallel.pipeline,
+        chunks: config.stages() / parallel.pipeline,
+        micro_batches: config.train.micro_batches / parallel.data,
+    };
+    Schedule::new(config.schedule_kind(), shape).map_err(|error| TrainError::Refused(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::placement::Placement;
+    use crate::setup::Setup;
+
+    fn blueprint(sets: &[&str]) -> Blueprint {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let text = "[model]\nlayers = 4\n[data]\nkind = \"synthetic\"\n";
+        let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
+        let equal = |config: &RunConfig| {
+            let (of, stages) = (config.layers(), config.stages());
+            let stage = |stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of };
+            (0..stages).map(stage).collect()
+        };
+        let setup = Setup::new(config, Placement::Cpu, |config, _, _| Ok(equal(config))).unwrap();
+        setup.blueprint.as_ref().clone()
+    }
+
+    #[test]
+    fn stages_have_the_parameters_of_the_whole_model_in_its_order() {
+        let mlp = ["model.kind=mlp", "model.sizes=[3, 30, 30, 20, 7]"];
+        for model in [&["model.width=32"][..], &mlp] {
+            let whole = blueprint(model);
+            assert!(whole.parameters.iter().all(|entry| entry.holders.len() == 1));
+            for grid in [
+                &["parallel.pipeline=2"][..],
+                &["parallel.pipeline=4"],
+                &["parallel.pipeline=2", "parallel.schedule=interleaved"],
+            ] {
+                let divided = blueprint(&[model, grid].concat());
+                let names = |of: &Blueprint| {
+                    of.parameters.iter().map(|p| (p.name.clone(), p.shape)).collect::<Vec<_>>()
+                };
+                assert_eq!(names(&divided), names(&whole), "{grid:?}");
+                assert_eq!(divided.crossings.len() + 1, divided.stages.len());
+                for (place, entry) in divided.parameters.iter().enumerate() {
+                    for (index, (stage, number)) in entry.holders.iter().enumerate() {
+                        assert_eq!(divided.find(*stage, *number), Some((place, index == 0)));
+                    }
+                    // The table of tokens is also where the model ends.
+                    let last = divided.stages.len() - 1;
+                    let tied = entry.name == "wte.weight";
+                    assert_eq!(entry.holders.len(), if tied { 2 } else { 1 }, "{}", entry.name);
+                    assert!(!tied || entry.holders[1].0 == last);
+                }
+            }
+        }
+    }
+}

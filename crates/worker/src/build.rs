@@ -1,0 +1,172 @@
+//! From configuration to model, data source and optimizer.
+
+use std::sync::{Arc, OnceLock};
+
+use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, TextOptions, TextSource};
+use device::{DType, Device};
+use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
+use nn::{Model, Recompute, Stage};
+use optim::{Kind, Schedule};
+use tensor::ops::Activation;
+
+use crate::error::{Result, TrainError};
+use config::{self, DataKind, OptimKind, RunConfig};
+
+/// What a run trains on, and the text behind it where there is one.
+#[derive(Clone)]
+pub struct Dataset {
+    /// Gives micro-batches by their numbers.
+    pub source: Arc<dyn Source>,
+    /// The text; none for synthetic data.
+    pub text: Option<Arc<TextSource>>,
+    corpus_sha256: Arc<OnceLock<String>>,
+}
+
+impl Dataset {
+    /// SHA-256 of the corpus in hexadecimal; `None` for synthetic data. The first call reads the whole corpus.
+    pub fn corpus_sha256(&self) -> Option<&str> {
+        let text = self.text.as_ref()?;
+        Some(self.corpus_sha256.get_or_init(|| text.corpus().fingerprint()))
+    }
+}
+
+/// Opens the data. Errors: whatever is wrong with it, by name.
+pub fn dataset(config: &RunConfig) -> Result<Dataset> {
+    let (data, train) = (&config.data, &config.train);
+    match data.kind {
+        DataKind::Text => {
+            let context = match &config.model {
+                config::Model::Gpt(gpt) => gpt.context,
+                // The configuration refuses text for an MLP.
+                config::Model::Mlp(_) => 0,
+            };
+            let options = TextOptions {
+                context,
+                micro_batch: train.micro_batch,
+                seed: train.seed,
+                validation_fraction: data.validation_fraction,
+                validation_micro_batches: train.validation_micro_batches,
+            };
+            let corpus = Corpus::open(&data.base, &data.paths);
+            let text = corpus.and_then(|corpus| TextSource::new(corpus, data.tokenizer, &options));
+            let place = || config.places.of("data.paths");
+            let text = Arc::new(text.map_err(|source| TrainError::Data { place: place(), source })?);
+            Ok(Dataset {
+                source: Arc::clone(&text) as Arc<dyn Source>,
+                text: Some(text),
+                corpus_sha256: Arc::default(),
+            })
+        }
+        DataKind::Synthetic => {
+            let kind = match &config.model {
+                config::Model::Gpt(gpt) => {
+                    SyntheticKind::Tokens { vocabulary: gpt.vocabulary, context: gpt.context }
+                }
+                config::Model::Mlp(mlp) => SyntheticKind::Regression {
+                    inputs: mlp.sizes.first().copied().unwrap_or(0),
+                    outputs: mlp.sizes.last().copied().unwrap_or(0),
+                },
+            };
+            let options = SyntheticOptions {
+                kind,
+                micro_batch: train.micro_batch,
+                seed: train.seed,
+                validation_micro_batches: train.validation_micro_batches,
+            };
+            Ok(Dataset {
+                source: Arc::new(SyntheticSource::new(options)?),
+                text: None,
+                corpus_sha256: Arc::default(),
+            })
+        }
+    }
+}
+
+/// The type that activations and weights in use have.
+pub fn compute_dtype(config: &RunConfig) -> DType {
+    match config.precision.compute {
+        config::Compute::F32 => DType::F32,
+        config::Compute::Bf16 => DType::Bf16,
+    }
+}
+
+/// The type that gradients of weights have.
+pub fn gradient_dtype(config: &RunConfig) -> DType {
+    match config.precision.gradients {
+        config::Gradients::F32 => DType::F32,
+        config::Gradients::Bf16 => DType::Bf16,
+    }
+}
+
+/// Builds the layers of `stage` on `device`, computing in `dtype`.
+pub fn model(config: &RunConfig, device: &Device, dtype: DType, stage: &Stage) -> Result<Box<dyn Model>> {
+    let (seed, recompute) = (config.train.seed, recompute(config));
+    Ok(match &config.model {
+        config::Model::Gpt(gpt) => {
+            let config::Gpt { layers, heads, width, context, vocabulary } = *gpt;
+            let sizes = GptSizes { layers, heads, width, context, vocabulary };
+            Box::new(Gpt::new(device, sizes, stage, seed, dtype)?.recomputing(recompute))
+        }
+        config::Model::Mlp(mlp) => {
+            let activation = match mlp.activation {
+                config::Activation::Relu => Activation::Relu,
+                config::Activation::Gelu => Activation::Gelu,
+                config::Activation::None => Activation::None,
+            };
+            let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation };
+            Box::new(Mlp::new(device, &sizes, stage, seed, dtype)?.recomputing(recompute))
+        }
+    })
+}
+
+/// Bytes at which a bucket of gradients is closed.
+pub fn bucket_bytes(config: &RunConfig) -> usize {
+    usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
+}
+
+/// Which layers of a stage keep no activations; as long as that is not chosen, all keep them.
+fn recompute(config: &RunConfig) -> Recompute {
+    let layers = match config.memory.recompute_layers {
+        0 => usize::MAX,
+        layers => layers,
+    };
+    match config.memory.recompute {
+        config::Recompute::None | config::Recompute::Auto => Recompute::NONE,
+        config::Recompute::Block => Recompute::first(layers, usize::MAX),
+        config::Recompute::Segments(count) => Recompute::first(layers, count),
+    }
+}
+
+/// The optimizer's kind and its weight decay.
+pub fn optimizer_kind(config: &RunConfig) -> (Kind, f32) {
+    let optim = &config.optim;
+    let kind = match optim.kind {
+        OptimKind::AdamW => Kind::AdamW {
+            beta1: optim.beta1 as f32,
+            beta2: optim.beta2 as f32,
+            epsilon: optim.epsilon as f32,
+        },
+        OptimKind::Sgd => Kind::Sgd { momentum: optim.momentum as f32 },
+    };
+    (kind, optim.weight_decay as f32)
+}
+
+/// The learning rate over the run.
+pub fn schedule(config: &RunConfig) -> Schedule {
+    let optim = &config.optim;
+    Schedule {
+        peak: optim.learning_rate,
+        minimum: optim.min_learning_rate,
+        warmup_steps: optim.warmup_steps,
+        steps: config.train.steps,
+    }
+}
+
+/// Tokens in a step, over all ranks; samples for a model that has no tokens.
+pub fn tokens_per_step(config: &RunConfig) -> u64 {
+    let per_sample = match &config.model {
+        config::Model::Gpt(gpt) => gpt.context,
+        config::Model::Mlp(_) => 1,
+    };
+    (config.train.micro_batch * config.train.micro_batches * per_sample) as u64
+}

@@ -1,0 +1,143 @@
+//! What the executor of a step gets from a worker: micro-batches on the device, and the phases of the step.
+
+use autograd::GradientSink;
+use data::{HostArray, HostData, MicroBatch};
+use device::{Category, DType, Device, Mark};
+use half::bf16;
+use parallel::data::MicroBatchSink;
+use parallel::pipeline::{Action, ActionKind, Feed, Part};
+use telemetry::Phase;
+use tensor::Tensor;
+
+use crate::build::Dataset;
+use crate::error::{Result, TrainError};
+use crate::phases::Phases;
+
+/// An array of a micro-batch on the device, its numbers rounded to `dtype`.
+pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
+    let shape = [array.shape.first().copied().unwrap_or(0), array.shape.get(1).copied().unwrap_or(1)];
+    Ok(match &array.data {
+        HostData::U32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
+        HostData::F32(values) if dtype == DType::Bf16 => {
+            let rounded: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+            Tensor::from_host(device, &rounded, shape, Category::Input)?
+        }
+        HostData::F32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
+    })
+}
+
+/// Inputs and targets of the first micro-batch. Errors: data that cannot be read, the device's.
+pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<(Tensor, Tensor)> {
+    let mut batch = MicroBatch::default();
+    dataset.source.train(0, &mut batch)?;
+    Ok((upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?))
+}
+
+/// Which micro-batches a walk of the executor is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Numbers {
+    /// Training's: `step` is the first one of the step, counted over all steps and ranks; `own` the first of this rank's
+    /// replica, counted in the step.
+    Training { step: u64, own: u64 },
+    /// Validation's: this one, and every so many.
+    Validation { first: u64, every: u64 },
+}
+
+/// The beginnings of the parts of a step's actions.
+pub type Marks = Vec<(Action, Part, Mark)>;
+
+/// The worker's side of one walk.
+pub(crate) struct WorkerFeed<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) dataset: &'a Dataset,
+    pub(crate) dtype: DType,
+    pub(crate) numbers: Numbers,
+    pub(crate) batch: &'a mut MicroBatch,
+    pub(crate) phases: &'a mut Phases,
+    /// The losses of a validation, in the order of this rank's micro-batches.
+    pub(crate) losses: Vec<f32>,
+    /// What was begun last.
+    pub(crate) at: Option<Action>,
+    /// When the parts of actions began, where somebody wants to know.
+    pub(crate) marks: Option<&'a mut Marks>,
+    /// Which micro-batch is in `batch`.
+    loaded: Option<usize>,
+}
+
+impl<'a> WorkerFeed<'a> {
+    pub(crate) fn new(
+        device: &'a Device,
+        dataset: &'a Dataset,
+        dtype: DType,
+        numbers: Numbers,
+        batch: &'a mut MicroBatch,
+        phases: &'a mut Phases,
+    ) -> Self {
+        let (losses, at, marks, loaded) = (Vec::new(), None, None, None);
+        WorkerFeed { device, dataset, dtype, numbers, batch, phases, losses, at, marks, loaded }
+    }
+
+    fn load(&mut self, micro_batch: usize) -> Result<()> {
+        if self.loaded == Some(micro_batch) {
+            return Ok(());
+        }
+        let index = micro_batch as u64;
+        let source = &self.dataset.source;
+        match self.numbers {
+            Numbers::Training { step, own } => source.train(step + own + index, self.batch)?,
+            Numbers::Validation { first, every } => source.validation(first + every * index, self.batch)?,
+        }
+        self.loaded = Some(micro_batch);
+        Ok(())
+    }
+}
+
+impl Feed for WorkerFeed<'_> {
+    type Error = TrainError;
+
+    fn enter(&mut self, action: Action, part: Part) -> Result<()> {
+        let before = self.at.replace(action);
+        let Numbers::Training { .. } = self.numbers else { return Ok(()) };
+        // A transfer goes on beside compute, but not on a host.
+        if part == Part::Moving && self.device.is_cuda_like() {
+            return Ok(());
+        }
+        if let Some(marks) = self.marks.as_mut() {
+            marks.push((action, part, self.device.mark()?));
+        }
+        if before.map_or(0, |at| at.stage) != action.stage {
+            self.phases.stage(action.stage);
+        }
+        if before.is_none_or(|at| at.micro_batch != action.micro_batch) {
+            self.phases.micro_batch(action.micro_batch);
+        }
+        let computing = match action.kind {
+            ActionKind::Forward => Phase::Forward,
+            _ => Phase::Backward,
+        };
+        match part {
+            Part::Inputs => self.phases.enter(Phase::Inputs),
+            Part::Waiting | Part::Moving => self.phases.enter(Phase::Pipeline),
+            Part::Computing => self.phases.enter(computing),
+        }
+    }
+
+    fn inputs(&mut self, micro_batch: usize) -> Result<Tensor> {
+        self.load(micro_batch)?;
+        upload(self.device, &self.batch.inputs, self.dtype)
+    }
+
+    fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
+        self.load(micro_batch)?;
+        upload(self.device, &self.batch.targets, self.dtype)
+    }
+
+    fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
+        Box::new(self.phases.sink(sink, reduces))
+    }
+
+    fn loss(&mut self, _micro_batch: usize, loss: &Tensor) -> Result<()> {
+        self.losses.push(loss.to_vec::<f32>()?.first().copied().unwrap_or(f32::NAN));
+        Ok(())
+    }
+}

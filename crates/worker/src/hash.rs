@@ -1,0 +1,128 @@
+//! The identity of a set of weights.
+
+use std::collections::BTreeMap;
+
+use device::{DType, Element};
+use half::bf16;
+use sha2::{Digest, Sha256};
+use tensor::Tensor;
+
+use crate::error::{Result, TrainError};
+use crate::state::{self, Array};
+use crate::worker::Worker;
+
+/// Elements copied to the host at a time.
+const PIECE: usize = 1 << 18;
+
+/// SHA-256 in hexadecimal over the parameters sorted by the bytes of their names: of each its name in UTF-8, then its
+/// f32 master weights, little-endian. All ranks call it and have the answer. Copies to the host in pieces and allocates
+/// nothing on the device.
+///
+/// Errors: the first rank that does not have the weights of those that should have the same.
+pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
+    let masters = state::masters(worker);
+    if masters.iter().all(Array::is_whole) {
+        let masters = masters.iter().filter_map(|array| Some((array.name.as_str(), array.whole()?)));
+        let own = weights_sha256(masters)?;
+        return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
+    }
+    // Nobody has all masters; but all have the weights that follow from them, stage by stage.
+    let in_use = || worker.parts.iter().flat_map(|part| part.model.parameters().list());
+    let named = |parameter: &'_ nn::Parameter| (parameter.name.clone(), parameter.tensor.clone());
+    let all: Vec<_> = in_use().map(named).collect();
+    let mut hashes = vec![(format!("stage.{}", worker.grid.stage()), hash_of(&all)?)];
+    for copied in in_use().filter(|parameter| parameter.shared).map(named) {
+        hashes.push((copied.0.clone(), hash_of(&[copied])?));
+    }
+    let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
+    same_where_shared(worker, &hashes)?;
+    let mut text = brought_sha256(worker, masters)?.into_bytes();
+    worker.communicator.control.broadcast(0, &mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn hash_of(weights: &[(String, Tensor)]) -> Result<String> {
+    weights_sha256(weights.iter().map(|(name, tensor)| (name.as_str(), tensor)))
+}
+
+/// Compares hashes with those of the same name on other ranks.
+fn same_where_shared(worker: &mut Worker, own: &[(&str, &str)]) -> Result<()> {
+    let lines: Vec<_> = own.iter().map(|(name, hash)| format!("{hash} {name}")).collect();
+    let all = worker.communicator.control.all_gather(lines.join("\n").as_bytes())?;
+    let mut seen: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for (rank, text) in all.iter().enumerate() {
+        let text = String::from_utf8_lossy(text);
+        for (hash, name) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let (first, expected) = seen.entry(name.to_owned()).or_insert_with(|| (rank, hash.to_owned()));
+            if expected != hash {
+                let reason = format!("its weights are not those of rank {first} after training");
+                return Err(TrainError::Rank { rank, reason });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Result<String> {
+    let mut sorted: Vec<_> = weights.collect();
+    sorted.sort_by_key(|(name, _)| name.as_bytes());
+    let mut digest = Sha256::new();
+    for (name, tensor) in sorted {
+        digest.update(name.as_bytes());
+        match tensor.dtype() {
+            DType::Bf16 => feed(&mut digest, tensor, |value: bf16| value.to_le_bytes())?,
+            _ => feed(&mut digest, tensor, f32::to_le_bytes)?,
+        }
+    }
+    Ok(format!("{:x}", digest.finalize()))
+}
+
+fn feed<T: Element, const N: usize>(
+    digest: &mut Sha256,
+    tensor: &Tensor,
+    bytes: fn(T) -> [u8; N],
+) -> Result<()> {
+    let elements = tensor.elements();
+    let mut values = Vec::new();
+    for start in (0..elements).step_by(PIECE) {
+        let len = PIECE.min(elements - start);
+        values.resize(len, T::zeroed());
+        let piece = tensor.view(start, [len])?;
+        piece.device().copy_to_host(piece.region(), &mut values)?;
+        values.iter().for_each(|value| digest.update(bytes(*value)));
+    }
+    Ok(())
+}
+
+/// The hash of masters that are on several ranks; on rank 0, a parameter at a time.
+fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
+    masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+    let mut digest = Sha256::new();
+    let mut values = Vec::new();
+    for array in masters {
+        let elements = if worker.grid.rank() == 0 { array.shape.elements() } else { 0 };
+        values.resize(elements, 0.0);
+        array.bring(worker, &mut values)?;
+        digest.update(array.name.as_bytes());
+        values.iter().for_each(|value: &f32| digest.update(value.to_le_bytes()));
+    }
+    Ok(format!("{:x}", digest.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Category, Device, DeviceOptions};
+    use tensor::Tensor;
+
+    #[test]
+    fn names_in_the_order_of_their_bytes_each_with_its_values() {
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let tensor =
+            |values: &[f32]| Tensor::from_host(&device, values, [values.len()], Category::Parameter).unwrap();
+        let (second, first) = (tensor(&[-1.0]), tensor(&[0.5, 1.5, 2.5]));
+        // sha256 of "a", 0.5, 1.5, 2.5, "é", -1, as Python's hashlib and struct give it.
+        let expected = "e4802aa3a0ea12851d885f660946bd5f7924bdc37ad6ac417ec069b7b960721d";
+        let weights = [("é", &second), ("a", &first)];
+        assert_eq!(super::weights_sha256(weights.into_iter()).unwrap(), expected);
+    }
+}

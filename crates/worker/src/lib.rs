@@ -1,0 +1,52 @@
+//! One rank of a run: its device, its stages of the model, its state, and what it does in a step.
+//!
+//! The one idea: **there is one worker**. A rank of a run and the dry run on Meta that says beforehand what every rank will
+//! use are the same [`Worker`] over another device and another communicator.
+//!
+//! ```no_run
+//! use collective::Communicator;
+//! use config::RunConfig;
+//! use nn::Stage;
+//! use worker::{Placement, Setup, Worker};
+//! let config = RunConfig::quickstart(&["train.steps=1".into()])?;
+//! let whole = |config: &RunConfig, _: &_, _: &_| Ok(vec![Stage::whole(config.layers())]);
+//! let setup = Setup::new(config, Placement::Cpu, whole)?;
+//! let mut worker = Worker::new(&setup, Communicator::solo())?;
+//! worker.step(0)?;
+//! println!("the loss is {}", worker.scalars(0)?.loss);
+//! # Ok::<(), worker::TrainError>(())
+//! ```
+
+mod account;
+pub mod blueprint;
+pub mod build;
+mod calendar;
+mod connect;
+mod counters;
+mod error;
+pub mod expected;
+pub mod feed;
+mod hash;
+mod hook;
+mod outlived;
+pub mod parts;
+mod phases;
+pub mod placement;
+mod rehearsal;
+mod setup;
+pub mod state;
+pub mod status;
+mod step;
+pub mod watch;
+mod worker;
+
+pub use calendar::Calendar;
+pub use error::{Result, TrainError};
+pub use expected::{PlannedPart, PlannedParts, PlannedPeak};
+pub use hash::agreed_hash;
+pub use hook::ModelHook;
+pub use phases::{PhaseSink, Phases};
+pub use placement::{DeviceChoice, Gpus, Placement};
+pub use setup::{DEFAULT_ALLOCATOR, Setup};
+pub use step::StepScalars;
+pub use worker::Worker;

@@ -1,0 +1,280 @@
+//! What each phase of a step takes, by marks in the device's own work, read when they are over so that nothing waits.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
+use device::{Device, Mark};
+use telemetry::step_trace::{MICRO_BATCH, STAGE};
+use telemetry::{Phase, PhaseCounter, PhaseTimes};
+
+use crate::error::Result;
+
+/// A step: each phase that it entered, and when; and its end.
+type Enqueued = (Vec<(Phase, Mark)>, Mark);
+
+/// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn, [`Phases::end`]. On
+/// Meta nothing is timed. The first step, which warms up, is counted only as long as there is no other.
+#[derive(Debug)]
+pub struct Phases {
+    device: Device,
+    /// The phase that is being enqueued.
+    now: Option<Phase>,
+    /// The step being enqueued: each phase that it entered, and when.
+    current: Vec<(Phase, Mark)>,
+    /// Steps that are enqueued and not read yet.
+    unread: VecDeque<Enqueued>,
+    /// Steps that were read, while somebody wants to see where their phases lay.
+    kept: Option<Vec<Enqueued>>,
+    first: Option<PhaseCounter>,
+    counter: PhaseCounter,
+}
+
+impl Phases {
+    /// For the steps of `device`'s worker.
+    pub fn new(device: &Device) -> Self {
+        Phases {
+            device: device.clone(),
+            now: None,
+            current: Vec::new(),
+            unread: VecDeque::new(),
+            kept: None,
+            first: None,
+            counter: PhaseCounter::default(),
+        }
+    }
+
+    /// A step begins, with its inputs. One that did not end is forgotten, and so is what was between steps. Errors: the
+    /// driver's.
+    pub fn begin(&mut self) -> Result<()> {
+        self.current.clear();
+        self.now = None;
+        self.device.take_waits();
+        self.read()?;
+        self.enter(Phase::Inputs)
+    }
+
+    /// What is enqueued from now on is of `phase`; a step may enter one several times. The allocator's history hears of it
+    /// too. Errors: the driver's.
+    pub fn enter(&mut self, phase: Phase) -> Result<()> {
+        if self.now == Some(phase) {
+            return Ok(());
+        }
+        self.note_waits();
+        self.now = Some(phase);
+        self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
+        if !self.device.is_meta() {
+            self.current.push((phase, self.device.mark()?));
+        }
+        Ok(())
+    }
+
+    /// What follows is of this stage, for the allocator's history; before the first such call it is of the first.
+    pub fn stage(&self, stage: usize) {
+        self.device.with_allocator(|allocator| allocator.mark(STAGE, stage as u64));
+    }
+
+    /// What follows is of this micro-batch, by its number among the rank's in the step: for the allocator's history.
+    pub fn micro_batch(&self, number: usize) {
+        self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
+    }
+
+    /// Where compute came to weights that were still on their way, the phase was interrupted.
+    fn note_waits(&mut self) {
+        let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
+        for (before, after) in self.device.take_waits() {
+            self.current.extend([(Phase::Reduce, before), (now, after)]);
+        }
+    }
+
+    /// The step is enqueued. Errors: the driver's.
+    pub fn end(&mut self) -> Result<()> {
+        self.note_waits();
+        self.now = None;
+        if !self.current.is_empty() {
+            let end = self.device.mark()?;
+            self.unread.push_back((std::mem::take(&mut self.current), end));
+        }
+        Ok(())
+    }
+
+    /// Forgets what was counted: the next step is the first that counts.
+    pub fn restart(&mut self) {
+        *self = Phases { first: Some(PhaseCounter::default()), ..Phases::new(&self.device) };
+    }
+
+    /// What the steps so far took. Waits for the device. Errors: what failed on it.
+    pub fn times(&mut self) -> Result<PhaseTimes> {
+        if !self.unread.is_empty() {
+            self.device.synchronize()?;
+            self.read()?;
+        }
+        let counted = self.counter.times();
+        Ok(match &self.first {
+            Some(first) if counted.steps == 0 => first.times(),
+            _ => counted,
+        })
+    }
+
+    /// Keeps where phases lie from now on, for [`Phases::spans`]. Waits for the device. Errors: what failed on it.
+    pub fn keep(&mut self) -> Result<()> {
+        self.device.synchronize()?;
+        self.read()?;
+        self.kept = Some(Vec::new());
+        Ok(())
+    }
+
+    /// Where the phases of the steps since [`Phases::keep`] lay, from `zero` on. Waits for the device. Errors: what failed on
+    /// it.
+    pub fn spans(&mut self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
+        self.device.synchronize()?;
+        self.read()?;
+        let mut spans = Vec::new();
+        for (marks, end) in self.kept.take().unwrap_or_default() {
+            let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([&end]);
+            for ((phase, mark), end) in marks.iter().zip(ends) {
+                if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
+                    spans.push((*phase, begin, end));
+                }
+            }
+        }
+        Ok(spans)
+    }
+
+    /// `sink`, with what it takes counted as reduction where the host does that work itself and `reduces` says that it has
+    /// any. On a GPU reduction goes on beside backward, and what is exposed shows after it.
+    pub fn sink<'a, S: GradientSink>(&'a mut self, sink: S, reduces: bool) -> PhaseSink<'a, S> {
+        let exposed = reduces && !self.device.is_cuda_like();
+        PhaseSink { sink, phases: exposed.then_some(self) }
+    }
+
+    /// Counts the steps that are over, in their order.
+    fn read(&mut self) -> Result<()> {
+        while let Some((marks, end)) = self.unread.front() {
+            let Some(step) = times(marks, end)? else { return Ok(()) };
+            if let (Some(over), Some(kept)) = (self.unread.pop_front(), &mut self.kept) {
+                kept.push(over);
+            }
+            match self.first {
+                None => self.first.insert(PhaseCounter::default()).add(step),
+                Some(_) => self.counter.add(step),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a step spent in each phase; `None` as long as it is not over.
+fn times(marks: &[(Phase, Mark)], end: &Mark) -> Result<Option<[Duration; Phase::ALL.len()]>> {
+    let mut times = [Duration::ZERO; Phase::ALL.len()];
+    // The last part first: when its end is over, all is.
+    let mut later = end;
+    for (phase, mark) in marks.iter().rev() {
+        let Some(time) = mark.until(later)? else { return Ok(None) };
+        times[phase.index()] += time;
+        later = mark;
+    }
+    Ok(Some(times))
+}
+
+/// A gradient sink whose work counts as reduction.
+pub struct PhaseSink<'a, S> {
+    sink: S,
+    phases: Option<&'a mut Phases>,
+}
+
+impl<S: GradientSink> GradientSink for PhaseSink<'_, S> {
+    fn target(&mut self, weight: &Weight) -> autograd::Result<Target> {
+        self.sink.target(weight)
+    }
+
+    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
+        let Some(phases) = &mut self.phases else { return self.sink.ready(use_id) };
+        let refused = |error| AutogradError::Hook(Box::new(error));
+        phases.enter(Phase::Reduce).map_err(refused)?;
+        self.sink.ready(use_id)?;
+        phases.enter(Phase::Backward).map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Description, DeviceOptions, StreamKind};
+
+    use super::*;
+
+    fn step(phases: &mut Phases, milliseconds: [u64; 4]) {
+        phases.begin().unwrap();
+        for (phase, time) in
+            [Phase::Forward, Phase::Backward, Phase::Forward, Phase::Update].into_iter().zip(milliseconds)
+        {
+            phases.enter(phase).unwrap();
+            std::thread::sleep(Duration::from_millis(time));
+        }
+        phases.end().unwrap();
+    }
+
+    #[test]
+    fn a_phase_is_timed_wherever_it_is_entered() {
+        let mut phases = Phases::new(&Device::cpu(0, &DeviceOptions::default()).unwrap());
+        assert_eq!(phases.times().unwrap(), PhaseTimes::default());
+        step(&mut phases, [90, 0, 0, 0]);
+        // The first step alone is better than nothing,
+        let first = phases.times().unwrap();
+        assert_eq!((first.steps, first.median[Phase::Forward.index()] / 1000 >= 90), (1, true));
+        step(&mut phases, [2, 4, 3, 1]);
+        // A step that fails leaves nothing behind.
+        phases.begin().unwrap();
+        phases.enter(Phase::Backward).unwrap();
+        step(&mut phases, [2, 4, 3, 1]);
+        // and no part of what follows.
+        let times = phases.times().unwrap();
+        assert_eq!(times.steps, 2);
+        let at_least = [0, 5000, 4000, 0, 0, 1000];
+        for ((phase, median), least) in Phase::ALL.into_iter().zip(times.median).zip(at_least) {
+            // Sleep may be longer than asked, on a busy machine by much.
+            assert!((least..least + 60_000).contains(&median), "{phase:?}: {times:?}");
+        }
+        // Of two steps the median is the longer one, which is no longer than its longest phases.
+        assert!((10_000..=times.median.iter().sum::<u64>() + 5).contains(&times.median_step), "{times:?}");
+        phases.restart();
+        step(&mut phases, [1, 1, 1, 1]);
+        assert_eq!(phases.times().unwrap().steps, 1);
+    }
+
+    #[test]
+    fn a_phase_is_interrupted_where_compute_comes_to_what_is_on_its_way() {
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let mut phases = Phases::new(&device);
+        let comes = || device.arrival(StreamKind::Reduce).unwrap();
+        let arrivals = [comes(), comes(), comes()];
+        // Between steps, nobody's phase is interrupted.
+        device.await_arrival(&arrivals[0]);
+        phases.keep().unwrap();
+        let zero = device.mark().unwrap();
+        for _ in 0..2 {
+            phases.begin().unwrap();
+            phases.enter(Phase::Forward).unwrap();
+            // Each is waited for once.
+            arrivals.iter().for_each(|arrival| device.await_arrival(arrival));
+            phases.enter(Phase::Update).unwrap();
+            phases.end().unwrap();
+        }
+        let spans = phases.spans(&zero).unwrap();
+        let names: Vec<_> = spans.iter().map(|(phase, ..)| *phase).collect();
+        let (forward, reduce) = (Phase::Forward, Phase::Reduce);
+        let first = [Phase::Inputs, forward, reduce, forward, reduce, forward, Phase::Update];
+        assert_eq!(names, [&first[..], &[Phase::Inputs, forward, Phase::Update]].concat());
+        assert!(spans.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{spans:?}");
+        assert!(phases.spans(&zero).unwrap().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_timed_where_nothing_is_computed() {
+        let meta = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
+        let mut phases = Phases::new(&meta);
+        step(&mut phases, [1, 1, 1, 1]);
+        step(&mut phases, [1, 1, 1, 1]);
+        assert_eq!(phases.times().unwrap(), PhaseTimes::default());
+    }
+}

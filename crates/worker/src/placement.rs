@@ -1,0 +1,156 @@
+//! Which device each rank gets: what was asked for, held against what is there.
+
+use device::cuda;
+use device::{Description, Device, DeviceOptions};
+
+use crate::error::{Result, TrainError};
+
+/// What to compute on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best that is there.
+    #[default]
+    Auto,
+    /// The host.
+    Cpu,
+    /// GPUs.
+    Cuda,
+    /// Nothing: memory is counted and no number computed.
+    Meta,
+}
+
+impl DeviceChoice {
+    /// From the command line. Errors: a name that is none.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            "cuda" => Ok(DeviceChoice::Cuda),
+            "meta" => Ok(DeviceChoice::Meta),
+            other => Err(TrainError::Refused(format!(
+                "--device {other}: auto, cpu, cuda and meta are the devices"
+            ))),
+        }
+    }
+}
+
+/// What a worker's device is.
+#[derive(Clone, Debug)]
+pub enum Placement {
+    /// The host.
+    Cpu,
+    /// GPUs of this host.
+    Cuda(Gpus),
+    /// Nothing, counting as the described device would.
+    Meta(Description),
+}
+
+/// The GPUs of this process's ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpus {
+    /// The first rank of this process.
+    pub first_rank: usize,
+    /// The GPU of each rank of this process, from that one on.
+    pub ordinals: Vec<usize>,
+    /// What the first of them is.
+    pub description: Description,
+}
+
+impl Placement {
+    /// GPU `ordinal` for one rank. Errors: why there is none.
+    pub fn one_gpu(ordinal: usize) -> Result<Self> {
+        Ok(Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![ordinal], description: describe(ordinal)? }))
+    }
+
+    /// The device of `rank`. Errors: settings that the allocator refuses, a GPU that does not start.
+    pub fn device(&self, rank: usize, options: &DeviceOptions) -> Result<Device> {
+        Ok(match self {
+            Placement::Cpu => Device::cpu(rank, options)?,
+            Placement::Cuda(gpus) => Device::cuda(rank, gpus.ordinal_of(rank), options)?,
+            Placement::Meta(description) => Device::meta(rank, description.clone(), options)?,
+        })
+    }
+
+    /// The device of `rank` for the one rank of a world of its own.
+    pub fn alone(&self, rank: usize) -> Self {
+        match self {
+            Placement::Cuda(gpus) => {
+                Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![gpus.ordinal_of(rank)], ..gpus.clone() })
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// What the ranks run on, or imitate.
+    pub fn description(&self) -> Description {
+        match self {
+            Placement::Cpu => Description::host(),
+            Placement::Cuda(gpus) => gpus.description.clone(),
+            Placement::Meta(description) => description.clone(),
+        }
+    }
+
+    /// Whether numbers are computed nowhere.
+    pub fn is_meta(&self) -> bool {
+        matches!(self, Placement::Meta(_))
+    }
+
+    /// As in `summary.json`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Placement::Cpu => "cpu",
+            Placement::Cuda(_) => "cuda",
+            Placement::Meta(_) => "meta",
+        }
+    }
+}
+
+impl Gpus {
+    /// The GPU of `rank`.
+    pub fn ordinal_of(&self, rank: usize) -> usize {
+        let index = rank.saturating_sub(self.first_rank);
+        self.ordinals.get(index).copied().unwrap_or(0)
+    }
+}
+
+/// Describes GPU `ordinal`. Errors: why there is none.
+pub fn describe(ordinal: usize) -> Result<Description> {
+    cuda::describe(ordinal).map_err(|error| TrainError::Refused(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_devices() {
+        for (name, choice) in [
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda", DeviceChoice::Cuda),
+            ("meta", DeviceChoice::Meta),
+        ] {
+            assert_eq!(DeviceChoice::from_name(name).unwrap(), choice);
+        }
+        assert_eq!(DeviceChoice::from_name("gpu").unwrap_err().exit_status(), 2);
+    }
+
+    #[test]
+    fn a_world_of_its_own_has_the_device_of_its_rank() {
+        let gpus = |first_rank: usize, ordinals: &[usize]| {
+            Placement::Cuda(Gpus {
+                first_rank,
+                ordinals: ordinals.to_vec(),
+                description: Description::host(),
+            })
+        };
+        // Threads of one process, and a process of a job.
+        for (placement, rank, ordinal) in
+            [(gpus(0, &[0, 1, 2, 3]), 2, 2), (gpus(0, &[0]), 0, 0), (gpus(7, &[3]), 7, 3)]
+        {
+            let Placement::Cuda(found) = placement.alone(rank) else { panic!("{placement:?}") };
+            assert_eq!((found.ordinals.as_slice(), found.ordinal_of(0)), (&[ordinal][..], ordinal));
+        }
+        assert!(matches!(Placement::Cpu.alone(1), Placement::Cpu));
+    }
+}

@@ -1,0 +1,239 @@
+//! What steps change, as arrays with names: what a checkpoint holds and the hash is of.
+//!
+//! Ranks may each keep arrays of their stages alone, and data-parallel ranks each a part of an array. Then rank 0's host gets
+//! it from those that have it, over the control plane in messages of bounded length, and nothing is allocated on a device.
+
+use std::ops::Range;
+
+use checkpoint::{Checkpoint, Snapshot, Target};
+use collective::ControlPlane;
+use device::DType;
+use nn::Parameters;
+use optim::{Kind, State};
+use tensor::{Shape, Tensor};
+
+use crate::build;
+use crate::error::{Result, TrainError};
+use crate::worker::Worker;
+
+/// The most elements that a rank puts into a message, and that are copied to the host at a time.
+pub(crate) const PIECE: usize = 1 << 16;
+
+/// An f32 array of a run's state, which ranks keep for all.
+#[derive(Clone, Debug)]
+pub struct Array {
+    /// Its name in checkpoints.
+    pub name: String,
+    /// That of all of it.
+    pub shape: Shape,
+    /// The ranks that give it, and which of its elements each has.
+    sources: Vec<(usize, Range<usize>)>,
+    /// This rank's part of it, if it has one.
+    own: Option<Tensor>,
+}
+
+/// A tensor that the optimizer keeps for a parameter.
+type Which = fn(&State) -> Option<&Tensor>;
+
+/// Every parameter's master weights, by the name of the parameter, in the order of the whole model.
+pub fn masters(worker: &Worker) -> Vec<Array> {
+    let whole = build::compute_dtype(&worker.setup.config) == DType::F32;
+    let master = |place: usize| {
+        // Weights in f32 are their own masters and whole on every rank of the stage.
+        if whole {
+            whole_weight(worker, place)
+        } else {
+            array(worker, place, "", |state| Some(&state.master))
+        }
+    };
+    (0..worker.blueprint.parameters.len()).map(master).collect()
+}
+
+/// The masters, then the optimizer's other tensors.
+pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
+    let mut all = masters(worker);
+    for place in 0..worker.blueprint.parameters.len() {
+        let kept = kept(worker).iter();
+        all.extend(kept.map(|(prefix, which)| array(worker, place, prefix, which)));
+    }
+    all
+}
+
+/// What the optimizer keeps beside masters, with the prefix of its name.
+fn kept(worker: &Worker) -> &'static [(&'static str, Which)] {
+    match build::optimizer_kind(&worker.setup.config).0 {
+        Kind::AdamW { .. } => &[
+            ("adamw.first.", |state| state.first.as_ref()),
+            ("adamw.second.", |state| state.second.as_ref()),
+        ],
+        Kind::Sgd { momentum: 0.0 } => &[],
+        Kind::Sgd { .. } => &[("sgd.velocity.", |state| state.first.as_ref())],
+    }
+}
+
+/// The stage whose parameter counts, and its number there.
+fn holder(worker: &Worker, place: usize) -> (usize, usize) {
+    worker.blueprint.parameters[place].holders.first().copied().unwrap_or_default()
+}
+
+/// The rank of the world that is `data_rank` of those that hold a stage.
+fn rank_of(worker: &Worker, data_rank: usize, stage: usize) -> usize {
+    worker.grid.rank_at(data_rank, stage % worker.grid.pipeline())
+}
+
+fn whole_weight(worker: &Worker, place: usize) -> Array {
+    let (entry, (stage, parameter)) = (&worker.blueprint.parameters[place], holder(worker, place));
+    let own = worker.part(stage).map(|part| part.model.parameters().list()[parameter].tensor.clone());
+    let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
+    Array { name: entry.name.clone(), shape: entry.shape, sources, own }
+}
+
+/// What the optimizer has of a parameter.
+fn array(worker: &Worker, place: usize, prefix: &str, which: impl Fn(&State) -> Option<&Tensor>) -> Array {
+    let (entry, (stage, parameter)) = (&worker.blueprint.parameters[place], holder(worker, place));
+    let shards = worker.blueprint.shards(stage);
+    let source = |data_rank| (rank_of(worker, data_rank, stage), shards.part(data_rank, parameter));
+    let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
+    let own = worker.slots().zip(worker.optimizer.states());
+    let own = own.filter(|((number, piece), _)| (*number, piece.parameter) == (stage, parameter));
+    let own = own.filter_map(|(_, state)| which(state)).next().cloned();
+    Array { name: format!("{prefix}{}", entry.name), shape: entry.shape, sources: sources.collect(), own }
+}
+
+/// Where the arrays of a checkpoint go on this rank: everything that it keeps, also copies of what counts elsewhere.
+pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
+    let whole = build::compute_dtype(&worker.setup.config) == DType::F32;
+    let mut targets = Vec::new();
+    for part in worker.parts.iter().filter(|_| whole) {
+        targets.extend(part.model.parameters().list().iter().map(whole_parameter));
+    }
+    for ((stage, piece), state) in worker.slots().zip(worker.optimizer.states()) {
+        let Some(part) = worker.part(stage) else { continue };
+        let parameter = &part.model.parameters().list()[piece.parameter];
+        let master: (&str, Which) = ("", |state| Some(&state.master));
+        let kept = std::iter::once(&master).filter(|_| !whole).chain(kept(worker));
+        targets.extend(kept.filter_map(|(prefix, which)| {
+            let name = format!("{prefix}{}", parameter.name);
+            let (shape, first) = (parameter.tensor.shape(), piece.elements.start);
+            Some(Target { name, shape, first, tensor: which(state)?.clone() })
+        }));
+    }
+    targets
+}
+
+/// All of an array goes to the parameter of its name.
+fn whole_parameter(parameter: &nn::Parameter) -> Target {
+    Target::whole(parameter.name.clone(), parameter.tensor.clone())
+}
+
+/// Gives parameters the values that they had when the checkpoint was taken. Errors: a checkpoint that cannot be read, or
+/// is not of this model.
+pub fn load_parameters(parameters: &Parameters, checkpoint: &Checkpoint) -> Result<()> {
+    checkpoint.load::<TrainError>(parameters.list().iter().map(whole_parameter))
+}
+
+impl Worker {
+    /// Copies the state to the host of rank 0, which this is, in pieces, and allocates nothing on the device. The other
+    /// ranks call [`Worker::contribute`]. Errors: the device's, the transport's.
+    pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
+        for array in arrays(self) {
+            let values = snapshot.add(array.name.clone(), array.shape.dims());
+            array.bring(self, values)?;
+        }
+        snapshot.add_losses(losses);
+        Ok(())
+    }
+
+    /// Takes the part of a rank other than 0 while rank 0 takes a snapshot. Errors: as there.
+    pub fn contribute(&mut self) -> Result<()> {
+        if self.device.is_meta() {
+            return Ok(());
+        }
+        arrays(self).iter().try_for_each(|array| array.bring(self, &mut []))
+    }
+
+    /// Puts the rank where the checkpoint was taken. Every rank reads what it keeps. Errors: a checkpoint that cannot be
+    /// read, or is not of this model.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        checkpoint.load::<TrainError>(targets(self).into_iter())?;
+        // Weights that are not their own masters are their rounding.
+        let parameters = self.parts.iter().flat_map(|part| part.model.parameters().list());
+        let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
+        checkpoint.load::<TrainError>(rounded.map(whole_parameter))?;
+        self.optimizer.resume_at(u32::try_from(checkpoint.step()).unwrap_or(u32::MAX));
+        Ok(())
+    }
+}
+
+impl Array {
+    /// Whether all of it is on one rank of the world, which every rank has the like of.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.sources.iter().all(|(rank, part)| *rank == 0 && part.len() == self.shape.elements())
+    }
+
+    /// The tensor, where this rank has all of it.
+    pub(crate) fn whole(&self) -> Option<&Tensor> {
+        self.own.as_ref().filter(|own| own.elements() == self.shape.elements())
+    }
+
+    /// Brings all elements to the host of rank 0, into `whole`, which has room for them there and is not looked at
+    /// elsewhere. All ranks do that with the same arrays in the same order.
+    pub fn bring(&self, worker: &mut Worker, whole: &mut [f32]) -> Result<()> {
+        let rank = worker.grid.rank();
+        let part = self.sources.iter().find(|(source, _)| *source == rank);
+        let own = part.and(self.own.as_ref());
+        if rank == 0 {
+            if let (Some(own), Some((_, part))) = (own, part) {
+                to_host(own, &mut whole[part.clone()])?;
+            }
+            return self.receive(&mut *worker.communicator.control, whole);
+        }
+        self.send(&mut *worker.communicator.control, own)
+    }
+
+    /// Rounds of messages that it takes until the longest part has been sent.
+    fn rounds(&self) -> usize {
+        let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
+        others.map(|(_, part)| part.len()).max().unwrap_or(0).div_ceil(PIECE)
+    }
+
+    fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>) -> Result<()> {
+        let (mut values, mut message) = (Vec::new(), Vec::new());
+        for round in 0..self.rounds() {
+            message.clear();
+            let elements = part.map_or(0, Tensor::elements);
+            let len = elements.saturating_sub(round * PIECE).min(PIECE);
+            if let Some(part) = part.filter(|_| len > 0) {
+                values.resize(len, 0.0);
+                to_host(&part.view(round * PIECE, [len])?, &mut values)?;
+                message.extend(values.iter().flat_map(|value: &f32| value.to_le_bytes()));
+            }
+            control.gather(0, &message)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&self, control: &mut dyn ControlPlane, whole: &mut [f32]) -> Result<()> {
+        for round in 0..self.rounds() {
+            let messages = control.gather(0, &[])?.unwrap_or_default();
+            for (rank, part) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
+                let words = messages.get(*rank).map_or(&[][..], |message| message.as_chunks::<4>().0);
+                let places = whole[part.clone()].iter_mut().skip(round * PIECE);
+                places.zip(words).for_each(|(place, word)| *place = f32::from_le_bytes(*word));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies an f32 tensor to the host, in pieces.
+fn to_host(tensor: &Tensor, values: &mut [f32]) -> Result<()> {
+    for (index, values) in values.chunks_mut(PIECE).enumerate() {
+        let piece = tensor.view(index * PIECE, [values.len()])?;
+        piece.device().copy_to_host(piece.region(), values)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! State in parts, with masters that are not the weights in use.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use checkpoint::{Contents, Writer};
+use collective::{Communicator, threads};
+use nn::Stage;
+use parallel::data::gather_weights;
+
+use crate::error::TrainError;
+use crate::hash::agreed_hash;
+use crate::placement::Placement;
+use crate::setup::Setup;
+use crate::worker::Worker;
+use config::{Compute, RunConfig};
+
+const TEXT: &str = r#"
+[model]
+kind = "mlp"
+sizes = [30, 300, 100, 70]
+[data]
+kind = "synthetic"
+[train]
+steps = 9
+micro_batches = 4
+[optim]
+kind = "adamw"
+[checkpoint]
+every = 1
+"#;
+
+/// Computing in bf16, which a host has no operators for; but all that this is about is there.
+fn setup(ranks: usize, sharded: bool) -> Setup {
+    let overrides =
+        [format!("parallel.data={ranks}"), format!("parallel.shard_optimizer={sharded}")].to_vec();
+    let config = RunConfig::parse(TEXT, "test.toml", Path::new("/"), &overrides).unwrap();
+    let one = |config: &RunConfig| vec![Stage::whole(config.layers())];
+    let mut setup = Setup::new(config, Placement::Cpu, |config, _, _| Ok(one(config))).unwrap();
+    Arc::make_mut(&mut setup.config).precision.compute = Compute::Bf16;
+    setup
+}
+
+/// An update by gradients that are made up, and what it made of the weights.
+fn update(worker: &mut Worker) -> Result<String, TrainError> {
+    let part = &worker.parts[0];
+    let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
+    let step = worker.optimizer.steps() as f32;
+    for (piece, gradient) in shards.own().iter().zip(gradients) {
+        let value = |element: usize| (0.1 + piece.parameter as f32 + step) * (1.0 + element as f32).sin();
+        gradient.set(&piece.elements.clone().map(value).collect::<Vec<_>>())?;
+    }
+    worker.optimizer.step(gradients, 0.01, None)?;
+    gather_weights(&mut *worker.communicator.data, &part.reduction, part.model.parameters(), ..)?;
+    agreed_hash(worker)
+}
+
+/// The hashes after the start, or what the checkpoint in `from` holds, and after two updates; what there was between those
+/// goes into a checkpoint in `to`.
+fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<String> {
+    let setup = setup(ranks, sharded);
+    std::fs::write(to.join("metrics.jsonl"), "").unwrap();
+    let (from, to) = (from.map(Path::to_owned), to.to_owned());
+    let body = move |communicator: Communicator| -> Result<Vec<String>, TrainError> {
+        let mut worker = Worker::new(&setup, communicator)?;
+        if let Some(from) = &from {
+            worker.restore(&checkpoint::newest(from)?.unwrap())?;
+        }
+        let mut hashes = vec![agreed_hash(&mut worker)?, update(&mut worker)?];
+        if worker.grid().rank() == 0 {
+            let configuration = setup.config.identity();
+            let contents = Contents { keep: 2, configuration, corpus_sha256: Arc::new(|| None) };
+            let mut writer = Writer::new(&to, contents);
+            let mut snapshot = writer.begin();
+            worker.take_snapshot(&mut snapshot, &[0.5])?;
+            writer.write(snapshot, u64::from(worker.optimizer.steps()), None);
+            writer.finish()?;
+        } else {
+            worker.contribute()?;
+        }
+        hashes.push(update(&mut worker)?);
+        Ok(hashes)
+    };
+    let mut ranks = threads::run(ranks, threads::Options::default(), body).unwrap();
+    assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]));
+    ranks.remove(0)
+}
+
+#[test]
+fn masters_in_parts_start_and_are_hashed_saved_and_restored_as_whole_ones() {
+    let directory = |name: &str| tempfile::Builder::new().prefix(name).tempdir().unwrap();
+    let state = |run_dir: &Path| {
+        let newest = checkpoint::newest(run_dir).unwrap().unwrap();
+        std::fs::read(newest.path().join("state.safetensors")).unwrap()
+    };
+    let whole = directory("whole");
+    let reference = hashes(1, false, None, whole.path());
+    assert!(reference[0] != reference[1] && reference[1] != reference[2]);
+    for (ranks, sharded) in [(2, false), (2, true), (4, true)] {
+        let parts = directory("parts");
+        assert_eq!(hashes(ranks, sharded, None, parts.path()), reference, "{ranks} ranks");
+        assert!(state(parts.path()) == state(whole.path()), "{ranks} ranks");
+        for (ranks, sharded) in [(1, false), (2, true), (4, false), (4, true)] {
+            let again = hashes(ranks, sharded, Some(parts.path()), directory("again").path());
+            assert_eq!(again[..2], reference[1..], "{ranks} ranks");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What a rank was last seen to do, outside of its memory: `logs/rank-N.status` in the run directory.
+//!
+//! A rank that is killed says nothing. The others, and people, read here where it was. The file is one short text that is
+//! rewritten in place at every step and every call, straight into the system's cache of the file: it costs a system call,
+//! and what was written survives the process.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use collective::{Call, Communicator, DataPlane, Observer};
+use memory::Statistics;
+use telemetry::host_name;
+
+/// Bytes of the file, always: a shorter text leaves nothing of a longer one.
+const BYTES: usize = 1024;
+
+/// Whether a rank goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It trains.
+    Running,
+    /// It ended with an error.
+    Failed,
+    /// It ended well.
+    Done,
+}
+
+impl State {
+    const ALL: [(State, &str); 3] =
+        [(State::Running, "running"), (State::Failed, "failed"), (State::Done, "done")];
+
+    /// The word for it in the file.
+    pub fn name(self) -> &'static str {
+        State::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The rank.
+    pub rank: usize,
+    /// Its stages of a pipeline, in words; empty where there is one stage.
+    pub stage: String,
+    /// The name of its host.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// Whether it goes on.
+    pub state: State,
+    /// From 1; 0 before the first.
+    pub step: u64,
+    /// The last call of a collective that was begun; empty before the first.
+    pub call: String,
+    /// When it last did something, since 1970.
+    pub seen: Duration,
+    /// Allocated, reserved, and the peaks of both, in bytes, at the start of the step.
+    pub memory: [u64; 4],
+}
+
+const MEMORY: [&str; 4] =
+    ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
+
+impl Record {
+    fn new(rank: usize, stage: &str) -> Self {
+        Record {
+            rank,
+            stage: stage.to_owned(),
+            host: host_name(),
+            pid: std::process::id(),
+            state: State::Running,
+            step: 0,
+            call: String::new(),
+            seen: now(),
+            memory: [0; 4],
+        }
+    }
+
+    fn text(&self) -> String {
+        let Record { rank, stage, host, pid, state, step, call, seen, memory } = self;
+        let mut text = format!(
+            "rank = {rank}\nstage = {stage}\nhost = {host}\npid = {pid}\nstate = {}\nstep = {step}\ncall = {call}\nseen = {:.3}\n",
+            state.name(),
+            seen.as_secs_f64()
+        );
+        for (name, bytes) in MEMORY.iter().zip(memory) {
+            text += &format!("{name} = {bytes}\n");
+        }
+        text
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let value =
+                |line: &'_ str| line.strip_prefix(name)?.strip_prefix(" =").map(|v| v.trim().to_owned());
+            text.lines().find_map(value)
+        };
+        let state = field("state")?;
+        let mut memory = [0; 4];
+        for (name, bytes) in MEMORY.iter().zip(&mut memory) {
+            *bytes = field(name)?.parse().ok()?;
+        }
+        Some(Record {
+            rank: field("rank")?.parse().ok()?,
+            stage: field("stage")?,
+            host: field("host")?,
+            pid: field("pid")?.parse().ok()?,
+            state: State::ALL.iter().find(|(_, name)| *name == state)?.0,
+            step: field("step")?.parse().ok()?,
+            call: field("call")?,
+            seen: Duration::try_from_secs_f64(field("seen")?.parse().ok()?).ok()?,
+            memory,
+        })
+    }
+
+    /// What a rank's file says; `None` where there is none that can be understood.
+    pub fn read(logs: &Path, rank: usize) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(path(logs, rank)).ok()?)
+    }
+
+    /// How long ago it was seen.
+    pub fn age(&self) -> Duration {
+        now().saturating_sub(self.seen)
+    }
+}
+
+/// Where the file of a rank is.
+pub fn path(logs: &Path, rank: usize) -> PathBuf {
+    logs.join(format!("rank-{rank}.status"))
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A rank's own record, and its file. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Status(Option<Rc<(File, RefCell<Record>)>>);
+
+impl Status {
+    /// One that nobody reads: of a dry run.
+    pub fn none() -> Self {
+        Status(None)
+    }
+
+    /// Makes the file, for a rank with these stages. A rank goes on without where it cannot be made: that is said once.
+    pub fn create(logs: &Path, rank: usize, stage: &str) -> Self {
+        let path = path(logs, rank);
+        let made = std::fs::create_dir_all(logs).and_then(|()| File::create(&path));
+        match made {
+            Ok(file) => {
+                let status = Status(Some(Rc::new((file, RefCell::new(Record::new(rank, stage))))));
+                status.change(|_| ());
+                status
+            }
+            Err(error) => {
+                tracing::warn!("{}: cannot be made: {error}", path.display());
+                Status(None)
+            }
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Record)) {
+        let Some(shared) = &self.0 else { return };
+        let (file, record) = &**shared;
+        let mut record = record.borrow_mut();
+        change(&mut record);
+        record.seen = now();
+        let mut text = record.text();
+        text.truncate(BYTES - 1);
+        // Only the host's name could make it as long as that. A full disk must not end the training.
+        let _ = file.write_all_at(format!("{text:<width$}\n", width = BYTES - 1).as_bytes(), 0);
+    }
+
+    /// Step `step`, counted from 0, begins with this memory.
+    pub fn step(&self, step: u64, memory: impl FnOnce() -> Statistics) {
+        self.change(|record| {
+            let memory = memory();
+            record.step = step + 1;
+            record.memory =
+                [memory.allocated(), memory.reserved(), memory.peak_allocated(), memory.peak_reserved()];
+        });
+    }
+
+    /// Notes every call of a rank's planes.
+    pub fn observe(&self, communicator: &mut Communicator) {
+        if self.0.is_some() {
+            communicator.control.observe(self.observer());
+            communicator.data.observe(self.observer());
+        }
+    }
+
+    /// Notes every call of a plane that was divided from those.
+    pub fn observe_group(&self, group: &mut dyn DataPlane) {
+        if self.0.is_some() {
+            group.observe(self.observer());
+        }
+    }
+
+    fn observer(&self) -> Observer {
+        let status = self.clone();
+        Observer::new(move |call: Call| status.change(|record| record.call = call.to_string()))
+    }
+
+    /// The rank ends.
+    pub fn end(&self, state: State) {
+        self.change(|record| record.state = state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use collective::threads::{Options, run};
+    use device::StreamKind;
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_last_is_read_back() {
+        let logs = tempfile::tempdir().unwrap();
+        let path = logs.path().to_owned();
+        run(2, Options::default(), move |mut communicator| -> Result<(), String> {
+            let rank = communicator.rank();
+            let status = Status::create(&path.join("logs"), rank, "stage 1 of 2");
+            let first = Record::read(&path.join("logs"), rank).ok_or("no record")?;
+            assert_eq!((first.step, first.call.as_str(), first.state), (0, "", State::Running));
+            assert_eq!(first.stage, "stage 1 of 2");
+            status.observe(&mut communicator);
+            for step in 0..11 {
+                status.step(step, Statistics::default);
+                communicator.data.barrier(StreamKind::Reduce).map_err(|error| error.to_string())?;
+            }
+            communicator.control.barrier().map_err(|error| error.to_string())
+        })
+        .unwrap();
+        for rank in 0..2 {
+            let record = Record::read(&logs.path().join("logs"), rank).unwrap();
+            assert_eq!((record.rank, record.pid, record.step), (rank, std::process::id(), 11));
+            assert_eq!(record.call, "control barrier #0");
+            assert!(record.age() < Duration::from_secs(60));
+            let file = std::fs::read(super::path(&logs.path().join("logs"), rank)).unwrap();
+            assert_eq!(file.len(), BYTES);
+        }
+        assert_eq!(Record::read(logs.path(), 0), None);
+        std::fs::write(super::path(logs.path(), 0), "rank = 0\nhost = x\n").unwrap();
+        assert_eq!(Record::read(logs.path(), 0), None);
+    }
+}

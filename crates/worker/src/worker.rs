@@ -1,0 +1,261 @@
+//! One rank: its device, its model, its buffers, and what it does in a step.
+
+use std::sync::Arc;
+
+use collective::{Communicator, ControlPlane, Traffic};
+use data::MicroBatch;
+use device::{Category, DType, Device, HostCopy, Mark, Request};
+use optim::{Optimizer, Schedule};
+use parallel::RankGrid;
+use parallel::data::Piece;
+use parallel::pipeline::{Executor, StagePart};
+use telemetry::step_trace::RunPart;
+use tensor::Tensor;
+
+use crate::account::Account;
+use crate::blueprint::{self, Blueprint};
+use crate::build;
+use crate::connect::{self, DataPlaneOfStage};
+use crate::error::{Result, TrainError};
+use crate::feed::Marks;
+use crate::parts::{self, ModelNorm};
+use crate::phases::Phases;
+use crate::setup::Setup;
+use crate::status::Status;
+use crate::watch::{Findings, Watch};
+
+/// Loss and norm of a step, kept on the device until a step later.
+const SCALARS: usize = 2;
+
+/// One rank of a run.
+pub struct Worker {
+    pub(crate) setup: Setup,
+    pub(crate) grid: RankGrid,
+    pub(crate) device: Device,
+    pub(crate) communicator: Communicator,
+    /// The ranks with the same stages, where those are not all.
+    pub(crate) data_plane: DataPlaneOfStage,
+    /// All stages of the model.
+    pub(crate) blueprint: Arc<Blueprint>,
+    /// Those of this rank.
+    pub(crate) parts: Vec<StagePart>,
+    pub(crate) executor: Executor,
+    /// What the optimizer updates with, stage by stage.
+    pub(crate) gradients: Vec<Tensor>,
+    /// Of those, the gradients whose weight is tied to one on another rank, and which rank that is.
+    pub(crate) tied: Vec<(usize, usize)>,
+    pub(crate) norm: ModelNorm,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) schedule: Schedule,
+    pub(crate) batch: MicroBatch,
+    /// Of the last two steps, by parity: the loss, then the gradient norm.
+    pub(crate) scalars: [Tensor; 2],
+    /// The same on their way to the host.
+    pub(crate) reading: [Option<HostCopy<f32>>; 2],
+    /// What the driver says is used.
+    pub(crate) account: Account,
+    /// What the phases of a step take.
+    pub(crate) phases: Phases,
+    /// When the parts of the last step's actions began, where a benchmark wants to know.
+    pub(crate) marks: Option<Marks>,
+    /// And when the last of them ended.
+    pub(crate) passes_ended: Option<Mark>,
+    /// Says to others where this rank is.
+    pub(crate) status: Status,
+    /// Holds the run against its plan.
+    pub(crate) watch: Watch,
+}
+
+impl Worker {
+    /// Takes everything that a rank keeps through a run: parameters, gradient buckets, optimizer state.
+    /// Errors: out of memory, a grid that is not the communicator's.
+    pub fn new(setup: &Setup, communicator: Communicator) -> Result<Self> {
+        Self::on(setup.device(communicator.rank())?, setup, communicator)
+    }
+
+    /// The same on a device that the caller has a handle of. Errors: as for [`Worker::new`].
+    pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
+        let config = &setup.config;
+        let parallel = &config.parallel;
+        let grid = RankGrid::new(parallel.data, parallel.pipeline, communicator.rank())?;
+        if communicator.world_size() != grid.world_size() {
+            return Err(TrainError::Refused(format!(
+                "{} ranks were started, and the configuration has parallel.data × parallel.pipeline = {}",
+                communicator.world_size(),
+                grid.world_size()
+            )));
+        }
+        let (mut communicator, mut data_plane) = connect::connect(communicator, &device, config, &grid)?;
+        let events = usize::try_from(config.memory.history).unwrap_or(usize::MAX).max(setup.history);
+        device.with_allocator(|allocator| {
+            allocator.record_history(events);
+            allocator.mark(RunPart::Start.name(), 0);
+        });
+        let blueprint = Arc::clone(&setup.blueprint);
+        let stages: Vec<_> = blueprint.stages_of(grid.stage()).map(|s| blueprint.stages[s].clone()).collect();
+        let mut parts = parts::build(&device, config, grid.data_rank(), &stages, setup.hook.as_ref())?;
+        let plane = data_plane.as_mut().unwrap_or(&mut communicator.data);
+        let direct = connect::share(&mut **plane, &device, &parts, config)?;
+        parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, direct)));
+        connect::warm_up(&mut communicator, &mut data_plane, &device, config, &grid, direct)?;
+        let optimizer = parts::optimizer(&device, config, &parts)?;
+        let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
+        let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
+        let request = Request::new(Category::Other, "step_scalars");
+        let scalars = [
+            Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
+            Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
+        ];
+        let planned = setup.planned.get(&grid.rank()).cloned();
+        let mut worker = Worker {
+            watch: Watch::new(planned, setup.first_step(), config.train.steps),
+            setup: setup.clone(),
+            grid,
+            phases: Phases::new(&device),
+            communicator,
+            data_plane,
+            tied: tied(&grid, &blueprint, &parts),
+            executor: Executor::new(
+                &device,
+                grid,
+                blueprint::schedule(config)?,
+                blueprint.crossings.clone(),
+            )?,
+            blueprint,
+            parts,
+            gradients,
+            norm,
+            optimizer,
+            schedule: build::schedule(config),
+            batch: MicroBatch::default(),
+            scalars,
+            reading: [None, None],
+            account: Account::default(),
+            marks: None,
+            passes_ended: None,
+            status: Status::none(),
+            device,
+        };
+        worker.rehearse()?;
+        Ok(worker)
+    }
+
+    /// The rank's device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The rank's place.
+    pub fn grid(&self) -> &RankGrid {
+        &self.grid
+    }
+
+    /// A stage of the model, if it is on this rank.
+    pub(crate) fn part(&self, stage: usize) -> Option<&StagePart> {
+        let place = self.blueprint.stages_of(self.grid.stage()).position(|own| own == stage);
+        self.parts.get(place?)
+    }
+
+    /// What the optimizer keeps a slot for: the stage, and the piece of its parameters.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (usize, &Piece)> {
+        let stages = self.blueprint.stages_of(self.grid.stage()).zip(&self.parts);
+        stages.flat_map(|(stage, part)| part.reduction.shards().own().iter().map(move |piece| (stage, piece)))
+    }
+
+    /// What all ranks of the run have in common.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// All stages of the model.
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    /// The learning rate of step `step`, counted from 0.
+    pub fn learning_rate(&self, step: u64) -> f32 {
+        self.schedule.rate(step)
+    }
+
+    /// The plane for messages between the hosts of all ranks.
+    pub fn control(&mut self) -> &mut dyn ControlPlane {
+        &mut *self.communicator.control
+    }
+
+    /// The bytes that the rank has sent and received.
+    pub fn traffic(&self) -> Traffic {
+        self.communicator.traffic()
+    }
+
+    /// Notes every step, and every call of the rank's planes, in `status`.
+    pub fn report_to(&mut self, status: &Status) {
+        self.status = status.clone();
+        status.observe(&mut self.communicator);
+        if let Some(group) = self.data_plane.as_deref_mut() {
+            status.observe_group(group);
+        }
+    }
+
+    /// What holds the run against its plan.
+    pub fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
+
+    /// Holds the part that the rank has just gone through against the plan; `step` counts from 1. Errors: a file that
+    /// cannot be written.
+    pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
+        self.watch.check(&self.device, part, step)
+    }
+
+    /// Brings what all ranks found against their plans to rank 0; nothing on the others. Errors: the transport's.
+    pub fn findings(&mut self) -> Result<Vec<Findings>> {
+        self.watch.gather(&mut *self.communicator.control)
+    }
+
+    /// The times of the phases of its steps.
+    pub fn phases(&mut self) -> &mut Phases {
+        &mut self.phases
+    }
+
+    /// Runs step `step`, and notes when the parts of its actions began and when the last of them ended. Errors: as for
+    /// [`Worker::step`].
+    pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
+        self.marks = Some(Marks::new());
+        let stepped = self.step(step);
+        let (marks, ended) = (self.marks.take().unwrap_or_default(), self.passes_ended.take());
+        stepped.map(|()| (marks, ended))
+    }
+
+    /// Parameters of the whole model, each counted once.
+    pub fn parameters(&self) -> usize {
+        self.blueprint.sizes().iter().sum()
+    }
+
+    /// The rank's ends of the transports.
+    pub fn communicator(&mut self) -> &mut Communicator {
+        &mut self.communicator
+    }
+}
+
+/// Which of the gradients here are of weights that another rank has too, and that rank.
+fn tied(grid: &RankGrid, blueprint: &Blueprint, parts: &[StagePart]) -> Vec<(usize, usize)> {
+    let pieces = parts.iter().zip(blueprint.stages_of(grid.stage()));
+    let pieces = pieces
+        .flat_map(|(part, stage)| part.reduction.shards().own().iter().map(move |p| (stage, p.parameter)));
+    let peer = |(stage, parameter): (usize, usize)| {
+        let (place, _) = blueprint.find(stage, parameter)?;
+        let holders = &blueprint.parameters[place].holders;
+        let (other, _) = holders.iter().find(|(other, _)| *other != stage)?;
+        Some(grid.rank_at(grid.data_rank(), other % grid.pipeline()))
+    };
+    pieces.enumerate().filter_map(|(index, piece)| Some((index, peer(piece)?))).collect()
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("grid", &self.grid)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
