@@ -1,5 +1,5 @@
 // Causal attention in bf16 on Hopper's warpgroup products (wgmma, sm_90a), for HEAD_DIM 64 and 128: what the forward and the
-// backward kernels share. This text is compiled before theirs; elsewhere than on Hopper both are empty, and attention.cu
+// backward kernels share. Elsewhere than on Hopper both are empty, and attention.cu
 // is used: the same algorithm, whose results differ by rounding only.
 //
 // A block is one warpgroup that brings tiles and CONSUMERS (2 or 3) that multiply, of 64 rows each. Of the first, three warps
@@ -8,6 +8,7 @@
 // do. Weights go from the accumulators of one product to the left operand of the next in registers. One block a
 // multiprocessor lives for the whole launch and takes pairs of row blocks (i, n - 1 - i), all of about one length, so that
 // copies for the next pair run ahead while the last is stored.
+#pragma once
 #include "common.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,4 +1,6 @@
 // Backward attention on Hopper: one kernel owns queries, one keys. See attention_hopper.cuh.
+#include "attention_hopper.cuh"
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 #define COLUMNS 64  // positions of a tile that comes through the ring

@@ -1,4 +1,6 @@
 // Forward attention on Hopper. See attention_hopper.cuh.
+#include "attention_hopper.cuh"
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 #define KEYS 128  // keys of a tile

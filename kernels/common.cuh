@@ -11,6 +11,11 @@ typedef unsigned long long u64;
 #define WARP 32
 #define ALL_LANES 0xffffffffu
 
+// The element types that kernels are instantiated for, by the names that the host has for them: KERNELS(name, T) for each.
+// A new type is a line here, and its conversions below.
+#define FOR_EACH_HALF(KERNELS) KERNELS(bf16, bf16)
+#define FOR_EACH_TYPE(KERNELS) KERNELS(f32, float) FOR_EACH_HALF(KERNELS)
+
 // bfloat16 in memory; arithmetic is in f32.
 struct bf16 { u16 bits; };
 

@@ -1,12 +1,11 @@
 // Softmax cross-entropy of rows of scores, with the gradient written over them.
 #include "common.cuh"
 
-// Launch: a block for a row, up to 512 threads (the host gives short rows fewer), rows as the grid. Rows of up to 101,000
+// Launch: a block for a row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid. Rows of up to 101,000
 // bytes (50,304 bf16 scores have 100,608) wait in shared memory, filled by asynchronous copies, so that they are read once,
 // and two blocks of an H100 fit beside each other: one loads while the other computes. Longer rows are read twice, the
 // second time mostly from L2. A row may begin at any element: the scores before the first 16-byte boundary and after the
 // last are taken one by one. Floor: the scores in once, the gradient out once.
-#define MOST_THREADS 512
 
 __device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))), "l"(global)
@@ -164,19 +163,18 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, flo
         cross_entropy<false>(scores, targets, losses, vocab, weight, gradient);                                        \
     }
 
-FOR_TYPE(f32, float)
-FOR_TYPE(bf16, bf16)
+FOR_EACH_TYPE(FOR_TYPE)
 
-// loss = scale * mean of the rows' losses, added in f64 in a fixed order. Launch: one block of 1024 threads; a few
+// loss = scale * mean of the rows' losses, added in f64 in a fixed order. Launch: one block of MEAN_THREADS threads; a few
 // hundred KiB from L2.
-KERNEL __launch_bounds__(1024) mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows,
+KERNEL __launch_bounds__(MEAN_THREADS) mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows,
                                          float scale) {
-    __shared__ double sums[1024];
+    __shared__ double sums[MEAN_THREADS];
     double sum = 0.0;
 #pragma unroll 4
-    for (u32 row = threadIdx.x; row < rows; row += 1024) sum += double(losses[row]);
+    for (u32 row = threadIdx.x; row < rows; row += MEAN_THREADS) sum += double(losses[row]);
     sums[threadIdx.x] = sum;
-    for (u32 half = 512; half > 0; half /= 2) {
+    for (u32 half = MEAN_THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     }

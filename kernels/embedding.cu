@@ -1,9 +1,7 @@
 // Token and position embedding, and the gradients of both tables without atomics on numbers.
 #include "common.cuh"
 
-#define THREADS 256
-// A token that occurs more often than this has its list put in order, and its row added up, by whole blocks.
-#define LIGHT 32
+// RARE: a token that occurs more often has its list put in order, and its row added up, by whole blocks.
 
 template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
 #pragma unroll
@@ -45,13 +43,13 @@ KERNEL __launch_bounds__(THREADS) count_tokens(const u32 *__restrict__ tokens, u
     if (present && (same & ((1u << (threadIdx.x % WARP)) - 1)) == 0) atomicAdd(counts + token, __popc(same));
 }
 
-// starts[v] = how many tokens are below v, for v up to and including vocab; the tokens with more than LIGHT are collected
-// in `frequent`, their number in starts[vocab + 1]. Launch: one block of 1024 threads, each with a run of consecutive v.
-KERNEL __launch_bounds__(1024) start_lists(const u32 *__restrict__ counts, u32 *__restrict__ starts,
+// starts[v] = how many tokens are below v, for v up to and including vocab; the tokens with more than RARE are collected
+// in `frequent`, their number in starts[vocab + 1]. Launch: one block of WIDE_THREADS threads, each with a run of consecutive v.
+KERNEL __launch_bounds__(WIDE_THREADS) start_lists(const u32 *__restrict__ counts, u32 *__restrict__ starts,
                                            u32 *__restrict__ frequent, u32 vocab) {
     __shared__ u32 totals[WARP], heavy;
     if (threadIdx.x == 0) heavy = 0;
-    const u32 run = (vocab + 1023) / 1024;
+    const u32 run = (vocab + WIDE_THREADS - 1) / WIDE_THREADS;
     const u32 first = min(vocab, threadIdx.x * run), end = min(vocab, first + run);
     u32 own = 0;
 #pragma unroll 4
@@ -69,9 +67,9 @@ KERNEL __launch_bounds__(1024) start_lists(const u32 *__restrict__ counts, u32 *
         const u32 count = counts[v];
         starts[v] = start;
         start += count;
-        if (count > LIGHT) frequent[atomicAdd(&heavy, 1u)] = v;
+        if (count > RARE) frequent[atomicAdd(&heavy, 1u)] = v;
     }
-    if (threadIdx.x == 1023) starts[vocab] = start;
+    if (threadIdx.x == WIDE_THREADS - 1) starts[vocab] = start;
     __syncthreads();
     if (threadIdx.x == 0) starts[vocab + 1] = heavy;
 }
@@ -83,14 +81,14 @@ KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, cons
     if (row >= rows) return;
     const u32 token = tokens[row];
     const u32 start = starts[token];
-    if (starts[token + 1] - start <= LIGHT) lists[start + atomicSub(counts + token, 1u) - 1] = row;
+    if (starts[token + 1] - start <= RARE) lists[start + atomicSub(counts + token, 1u) - 1] = row;
 }
 
 // Writes the list of every frequent token in increasing order: blocks take frequent tokens in turn, and each scans
 // all tokens,
-// a vote of every warp giving the places. Launch: 1024 threads; the host gives as many blocks as there can be
+// a vote of every warp giving the places. Launch: WIDE_THREADS threads; the host gives as many blocks as there can be
 // frequent tokens, at most 1024. Tokens come from L2.
-KERNEL __launch_bounds__(1024) list_frequent(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
+KERNEL __launch_bounds__(WIDE_THREADS) list_frequent(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
                                              const u32 *__restrict__ frequent, u32 *__restrict__ lists, u32 rows,
                                              u32 vocab) {
     __shared__ u32 votes[2][WARP];
@@ -100,7 +98,7 @@ KERNEL __launch_bounds__(1024) list_frequent(const u32 *__restrict__ tokens, con
         const u32 token = frequent[index];
         u32 place = starts[token];
         u32 turn = 0;
-        for (u32 first = 0; first < rows; first += 1024, turn ^= 1) {
+        for (u32 first = 0; first < rows; first += WIDE_THREADS, turn ^= 1) {
             const u32 row = first + threadIdx.x;
             const bool mine = row < rows && tokens[row] == token;
             const u32 vote = __ballot_sync(ALL_LANES, mine);
@@ -128,7 +126,7 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
     if (row >= vocab) return;
     const u32 start = starts[row];
     const u32 count = starts[row + 1] - start;
-    if (count > LIGHT || (count == 0 && accumulate)) return;
+    if (count > RARE || (count == 0 && accumulate)) return;
     // Every lane holds a position; `rank` is how many are before it.
     const u32 position = lane < count ? lists[start + lane] : 0xffffffffu;
     u32 rank = 0;
@@ -151,7 +149,6 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
 // registers while one thread for a column adds the ones before them in order out of shared memory, so that thousands of
 // positions cost a few cycles each and not a trip to memory. Launch: THREADS threads, grid [frequent tokens at most,
 // pieces].
-#define COLUMNS 64
 #define STAGE 128
 template <typename T, typename Out>
 __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, const u32 *frequent, const u32 *lists,
@@ -222,8 +219,7 @@ __device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 b
         else forward<1>(tokens, table, positions, out, rows, time, vocab, width);                                      \
     }
 
-FOR_TYPE(f32, float)
-FOR_TYPE(bf16, bf16)
+FOR_EACH_TYPE(FOR_TYPE)
 
 // T: of dy. OUT: of the tables' gradients, which are added up in f32 and rounded once.
 #define FOR_TYPES(NAME, T, OUT)                                                                                        \
@@ -246,6 +242,7 @@ FOR_TYPE(bf16, bf16)
         else position_rows<1>(dy, positions, batch, time, context, width, accumulate);                                 \
     }
 
-FOR_TYPES(f32, float, float)
-FOR_TYPES(bf16, bf16, float)
-FOR_TYPES(bf16_bf16, bf16, bf16)
+#define FOR_HALF(NAME, T) FOR_TYPES(NAME##_f32, T, float) FOR_TYPES(NAME##_##NAME, T, T)
+
+FOR_TYPES(f32_f32, float, float)
+FOR_EACH_HALF(FOR_HALF)

@@ -1,13 +1,11 @@
-// Layer normalisation of rows: y = (x - mean) * rstd * gamma + beta, and the gradient of x. The gradients of gamma and
-// beta are sums over rows: columns.cu.
-#include "common.cuh"
+// Layer normalisation of rows: y = (x - mean) * rstd * gamma + beta, and its gradients.
+#include "columns.cuh"
 
 // Launch: a row belongs to a group of GROUP threads (a warp, or a block of 256) that holds it in registers, HELD vectors
 // of 16 bytes a thread, so that it is read once and all its loads are in flight together; warps keep rows of up to
 // 32 * 8 vectors free of barriers. Blocks have 256 threads, so 8 rows or 1; the grid has one group for every row.
 // Rows of any other width or alignment go to the `any` kernels: a block for a row, re-read from the caches.
 // Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and dsum) in, dx out.
-#define THREADS 256
 
 // Sum over a group in a fixed order; every thread of it has the result.
 template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
@@ -263,6 +261,34 @@ __device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T
     }
 }
 
+// partial[run][0][column] = sum of dy * (x - mean) * rstd, partial[run][1][column] = sum of dy.
+template <int N, typename T>
+__device__ __forceinline__ void layer_norm_sums(const T *dy, const T *x, const float *means, const float *rstds,
+                                                float *partial, u32 rows, u32 width, u32 rows_per_run) {
+    const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
+    const u32 vectors = width / N, vector = blockIdx.y * TILE + lane;
+    const u32 first = blockIdx.x * rows_per_run;
+    const u32 end = min(rows, first + rows_per_run);
+    Floats<N> gamma = {}, beta = {};
+    if (vector < vectors) {
+        const u64 column = u64(vector) * N;
+#pragma unroll 4
+        for (u32 row = first + strand; row < end; row += STRANDS) {
+            const u64 at = u64(row) * width + column;
+            const Floats<N> dys = read<N>(dy + at), xs = read<N>(x + at);
+            const float mean = means[row], rstd = rstds[row];
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                gamma.at[i] = fmaf(dys.at[i], (xs.at[i] - mean) * rstd, gamma.at[i]);
+                beta.at[i] += dys.at[i];
+            }
+        }
+    }
+    float *sums = partial + u64(blockIdx.x) * 2 * width;
+    join(gamma, sums, lane, strand, vector, vectors);
+    join(beta, sums + width, lane, strand, vector, vectors);
+}
+
 #define FORWARD_ARGUMENTS(T)                                                                                           \
     const T *__restrict__ x, const T *__restrict__ branch, const T *__restrict__ gamma, const T *__restrict__ beta,    \
         T *sum, T *__restrict__ y, float *__restrict__ means, float *__restrict__ rstds, u32 rows, u32 width,          \
@@ -272,10 +298,10 @@ __device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T
         const float *__restrict__ means, const float *__restrict__ rstds, T *__restrict__ dx, u32 rows, u32 width
 
 #define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                                                         \
-    KERNEL __launch_bounds__(THREADS) forward_##NAME##_##PLACE##HELD(FORWARD_ARGUMENTS(T)) {                           \
+    KERNEL __launch_bounds__(THREADS) forward_##PLACE##HELD##_##NAME(FORWARD_ARGUMENTS(T)) {                           \
         forward<T, GROUP, HELD>(x, branch, gamma, beta, sum, y, means, rstds, rows, width, epsilon);                   \
     }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS) backward_##NAME##_##PLACE##HELD(BACKWARD_ARGUMENTS(T)) {                         \
+    KERNEL __launch_bounds__(THREADS) backward_##PLACE##HELD##_##NAME(BACKWARD_ARGUMENTS(T)) {                         \
         backward<T, GROUP, HELD>(dy, dsum, x, gamma, means, rstds, dx, rows, width);                                   \
     }
 #define ALL_ROWS(NAME, T)                                                                                              \
@@ -286,13 +312,22 @@ __device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T
     HELD_ROWS(NAME, T, block, THREADS, 2)                                                                              \
     HELD_ROWS(NAME, T, block, THREADS, 4)                                                                              \
     HELD_ROWS(NAME, T, block, THREADS, 8)                                                                              \
-    KERNEL __launch_bounds__(THREADS) forward_##NAME##_any(FORWARD_ARGUMENTS(T)) {                                     \
+    KERNEL __launch_bounds__(THREADS) forward_any_##NAME(FORWARD_ARGUMENTS(T)) {                                     \
         forward_any(x, branch, gamma, beta, sum, y, means, rstds, width, epsilon);                                     \
     }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS) backward_##NAME##_any(BACKWARD_ARGUMENTS(T)) {                                   \
+    KERNEL __launch_bounds__(THREADS) backward_any_##NAME(BACKWARD_ARGUMENTS(T)) {                                   \
         backward_any(dy, dsum, x, gamma, means, rstds, dx, width);                                                     \
     }
 
-ALL_ROWS(f32, float)
-ALL_ROWS(bf16, bf16)
+#define PARAMETERS(NAME, T)                                                                                 \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const float *__restrict__ means,\
+                           const float *__restrict__ rstds, float *__restrict__ partial, u32 rows, u32 width,\
+                           u32 rows_per_run, u32 vector) {                                                  \
+        if (vector) layer_norm_sums<16 / sizeof(T)>(dy, x, means, rstds, partial, rows, width, rows_per_run);\
+        else layer_norm_sums<1>(dy, x, means, rstds, partial, rows, width, rows_per_run);                   \
+    }
+
+FOR_EACH_TYPE(ALL_ROWS)
+FOR_EACH_TYPE(PARAMETERS)
 HELD_ROWS(f32, float, block, THREADS, 16)

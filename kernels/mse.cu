@@ -1,11 +1,10 @@
-// The mean of squared differences; its gradient is elementwise.cu's.
-#include "common.cuh"
+// The mean of squared differences, and its gradient.
+#include "elementwise.cuh"
 
-// Launch: THREADS threads, a block for every CHUNK elements; each thread adds its elements in f64, then the block in
-// a fixed
-// tree. Floor: both operands once.
-#define THREADS 256
-#define CHUNK 8192
+struct Difference { float factor; __device__ float operator()(float a, float b) const { return factor * (a - b); } };
+
+// Launch: THREADS threads, a block for every CHUNK elements; each thread adds its elements in f64, then the block in a
+// fixed tree. Floor: both operands once.
 
 __device__ __forceinline__ double block_sum(double x) {
     __shared__ double sums[THREADS];
@@ -30,14 +29,16 @@ template <typename T> __device__ __forceinline__ void chunk(const T *a, const T 
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-KERNEL __launch_bounds__(THREADS)
-    chunks_f32(const float *__restrict__ a, const float *__restrict__ b, double *__restrict__ partial, u64 count) {
-    chunk(a, b, partial, count);
-}
-KERNEL __launch_bounds__(THREADS)
-    chunks_bf16(const bf16 *__restrict__ a, const bf16 *__restrict__ b, double *__restrict__ partial, u64 count) {
-    chunk(a, b, partial, count);
-}
+#define FOR_TYPE(NAME, T)                                                                                              \
+    KERNEL __launch_bounds__(THREADS)                                                                                  \
+        chunks_##NAME(const T *__restrict__ a, const T *__restrict__ b, double *__restrict__ partial, u64 count) {     \
+        chunk(a, b, partial, count);                                                                                   \
+    }                                                                                                                  \
+    KERNEL backward_##NAME(const T *a, const T *b, T *out, float factor, u64 count, u32 vector) {                      \
+        binary(a, b, out, Difference{factor}, count, vector);                                                          \
+    }
+
+FOR_EACH_TYPE(FOR_TYPE)
 
 // loss = scale * (sum of partial) / count. Launch: one block.
 KERNEL __launch_bounds__(THREADS)

@@ -4,8 +4,6 @@
 // Launch: a warp for a chunk of CHUNK elements counted from its tensor's start, 8 chunks a block. Lane l adds the squares
 // of elements 4(32 i + l)..+4 in f64, whatever their alignment, so that a part of a tensor that begins on a chunk has the
 // whole's sums. Floor: every element once through memory.
-#define THREADS 256
-#define CHUNK 4096
 #define CHUNKS_PER_BLOCK (THREADS / WARP)
 
 __device__ __forceinline__ double warp_sum_f64(double x) {
@@ -139,5 +137,4 @@ __device__ __forceinline__ void part_sums(const Gradient *table, float *sums, u3
         part_sums<T>(table, sums, count, chunks);                                                                      \
     }
 
-FOR_TYPE(f32, float)
-FOR_TYPE(bf16, bf16)
+FOR_EACH_TYPE(FOR_TYPE)

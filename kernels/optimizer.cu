@@ -6,9 +6,7 @@
 // of every parameter; every thread has UNROLL vectors of each array in flight. Floor: AdamW reads gradient, weight and both
 // moments and writes all but the gradient, 28 bytes an element (30 with a bf16 copy); SGD 12, with momentum 20. A bf16
 // gradient saves 2 of them.
-#define THREADS 256
 #define UNROLL 2
-#define CHUNK 4096
 
 // The addresses are 0 where there is none.
 struct Parameter {
@@ -159,5 +157,4 @@ template <typename G> __device__ __forceinline__ void sgd(const Parameter &param
         for_chunk(parameters, count, [&](const Parameter &p, u64 at) { sgd<G>(p, at, c); });                           \
     }
 
-FOR_TYPE(f32, float)
-FOR_TYPE(bf16, bf16)
+FOR_EACH_TYPE(FOR_TYPE)

@@ -7,8 +7,6 @@
 // are full when enough loads are under way. A thread has UNROLL vectors of every rank in flight before the first is used,
 // 16 loads of 16 bytes. All pointers are 16-byte aligned; elements are counted in vectors. Floor: every rank's values once
 // over the link that brings them in, and where `everywhere`, the sum once over it for every other rank.
-#define THREADS 512
-#define LOADS 16
 
 // 16 bytes of one rank: four f32, or eight bf16 in pairs.
 struct alignas(16) Words { u32 at[4]; };
@@ -72,21 +70,20 @@ __device__ __forceinline__ void tree(Words *const (&ranks)[RANKS], Words *own, u
 }
 
 #define SUM_OF(NAME, T)                                                                                                \
-    KERNEL __launch_bounds__(THREADS) tree_##NAME##_2(Words *a, Words *b, Words *own, u64 vectors, u32 everywhere) {   \
+    KERNEL __launch_bounds__(THREADS) tree_2_##NAME(Words *a, Words *b, Words *own, u64 vectors, u32 everywhere) {   \
         Words *const ranks[2] = {a, b};                                                                                \
         tree<T>(ranks, own, vectors, everywhere);                                                                      \
     }                                                                                                                  \
     KERNEL __launch_bounds__(THREADS)                                                                                  \
-    tree_##NAME##_4(Words *a, Words *b, Words *c, Words *d, Words *own, u64 vectors, u32 everywhere) {                 \
+    tree_4_##NAME(Words *a, Words *b, Words *c, Words *d, Words *own, u64 vectors, u32 everywhere) {                 \
         Words *const ranks[4] = {a, b, c, d};                                                                          \
         tree<T>(ranks, own, vectors, everywhere);                                                                      \
     }                                                                                                                  \
     KERNEL __launch_bounds__(THREADS)                                                                                  \
-    tree_##NAME##_8(Words *a, Words *b, Words *c, Words *d, Words *e, Words *f, Words *g, Words *h, Words *own,        \
+    tree_8_##NAME(Words *a, Words *b, Words *c, Words *d, Words *e, Words *f, Words *g, Words *h, Words *own,        \
                     u64 vectors, u32 everywhere) {                                                                     \
         Words *const ranks[8] = {a, b, c, d, e, f, g, h};                                                              \
         tree<T>(ranks, own, vectors, everywhere);                                                                      \
     }
 
-SUM_OF(f32, float)
-SUM_OF(bf16, bf16)
+FOR_EACH_TYPE(SUM_OF)

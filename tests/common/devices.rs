@@ -20,7 +20,7 @@ pub(crate) fn computing() -> Vec<Device> {
     let options = DeviceOptions::default();
     let mut devices = vec![Device::cpu(0, &options).unwrap()];
     if gpu() {
-        devices.push(Device::cuda(0, 0, &options).unwrap());
+        devices.push(Device::cuda(0, 0, tensor::ops::FAMILIES, &options).unwrap());
     }
     devices
 }

@@ -9,10 +9,11 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, PeerOptions, Sharing, Use, Way, nccl};
+use collective::{Communicator, PeerOptions, Sharing, SumKernels, Use, Way, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::{TreeSum, tree_sums};
 use tensor::Tensor;
+use tensor::ops::tree;
 
 use super::choice::Choice;
 use super::{BenchError, Result, STREAM, json_line};
@@ -82,7 +83,7 @@ impl GpuBench {
     /// The rank on GPU `ordinal`.
     pub(super) fn new(communicator: Communicator, ordinal: usize, choice: Choice) -> Result<Self> {
         let options = DeviceOptions { settings: choice.allocator.clone(), ..DeviceOptions::default() };
-        let device = Device::cuda(communicator.rank(), ordinal, &options)?;
+        let device = Device::cuda(communicator.rank(), ordinal, tensor::ops::FAMILIES, &options)?;
         let taken = || -> Result<u64> { Ok(device.ledger()?.map_or(0, |ledger| ledger.communicators)) };
         let mut communicator =
             device.connecting(|| Ok::<_, BenchError>(communicator.over_nccl(&device, TIMEOUT)?))?;
@@ -146,11 +147,11 @@ impl GpuBench {
         let blocks = if trees { self.choice.peer_blocks.clone() } else { Vec::new() };
         for blocks in &blocks {
             for way in [Way::Kernel, Way::Copies] {
-                self.peers(buffers, PeerOptions { blocks: *blocks, way }, &libraries)?;
+                self.peers(buffers, peer_options(*blocks, way), &libraries)?;
             }
         }
         if let Some(blocks) = blocks.first() {
-            self.peers(buffers, PeerOptions { blocks: *blocks, way: Way::Engines }, &libraries)?;
+            self.peers(buffers, peer_options(*blocks, Way::Engines), &libraries)?;
         }
         for bytes in self.sizes("reduce-scatter") {
             let seconds = self.seconds(|bench| bench.reduce_scatter(buffers, bytes))?;
@@ -332,4 +333,9 @@ fn uses(choice: &Choice, ranks: usize) -> Vec<Use> {
         Use::Peer(_) => wants("exchange") || wants("tree"),
     };
     Use::everything(ranks).into_iter().filter(wanted).collect()
+}
+
+fn peer_options(blocks: u32, way: Way) -> PeerOptions {
+    let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
+    PeerOptions { blocks, way, sums: Some(sums) }
 }

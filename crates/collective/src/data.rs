@@ -1,25 +1,39 @@
 //! The data plane: regions of device memory between ranks.
 
-use device::{DType, Region, StreamKind};
+use device::{DType, Function, Region, StreamKind};
 
 use crate::control::Observer;
 use crate::error::Result;
 use crate::traffic::Traffic;
 
-/// How ranks that reach each other's memory sum and copy: what measurements say, in no figure of theirs a
-/// bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Tuning of sums between ranks that reach each other's memory. Affects speed, never results.
+#[derive(Clone, Copy, Debug)]
 pub struct PeerOptions {
     /// Blocks of the kernel that reads the others' memory: how many multiprocessors it takes at most.
     pub blocks: u32,
     /// How values get from rank to rank beside other work.
     pub way: Way,
+    /// The kernels that add; without them, ranks do not share memory.
+    pub sums: Option<SumKernels>,
 }
 
 impl Default for PeerOptions {
     fn default() -> Self {
-        PeerOptions { blocks: 16, way: Way::Kernel }
+        PeerOptions { blocks: 16, way: Way::Kernel, sums: None }
     }
+}
+
+/// Kernels that add several ranks' values as a balanced binary tree in rank order, each node rounded to the type. Their
+/// parameters: each rank's values, where the sum goes, the number of vectors of 16 bytes (u64), and 1 to write the sum over
+/// every rank's values or 0 (u32).
+#[derive(Clone, Copy, Debug)]
+pub struct SumKernels {
+    /// The kernel for values of a type from so many ranks; `None` if there is none.
+    pub kernel: fn(DType, usize) -> Option<Function>,
+    /// Blocks of a launch over so many vectors from so many ranks, at most the third number.
+    pub blocks: fn(usize, usize, u32) -> u32,
+    /// Threads of a block.
+    pub threads: u32,
 }
 
 /// How values get from rank to rank.

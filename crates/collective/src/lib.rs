@@ -60,6 +60,6 @@ mod traffic;
 pub use call::{Call, Operation, Plane, Signature};
 pub use communicator::Communicator;
 pub use control::{ControlPlane, Observer, Watch};
-pub use data::{DataPlane, PeerOptions, SharedSum, Sharing, Use, Way};
+pub use data::{DataPlane, PeerOptions, SharedSum, Sharing, SumKernels, Use, Way};
 pub use error::{CollectiveError, Failure, Result};
 pub use traffic::{OperationTraffic, Traffic};

@@ -1,14 +1,8 @@
 //! Sums of ranks' contributions in the order of a fixed tree.
 
-use device::DType;
-use half::{bf16, f16};
+use device::{DType, Float, dispatch};
 
 use crate::piece::Piece;
-
-/// The element types that have a sum.
-pub(crate) const fn is_summable(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::Bf16 | DType::F16)
-}
 
 /// Adds all `parts`, one per rank in rank order, into the first: neighbours, then neighbours of those, and so
 /// on; each sum is rounded to `dtype`. A part without a neighbour waits for the next level.
@@ -24,18 +18,14 @@ pub(crate) fn tree(parts: &mut [Piece], dtype: DType) {
 }
 
 fn add(into: &mut Piece, from: &Piece, dtype: DType) {
-    match dtype {
-        DType::F32 => add_as::<f32>(into, from, |a, b| a + b),
-        DType::Bf16 => add_as::<bf16>(into, from, |a, b| bf16::from_f32(a.to_f32() + b.to_f32())),
-        DType::F16 => add_as::<f16>(into, from, |a, b| f16::from_f32(a.to_f32() + b.to_f32())),
-        // Refused before anything is sent (`is_summable`).
-        DType::U32 => {}
-    }
+    // Other types are refused before anything is sent.
+    dispatch!(dtype, T => add_as::<T>(into, from), _ => ());
 }
 
 #[inline(always)]
-fn add_as<T: bytemuck::Pod>(into: &mut Piece, from: &Piece, sum: impl Fn(T, T) -> T) {
+fn add_as<T: Float>(into: &mut Piece, from: &Piece) {
     let into = bytemuck::cast_slice_mut::<u8, T>(into.bytes_mut());
     let from = bytemuck::cast_slice::<u8, T>(from.bytes());
+    let sum = |a: T, b: T| T::from_f32(a.to_f32() + b.to_f32());
     device::parallel::simd(|| into.iter_mut().zip(from).for_each(|(a, b)| *a = sum(*a, *b)));
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use collective::threads::{Options, run};
 use collective::{CollectiveError, Communicator, Operation, PeerOptions, SharedSum, Sharing, Use, nccl};
 use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
+use common::shared::SUMS;
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
 
@@ -276,7 +277,10 @@ fn waits_in_shared_memory_end_without_a_rank() {
             let scratch = buffer(device, sums.bytes());
             let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
             let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true };
-            if let Sharing::Apart(_) = communicator.data.share(&[whole], PeerOptions::default())? {
+            if let Sharing::Apart(_) = communicator
+                .data
+                .share(&[whole], PeerOptions { sums: Some(SUMS), ..PeerOptions::default() })?
+            {
                 return Ok(());
             }
             assert!(communicator.data.sum_shared(&[sum], false, STREAM)?);

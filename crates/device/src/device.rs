@@ -11,13 +11,13 @@ use memory::{Allocator, Category, Label, RawMemory, Settings, Statistics, Tag};
 use crate::arrival::Wait;
 use crate::buffer::Buffer;
 use crate::context::{Context, ModuleScope, Request};
-use crate::cuda::{Cuda, CudaError, Named, WaitGuard};
+use crate::cuda::{Cuda, CudaError, Families, Named, WaitGuard};
 use crate::error::{DeviceError, Result};
+use crate::matmul::WORKSPACE_BYTES;
 use crate::raw::cuda::CudaMemory;
 use crate::raw::host::{HostMemory, PAGE, physical_memory, processor_model};
 use crate::raw::meta::MetaMemory;
 use crate::stream::{Event, StreamKind};
-use crate::workspace;
 
 /// The allocator over whichever driver the backend has.
 pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
@@ -122,11 +122,11 @@ impl Device {
         Self::new(Backend::Cpu, rank, description, raw, None, options)
     }
 
-    /// GPU `ordinal` as `rank`'s device, with every kernel loaded. Errors: settings that the allocator refuses, a
-    /// driver that does, kernels that do not compile.
-    pub fn cuda(rank: usize, ordinal: usize, options: &DeviceOptions) -> Result<Self> {
+    /// GPU `ordinal` as `rank`'s device, with the kernels of `families` compiled and loaded. Errors: settings that the
+    /// allocator refuses, a driver that does, kernels that do not compile.
+    pub fn cuda(rank: usize, ordinal: usize, families: Families, options: &DeviceOptions) -> Result<Self> {
         let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
-        let (cuda, description) = Cuda::new(ordinal).map_err(named)?;
+        let (cuda, description) = Cuda::new(ordinal, families).map_err(named)?;
         let raw = Box::new(CudaMemory::new(&cuda.context, &cuda.streams, &cuda.given));
         Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
     }
@@ -167,7 +167,7 @@ impl Device {
         let device = Device(Rc::new(state));
         if device.is_cuda_like() {
             let request = Request::new(Category::Workspace, "blas");
-            *device.0.blas_workspace.borrow_mut() = Some(device.allocate(workspace::PRODUCT, request)?);
+            *device.0.blas_workspace.borrow_mut() = Some(device.allocate(WORKSPACE_BYTES, request)?);
         }
         Ok(device)
     }

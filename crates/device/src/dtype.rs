@@ -1,37 +1,87 @@
-//! Element types of buffers.
+//! Element types of buffers, and the host types that stand for them.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// The element types that buffers hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DType {
+/// Declares [`DType`] and its rows: variant, name, host type.
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $host:ty;)*) => {
+        /// The element types that buffers hold.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum DType {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl DType {
+            /// Every element type.
+            pub const ALL: &[DType] = &[$(DType::$variant),*];
+
+            /// Bytes of one element.
+            pub const fn bytes(self) -> usize {
+                match self {
+                    $(DType::$variant => size_of::<$host>(),)*
+                }
+            }
+
+            /// The name used in configuration, messages, files and names of kernels.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(DType::$variant => $name,)*
+                }
+            }
+        }
+
+        $(impl Element for $host {
+            const DTYPE: DType = DType::$variant;
+        })*
+    };
+}
+
+dtypes! {
     /// IEEE single precision.
-    F32,
+    F32 = "f32", f32;
     /// bfloat16: f32 with a 7-bit mantissa.
-    Bf16,
+    Bf16 = "bf16", bf16;
     /// IEEE half precision.
-    F16,
+    F16 = "f16", f16;
     /// Token identifiers and class targets.
-    U32,
+    U32 = "u32", u32;
+}
+
+/// Evaluates an expression with `$T` as the host type, a [`Float`](crate::Float), of a [`DType`](crate::DType) known at
+/// run time; types that are not floating-point take the last arm.
+///
+/// ```
+/// use device::{DType, Float, dispatch};
+/// let sum = |dtype| dispatch!(dtype, T => Some(T::from_f32(1.0).to_f32() + 1.0), _ => None);
+/// assert_eq!(sum(DType::Bf16), Some(2.0));
+/// assert_eq!(sum(DType::U32), None);
+/// ```
+#[macro_export]
+macro_rules! dispatch {
+    ($dtype:expr, $T:ident => $body:expr, _ => $other:expr $(,)?) => {
+        match $dtype {
+            $crate::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::DType::Bf16 => {
+                type $T = $crate::bf16;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $T = $crate::f16;
+                $body
+            }
+            $crate::DType::U32 => $other,
+        }
+    };
 }
 
 impl DType {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            DType::F32 | DType::U32 => 4,
-            DType::Bf16 | DType::F16 => 2,
-        }
-    }
-
-    /// The name used in configuration, messages and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::Bf16 => "bf16",
-            DType::F16 => "f16",
-            DType::U32 => "u32",
-        }
+    /// True for types that [`dispatch!`](crate::dispatch) has a host type for.
+    pub const fn is_float(self) -> bool {
+        dispatch!(self, _T => true, _ => false)
     }
 }
 
@@ -47,15 +97,52 @@ pub trait Element: bytemuck::Pod + Send + Sync {
     const DTYPE: DType;
 }
 
-impl Element for f32 {
-    const DTYPE: DType = DType::F32;
+/// A floating-point element, which is computed with as f32 and rounded to the nearest value, ties to even.
+pub trait Float: Element + Into<f32> + Into<f64> {
+    /// The same value in f32.
+    fn to_f32(self) -> f32;
+
+    /// The nearest value.
+    fn from_f32(value: f32) -> Self;
+
+    /// Rounds `values` into `rounded`, a slice of the same length.
+    fn round(values: &[f32], rounded: &mut [Self]);
 }
-impl Element for u32 {
-    const DTYPE: DType = DType::U32;
+
+impl Float for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+
+    fn round(values: &[f32], rounded: &mut [Self]) {
+        rounded.copy_from_slice(values);
+    }
 }
-impl Element for bf16 {
-    const DTYPE: DType = DType::Bf16;
+
+macro_rules! half_float {
+    ($($host:ty),*) => {
+        $(impl Float for $host {
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                <$host>::to_f32(self)
+            }
+
+            #[inline(always)]
+            fn from_f32(value: f32) -> Self {
+                <$host>::from_f32(value)
+            }
+
+            fn round(values: &[f32], rounded: &mut [Self]) {
+                rounded.convert_from_f32_slice(values);
+            }
+        })*
+    };
 }
-impl Element for f16 {
-    const DTYPE: DType = DType::F16;
-}
+
+half_float!(bf16, f16);

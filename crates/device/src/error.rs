@@ -3,6 +3,8 @@
 use memory::AllocationError;
 
 use crate::cuda::CudaError;
+use crate::dtype::DType;
+use crate::kernels::Function;
 
 /// Result of a device call.
 pub type Result<T> = std::result::Result<T, DeviceError>;
@@ -74,6 +76,20 @@ pub enum DeviceError {
         /// The call and its answer.
         #[source]
         source: CudaError,
+    },
+    /// A kernel that its operator has not for these element types.
+    #[error("there is no kernel {function} (kernels/{}.cu)", .function.family().name)]
+    MissingKernel {
+        /// The kernel that was to be launched.
+        function: Function,
+    },
+    /// A call that does not exist for an element type.
+    #[error("{call} does not exist for {dtype}")]
+    Unsupported {
+        /// The call.
+        call: &'static str,
+        /// The type.
+        dtype: DType,
     },
     /// A call that only a GPU has.
     #[error("{call} needs a GPU, and {device} is none")]

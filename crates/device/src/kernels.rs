@@ -1,147 +1,121 @@
-//! The kernel families, embedded: the one list of what is compiled at start.
+//! Kernel families and functions: what a GPU compiles and launches. The operators that own kernels state them.
+
+use std::fmt;
 
 use crate::DType;
 
-/// `kernels/<name>.cu`: kernels of one subject.
+/// A CUDA source that becomes one module for each of its variants. Families are told apart by address.
 #[derive(Debug)]
 pub struct Family {
-    /// The file's name without its ending.
+    /// The operator's name, which is the file's: `kernels/<name>.cu`.
     pub name: &'static str,
     /// The file's text.
     pub source: &'static str,
-    /// The sets of definitions that it is compiled with; most families have one empty set.
+    /// Files that the source includes, each with its text.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// Macros that every variant is compiled with: numbers that the host needs as well.
+    pub constants: &'static [(&'static str, u32)],
+    /// Further macros of each variant; most families have one variant without any.
     pub variants: &'static [&'static [(&'static str, u32)]],
 }
 
-/// `kernels/common.cuh`, which every family may include.
-pub(crate) const COMMON: &str = include_str!("../../../kernels/common.cuh");
-
-/// A kernel: which family, compiled how, and its name there.
+/// A kernel of a family, and the element types that it is instantiated for.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
-    /// The family.
-    pub family: &'static Family,
-    /// Index into the family's variants.
-    pub variant: usize,
-    /// The kernel's name.
-    pub name: &'static str,
+    family: &'static Family,
+    variant: usize,
+    name: &'static str,
+    dtypes: [Option<DType>; 2],
 }
 
 impl Function {
-    /// A kernel of a family's first variant.
+    /// The kernel `name` of a family's first variant, for no element type in particular.
     pub const fn new(family: &'static Family, name: &'static str) -> Self {
-        Function { family, variant: 0, name }
+        Function { family, variant: 0, name, dtypes: [None; 2] }
     }
 
-    /// The same kernel in another variant.
+    /// The same kernel in another of the family's variants.
     pub const fn variant(self, index: usize) -> Self {
         Function { variant: index, ..self }
     }
+
+    /// The kernel's instance for elements of `dtype`.
+    pub const fn of(self, dtype: DType) -> Self {
+        Function { dtypes: [Some(dtype), None], ..self }
+    }
+
+    /// The kernel's instance that reads elements of `read` and writes elements of `written`.
+    pub const fn from_to(self, read: DType, written: DType) -> Self {
+        Function { dtypes: [Some(read), Some(written)], ..self }
+    }
+
+    /// The family.
+    pub fn family(&self) -> &'static Family {
+        self.family
+    }
+
+    /// Index into the family's variants.
+    pub fn variant_index(&self) -> usize {
+        self.variant
+    }
+
+    /// The name that the kernel has in the compiled family: its own, then that of each element type.
+    pub fn symbol(&self) -> String {
+        let dtypes = self.dtypes.iter().flatten();
+        dtypes.fold(self.name.to_owned(), |symbol, dtype| format!("{symbol}_{dtype}"))
+    }
+
+    /// What tells functions apart.
+    pub(crate) fn key(&self) -> Key {
+        (std::ptr::from_ref(self.family), self.variant, self.name, self.dtypes)
+    }
 }
 
-macro_rules! family {
-    ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
-        $($(#[$doc])* pub static $constant: Family = Family {
-            name: $name,
-            source: include_str!(concat!("../../../kernels/", $name, ".cu")),
-            variants: &[&[]],
-        };)*
-    };
+/// Family by address, variant, name, element types.
+pub(crate) type Key = (*const Family, usize, &'static str, [Option<DType>; 2]);
+
+impl fmt::Display for Function {
+    /// For messages: the kernel and its element types.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.family.name, self.name)?;
+        let mut words = [" for ", " and "].into_iter();
+        self.dtypes
+            .iter()
+            .flatten()
+            .try_for_each(|dtype| write!(f, "{}{dtype}", words.next().unwrap_or_default()))
+    }
 }
 
-family! {
-    /// Fill, scale, add, cast, activations, the gradient of a mean square.
-    ELEMENTWISE = "elementwise";
-    /// Layer normalisation of rows.
-    LAYER_NORM = "layer_norm";
-    /// Sums over the rows of a matrix.
-    COLUMNS = "columns";
-    /// Softmax cross-entropy with its gradient.
-    CROSS_ENTROPY = "cross_entropy";
-    /// Token and position embedding.
-    EMBEDDING = "embedding";
-    /// The mean of squared differences.
-    MSE = "mse";
-    /// AdamW and SGD over all parameters.
-    OPTIMIZER = "optimizer";
-    /// The norm of all gradients.
-    NORM = "norm";
-    /// Sums over ranks, of parts that a GPU has or reaches.
-    TREE = "tree";
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static FAMILY: Family =
+        Family { name: "cast", source: "", headers: &[], constants: &[], variants: &[&[], &[]] };
+
+    #[test]
+    fn symbols_and_messages_name_the_element_types() {
+        let kernel = Function::new(&FAMILY, "cast");
+        let table = [
+            (kernel, "cast", "cast.cast"),
+            (kernel.of(DType::F16), "cast_f16", "cast.cast for f16"),
+            (kernel.from_to(DType::F32, DType::Bf16), "cast_f32_bf16", "cast.cast for f32 and bf16"),
+            (kernel.variant(1).of(DType::F32), "cast_f32", "cast.cast for f32"),
+        ];
+        for (function, symbol, message) in table {
+            assert_eq!(function.symbol(), symbol);
+            assert_eq!(function.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn no_two_functions_share_a_key() {
+        let kernel = Function::new(&FAMILY, "cast");
+        let mut keys: Vec<_> = DType::ALL.iter().map(|dtype| kernel.of(*dtype).key()).collect();
+        keys.extend(DType::ALL.iter().map(|dtype| kernel.from_to(DType::F32, *dtype).key()));
+        keys.extend([kernel.key(), kernel.variant(1).key()]);
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{key:?}");
+        }
+    }
 }
-
-/// Threads of a block of [`TREE`]'s kernels,
-pub const TREE_THREADS: u32 = 512;
-/// and the vectors of 16 bytes that each of them has in flight.
-const TREE_LOADS: usize = 16;
-
-/// The kernel of [`TREE`] that adds so many parts of a type, where there is one.
-pub fn tree(dtype: DType, parts: usize) -> Option<Function> {
-    let name = match (dtype, parts) {
-        (DType::F32, 2) => "tree_f32_2",
-        (DType::F32, 4) => "tree_f32_4",
-        (DType::F32, 8) => "tree_f32_8",
-        (DType::Bf16, 2) => "tree_bf16_2",
-        (DType::Bf16, 4) => "tree_bf16_4",
-        (DType::Bf16, 8) => "tree_bf16_8",
-        _ => return None,
-    };
-    Some(Function::new(&TREE, name))
-}
-
-/// Blocks of a kernel of [`TREE`] for parts of so many vectors of 16 bytes: at most `most`, which is what they fill.
-pub fn tree_blocks(vectors: usize, parts: usize, most: u32) -> u32 {
-    let block = TREE_THREADS as usize * TREE_LOADS / parts.max(1);
-    vectors.div_ceil(block).clamp(1, most.max(1) as usize) as u32
-}
-
-/// Attention in bf16 on tensor cores of any kind, for heads of each of these widths.
-pub static ATTENTION: Family = Family {
-    name: "attention",
-    source: include_str!("../../../kernels/attention.cu"),
-    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)]],
-};
-
-/// Attention in f32, for head widths up to each of these.
-pub static ATTENTION_F32: Family = Family {
-    name: "attention_f32",
-    source: include_str!("../../../kernels/attention_f32.cu"),
-    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)], &[("HEAD_DIM", 256)]],
-};
-
-/// Forward attention in bf16 with Hopper's own products; empty for other architectures.
-pub static ATTENTION_HOPPER_FORWARD: Family = Family {
-    name: "attention_hopper_forward",
-    source: concat!(
-        include_str!("../../../kernels/attention_hopper.cuh"),
-        include_str!("../../../kernels/attention_hopper_forward.cu")
-    ),
-    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 2)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
-};
-
-/// Backward attention in bf16 with Hopper's own products; empty for other architectures.
-pub static ATTENTION_HOPPER_BACKWARD: Family = Family {
-    name: "attention_hopper_backward",
-    source: concat!(
-        include_str!("../../../kernels/attention_hopper.cuh"),
-        include_str!("../../../kernels/attention_hopper_backward.cu")
-    ),
-    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 3)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
-};
-
-/// Every family.
-pub static ALL: &[&Family] = &[
-    &ELEMENTWISE,
-    &LAYER_NORM,
-    &COLUMNS,
-    &CROSS_ENTROPY,
-    &EMBEDDING,
-    &MSE,
-    &OPTIMIZER,
-    &NORM,
-    &TREE,
-    &ATTENTION,
-    &ATTENTION_F32,
-    &ATTENTION_HOPPER_FORWARD,
-    &ATTENTION_HOPPER_BACKWARD,
-];

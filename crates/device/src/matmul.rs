@@ -4,6 +4,9 @@ use crate::buffer::Region;
 use crate::cuda::Work;
 use crate::dtype::DType;
 
+/// Workspace of the GPU's matmul library, for the whole life of a device: what NVIDIA recommends for Hopper.
+pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
+
 /// One operand, row-major and dense.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {

@@ -17,7 +17,7 @@ impl Device {
             Some(cuda) => {
                 let (address, stream) = (target.checked_address()?, cuda.streams.handle(StreamKind::Compute));
                 let bytes = bytemuck::cast_slice(values);
-                let timed = cuda.timed(stream, "copy", "from host", moved(target.bytes));
+                let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
                 let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
                 copied.and_then(|()| timed.finish()).map_err(|error| self.cuda_error(error))
             }

@@ -10,7 +10,7 @@ fn devices() -> Vec<Device> {
     let mut devices =
         vec![Device::cpu(0, &options).unwrap(), Device::meta(0, Description::host(), &options).unwrap()];
     if cuda::availability().is_ok() {
-        devices.push(Device::cuda(0, 0, &options).unwrap());
+        devices.push(Device::cuda(0, 0, &[], &options).unwrap());
     }
     devices
 }

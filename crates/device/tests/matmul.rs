@@ -160,7 +160,7 @@ fn products_with_every_epilogue() {
         eprintln!("skipped: {why}");
         return;
     }
-    let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+    let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
     let (single, half) = ((DType::F32, DType::F32), (DType::Bf16, DType::Bf16));
     let mixed = (DType::Bf16, DType::F32);
     for sizes in [[10, 300, 3], [96, 64, 128], [1, 8, 5], [33, 7, 19], [256, 768, 64]] {
@@ -188,7 +188,7 @@ fn a_table_chooses_the_algorithm() {
         eprintln!("skipped: {why}");
         return;
     }
-    let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+    let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
     let empty = ProductTable { choices: Default::default(), ..device.product_table().unwrap() };
     let sizes = [256, 768, 64];
     let rows: [(Case, Shape); 4] = [

@@ -89,7 +89,8 @@ pub fn prepare_kernels(setup: &Setup) -> Result<()> {
             tracing::info!("compiling kernels for this GPU, once: {done} of {all} files done");
         }
     };
-    device::cuda::prepare_kernels(first, &progress).map_err(|error| TrainError::Refused(error.to_string()))
+    device::cuda::prepare_kernels(first, tensor::ops::FAMILIES, &progress)
+        .map_err(|error| TrainError::Refused(error.to_string()))
 }
 
 fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {

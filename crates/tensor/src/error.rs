@@ -34,6 +34,18 @@ pub enum TensorError {
         /// What would fit.
         expected: DType,
     },
+    /// An operand of an element type that the operator does not exist for.
+    #[error("{operator}: {operand} is {found}, expected {}", names(.supported))]
+    Unsupported {
+        /// The operator.
+        operator: &'static str,
+        /// The operand.
+        operand: &'static str,
+        /// Its type.
+        found: DType,
+        /// The types that the operator exists for.
+        supported: &'static [DType],
+    },
     /// An index (a token, a class) outside its table.
     #[error("{operator}: index {index} is outside 0..{limit}")]
     Index {
@@ -65,4 +77,8 @@ pub enum TensorError {
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+fn names(dtypes: &[DType]) -> String {
+    dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(" or ")
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, DataPlane, PeerOptions, Sharing, Way};
+use collective::{Communicator, DataPlane, PeerOptions, Sharing, SumKernels, Way};
 use device::{Backend, Device};
 use parallel::RankGrid;
 use parallel::data::Uses;
 use parallel::pipeline::{StagePart, stage_uses};
+use tensor::ops::tree;
 
 use crate::build;
 use crate::error::{Result, TrainError};
@@ -86,7 +87,8 @@ pub(crate) fn share(
     }
     // Mapping must not meet work under way.
     device.synchronize()?;
-    let options = PeerOptions { blocks: config.parallel.peer_blocks, way };
+    let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
+    let options = PeerOptions { blocks: config.parallel.peer_blocks, way, sums: Some(sums) };
     let sharing = device.connecting(|| Ok::<_, TrainError>(plane.share(&regions, options)?))?;
     match &sharing {
         Sharing::Apart(why) if plane.rank() == 0 => {

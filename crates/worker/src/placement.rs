@@ -66,7 +66,9 @@ impl Placement {
     pub fn device(&self, rank: usize, options: &DeviceOptions) -> Result<Device> {
         Ok(match self {
             Placement::Cpu => Device::cpu(rank, options)?,
-            Placement::Cuda(gpus) => Device::cuda(rank, gpus.ordinal_of(rank), options)?,
+            Placement::Cuda(gpus) => {
+                Device::cuda(rank, gpus.ordinal_of(rank), tensor::ops::FAMILIES, options)?
+            }
             Placement::Meta(description) => Device::meta(rank, description.clone(), options)?,
         })
     }

@@ -4,7 +4,6 @@ use device::{Backend, DType, Region};
 
 use crate::call::Call;
 use crate::error::{CollectiveError, Result};
-use crate::sum::is_summable;
 
 /// Who calls what: the context of a refusal.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,7 @@ pub(crate) fn check_regions(at: Operand, size: usize, regions: &[Region<'_>]) ->
 
 /// The regions hold whole elements of a type that can be added.
 pub(crate) fn check_sum(at: Operand, dtype: DType, regions: &[Region<'_>]) -> Result<()> {
-    if !is_summable(dtype) {
+    if !dtype.is_float() {
         return at.refuse(format!("there is no sum of {dtype}"));
     }
     check_regions(at, dtype.bytes(), regions)

@@ -14,9 +14,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
-use device::{DType, Device, DeviceError, Region, StreamKind, kernels};
+use device::{DType, Device, DeviceError, Region, StreamKind};
 
-use crate::data::{DataPlane, PeerOptions};
+use crate::data::{DataPlane, PeerOptions, SumKernels};
 use crate::error::Result;
 use crate::host::Operand;
 use crate::nccl::plane::NcclPlane;
@@ -41,15 +41,15 @@ pub(super) fn connect(
 ) -> Result<Attempt<Window<Gpus>>> {
     let mut own = Own::new(plane, regions);
     let said = plane.gather_bytes(at, &own.introduction.encode())?;
-    let met = acquaint(plane, &said);
+    let met = acquaint(plane, &said, options.sums);
     let offer = match &met {
-        Ok(peers) => own.offer(plane, regions, peers).unwrap_or_else(Offer::refusal),
+        Ok((peers, _)) => own.offer(plane, regions, peers).unwrap_or_else(Offer::refusal),
         Err(why) => Offer::refusal(why.clone()),
     };
     let offers = plane.gather_bytes(at, &offer.encode())?;
     let offers = decoded(&offers, Offer::decode).and_then(|offers| agreed(offers, |offer| &offer.trouble));
     let mapped = match (met, offers) {
-        (Ok(peers), Ok(offers)) => own.map(plane, at, peers, &offers, options),
+        (Ok((peers, sums)), Ok(offers)) => own.map(plane, at, peers, &offers, options.blocks, sums),
         (Err(why), _) | (_, Err(why)) => Err(why),
     };
     let verdict = Offer::refusal(mapped.as_ref().err().cloned().unwrap_or_default());
@@ -98,9 +98,14 @@ fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
 }
 
 /// Holds the ranks' introductions against each other. Errors: why they cannot reach each other's memory.
-fn acquaint(plane: &NcclPlane, said: &[Vec<u8>]) -> Attempt<Vec<Peer>> {
+fn acquaint(
+    plane: &NcclPlane,
+    said: &[Vec<u8>],
+    sums: Option<SumKernels>,
+) -> Attempt<(Vec<Peer>, SumKernels)> {
     let said = agreed(decoded(said, Introduction::decode)?, |said| &said.trouble)?;
-    if kernels::tree(DType::F32, said.len()).is_none() {
+    let Some(sums) = sums else { return Err("there are no kernels to add with".to_owned()) };
+    if (sums.kernel)(DType::F32, said.len()).is_none() {
         return Err(format!("there are {} ranks, and kernels add those of 2, 4 or 8", said.len()));
     }
     let first = said[0].clone();
@@ -118,7 +123,8 @@ fn acquaint(plane: &NcclPlane, said: &[Vec<u8>]) -> Attempt<Vec<Peer>> {
             reachable.ok_or_else(|| format!("this GPU does not reach the memory of rank {rank}'s"))?;
         Ok(Peer { ordinal, same_process: said.process == process, said })
     };
-    said.into_iter().enumerate().map(peer).collect()
+    let peers = said.into_iter().enumerate().map(peer).collect::<Attempt<_>>()?;
+    Ok((peers, sums))
 }
 
 /// What this rank brings.
@@ -177,7 +183,8 @@ impl Own {
         at: Operand,
         peers: Vec<Peer>,
         offers: &[Offer],
-        options: PeerOptions,
+        blocks: u32,
+        sums: SumKernels,
     ) -> Attempt<Gpus> {
         let (device, rank) = (plane.device(), plane.rank());
         let said = |error: DeviceError| error.to_string();
@@ -213,7 +220,8 @@ impl Own {
             lengths: self.introduction.regions.iter().map(|(_, bytes)| *bytes).collect(),
             memory,
             signals: Rc::new(Signals { rank, pages, meetings: Cell::new(0) }),
-            blocks: options.blocks,
+            blocks,
+            sums,
         };
         gpus.rehearse(plane.spare()).map_err(said)?;
         Ok(gpus)

@@ -48,7 +48,12 @@ pub(crate) fn gpus() -> Option<Gpus> {
 
 pub(crate) fn gpu(rank: usize, ordinal: usize, settings: &str) -> Outcome<Device> {
     let settings = memory::Settings::parse(settings).map_err(|error| Failed::Other(error.to_string()))?;
-    Ok(Device::cuda(rank, ordinal, &DeviceOptions { settings, ..DeviceOptions::default() })?)
+    Ok(Device::cuda(
+        rank,
+        ordinal,
+        tensor::ops::FAMILIES,
+        &DeviceOptions { settings, ..DeviceOptions::default() },
+    )?)
 }
 
 /// Runs a body as every rank of a world whose waits last so long.

@@ -4,9 +4,10 @@
 use std::io::Write;
 use std::time::Duration;
 
-use collective::{DataPlane, PeerOptions, SharedSum, Sharing, Way};
+use collective::{DataPlane, PeerOptions, SharedSum, Sharing, SumKernels, Way};
 use device::{Backend, Buffer, Device};
 use half::bf16;
+use tensor::ops::tree;
 
 use super::{Failed, Number, Outcome, STREAM, buffer, filled, tree_sum, value, values};
 
@@ -115,9 +116,12 @@ fn sums<T: Number>(
     share(plane, device, &[], options).map(drop)
 }
 
+pub(crate) const SUMS: SumKernels =
+    SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
+
 fn options() -> [PeerOptions; 4] {
     [(16, Way::Engines), (16, Way::Kernel), (3, Way::Copies), (1, Way::Kernel)]
-        .map(|(blocks, way)| PeerOptions { blocks, way })
+        .map(|(blocks, way)| PeerOptions { blocks, way, sums: Some(SUMS) })
 }
 
 pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
@@ -144,7 +148,12 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
     const COUNT: usize = 5000;
     let (rank, ranks) = (plane.rank(), plane.world_size());
     let buffers = [buffer(device, 4 * COUNT * ranks), buffer(device, 4 * COUNT * ranks)];
-    let direct = share(plane, device, &[&buffers[0], &buffers[1]], PeerOptions::default())?;
+    let direct = share(
+        plane,
+        device,
+        &[&buffers[0], &buffers[1]],
+        PeerOptions { sums: Some(SUMS), ..PeerOptions::default() },
+    )?;
     for round in 0..4 {
         let of = |owner: usize, place: usize| value(owner, place + 999 * round);
         for buffer in &buffers {
@@ -163,5 +172,5 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
             }
         }
     }
-    share(plane, device, &[], PeerOptions::default()).map(drop)
+    share(plane, device, &[], PeerOptions { sums: Some(SUMS), ..PeerOptions::default() }).map(drop)
 }

@@ -16,10 +16,10 @@ use super::error::{CudaError, Named, Result};
 use crate::buffer::Region;
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::matmul::WORKSPACE_BYTES;
 use crate::matmul::{Epilogue, Matmul};
 use crate::products::{EpilogueKind, Product, ProductTable};
 use crate::stream::StreamKind;
-use crate::workspace;
 
 /// Descriptions that the library keeps, and the algorithm that was chosen.
 pub(super) struct Plan {
@@ -80,7 +80,7 @@ impl Device {
         let cuda = self.gpu_or_refuse("matmul")?;
         check(call)?;
         let stream = cuda.streams.handle(StreamKind::Compute);
-        let timed = cuda.timed(stream, "product", name(call), call.work());
+        let timed = cuda.timed(stream, "product", || name(call).to_owned(), call.work());
         let multiplied = self.with_blas_workspace(|address| multiply(&cuda.blas, call, address, stream));
         multiplied.map_err(|error| self.cuda_error(error))?;
         timed.finish().map_err(|error| self.cuda_error(error))
@@ -154,7 +154,7 @@ fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys:
             output,
             &raw const plan.algorithm,
             workspace as *mut c_void,
-            workspace::PRODUCT,
+            WORKSPACE_BYTES,
             stream.cast(),
         )
     }

@@ -10,8 +10,8 @@ use cudarc::cublaslt::{result, sys};
 use super::blas::Plan;
 use super::error::{CudaError, Named, Result};
 use crate::device::Device;
+use crate::matmul::WORKSPACE_BYTES;
 use crate::products::{Choice, Product, ProductTable};
-use crate::workspace;
 
 /// A product that a device has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Plan {
         };
         // SAFETY: all zeros are a value of it (0 is a status), and the library wrote no other than its own.
         let answer = unsafe { answer.assume_init() };
-        status.result().is_ok() && answer.state.result().is_ok() && answer.workspaceSize <= workspace::PRODUCT
+        status.result().is_ok() && answer.state.result().is_ok() && answer.workspaceSize <= WORKSPACE_BYTES
     }
 
     /// At most `most` algorithms that fit, the library's first choice first.
@@ -150,7 +150,7 @@ impl Wishes {
     fn new(alignment: u32) -> Result<Self> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let wishes = Wishes(result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?);
-        let bytes = workspace::PRODUCT as u64;
+        let bytes = WORKSPACE_BYTES as u64;
         wishes.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes)?;
         // Parts of a divided sum are added in f32: the library would also add them in the type of the output.
         let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;

@@ -9,7 +9,7 @@ use sha2::digest::Output;
 use sha2::{Digest, Sha256};
 
 use super::error::{CudaError, Named, Result};
-use crate::kernels::{COMMON, Family};
+use crate::kernels::Family;
 
 /// What a cached file begins with; another number where the format changes.
 const MAGIC: &[u8] = b"plimsoll cubin 1\n";
@@ -30,17 +30,19 @@ pub fn architecture((major, minor): (u32, u32)) -> String {
 pub fn compile(family: &Family, variant: usize, architecture: &str) -> Result<Vec<u8>> {
     let source = text(family.source)?;
     let name = text(&format!("{}.cu", family.name))?;
-    let (header, header_name) = (text(COMMON)?, text("common.cuh")?);
+    let headers = family.headers.iter().map(|(_, source)| text(source)).collect::<Result<Vec<_>>>()?;
+    let header_names = family.headers.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>>>()?;
+    let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
     let mut program = std::ptr::null_mut();
-    // SAFETY: every text is alive, ends with 0, and is copied by the call; one header is named and given.
+    // SAFETY: every text is alive, ends with 0, and is copied by the call; as many headers are given as named.
     unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
             source.as_ptr(),
             name.as_ptr(),
-            1,
-            [header.as_ptr()].as_ptr(),
-            [header_name.as_ptr()].as_ptr(),
+            i32::try_from(headers.len()).unwrap_or_default(),
+            pointers(&headers).as_ptr(),
+            pointers(&header_names).as_ptr(),
         )
     }
     .result()
@@ -85,8 +87,8 @@ fn options(family: &Family, variant: usize, architecture: &str) -> Vec<String> {
         "--extra-device-vectorization".to_owned(),
         "-default-device".to_owned(),
     ];
-    let definitions = family.variants.get(variant).copied().unwrap_or_default();
-    options.extend(definitions.iter().map(|(name, value)| format!("-D{name}={value}")));
+    let own = family.variants.get(variant).copied().unwrap_or_default();
+    options.extend(family.constants.iter().chain(own).map(|(name, value)| format!("-D{name}={value}")));
     options
 }
 
@@ -154,7 +156,8 @@ impl Key {
     pub(crate) fn of(family: &Family, variant: usize, architecture: &str) -> Self {
         let (major, minor) = compiler_version();
         let mut parts = options(family, variant, architecture);
-        parts.extend([COMMON.to_owned(), family.source.to_owned(), format!("{major}.{minor}")]);
+        parts.extend(family.headers.iter().flat_map(|(name, text)| [*name, *text]).map(str::to_owned));
+        parts.extend([family.source.to_owned(), format!("{major}.{minor}")]);
         let mut digest = Sha256::new();
         for part in parts {
             digest.update((part.len() as u64).to_le_bytes());

@@ -20,7 +20,7 @@ impl Cuda {
         let (from, to) = (source.checked_address()?, target.checked_address()?);
         let stream = self.streams.handle(stream);
         let work = Work { bytes: 2 * source.bytes as u64, flops: 0 };
-        let timed = self.timed(stream, "copy", "copy", work);
+        let timed = self.timed(stream, "copy", || "copy".to_owned(), work);
         // SAFETY: both regions were checked to be inside live buffers and have one length.
         let copied = unsafe { result::memcpy_dtod_async(to, from, source.bytes, stream) };
         Ok(copied.named("cuMemcpyDtoDAsync").and_then(|()| timed.finish()))
@@ -36,7 +36,7 @@ impl Cuda {
     ) -> Result<()> {
         let stream = self.streams.handle(stream);
         let work = Work { bytes: target.bytes as u64, flops: 0 };
-        let timed = self.timed(stream, "copy", name, work);
+        let timed = self.timed(stream, "copy", || name.to_owned(), work);
         // SAFETY: both are mapped, and one is as long as the other; who shares memory keeps it while work uses it.
         let copied =
             unsafe { sys::cuMemcpyAsync(target.address, source.address, target.bytes, stream) }.result();
@@ -47,7 +47,8 @@ impl Cuda {
     pub(crate) fn zero(&self, target: Region<'_>) -> crate::Result<Result<()>> {
         let to = target.checked_address()?;
         let stream = self.streams.handle(StreamKind::Compute);
-        let timed = self.timed(stream, "copy", "zero", Work { bytes: target.bytes as u64, flops: 0 });
+        let timed =
+            self.timed(stream, "copy", || "zero".to_owned(), Work { bytes: target.bytes as u64, flops: 0 });
         if target.bytes == 0 {
             return Ok(Ok(()));
         }

@@ -143,21 +143,20 @@ impl Launch<'_> {
             return Ok(());
         }
         let (function, device) = (self.function, self.device);
-        let cuda = device.gpu_or_refuse(function.name)?;
+        let cuda = device.gpu_or_refuse(function.family().name)?;
         let mut modules = cuda.modules.borrow_mut();
         let kernel = modules.kernel(function, self.shared_bytes).map_err(|e| device.cuda_error(e))?;
+        let kernel = kernel.ok_or(DeviceError::MissingKernel { function })?;
         if kernel.parameters.iter().ne(self.arguments.iter().map(Argument::bytes).collect::<Vec<_>>().iter())
         {
             let given: Vec<_> = self.arguments.iter().map(Argument::bytes).collect();
-            let text = format!(
-                "{} has parameters of {:?} bytes and was given {given:?}",
-                function.name, kernel.parameters
-            );
+            let text =
+                format!("{function} has parameters of {:?} bytes and was given {given:?}", kernel.parameters);
             return Err(device.cuda_error(CudaError { call: "cuLaunchKernel", code: 0, text }));
         }
         let mut pointers: Vec<*mut c_void> = self.arguments.iter_mut().map(Argument::pointer).collect();
         let stream = cuda.streams.handle(self.stream);
-        let timed = cuda.timed(stream, function.family.name, function.name, self.work);
+        let timed = cuda.timed(stream, function.family().name, || function.symbol(), self.work);
         // SAFETY: function and stream are alive; number and sizes of the arguments are the kernel's parameters; addresses
         // come from regions inside live buffers, whose memory is reused in stream order only.
         let launched = unsafe {
@@ -172,8 +171,8 @@ impl Launch<'_> {
         };
         let launched = launched.named("cuLaunchKernel").map_err(|mut error| {
             error.text = format!(
-                "{} ({} × {} × {} blocks of {threads} threads, {} bytes shared): {}",
-                function.name, grid[0], grid[1], grid[2], self.shared_bytes, error.text
+                "{function} ({} × {} × {} blocks of {threads} threads, {} bytes shared): {}",
+                grid[0], grid[1], grid[2], self.shared_bytes, error.text
             );
             device.cuda_error(error)
         });

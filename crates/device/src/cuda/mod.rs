@@ -31,7 +31,7 @@ pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there};
 pub use error::CudaError;
 pub use launch::Launch;
 pub use ledger::Ledger;
-pub use modules::Progress;
+pub use modules::{Families, Progress};
 pub use profile::{TimedCall, Work};
 pub use reach::{PageSource, PeerAddress, PeerMemory};
 pub use share::{Extent, Page};
@@ -65,15 +65,16 @@ pub(crate) struct Cuda {
 }
 
 impl Cuda {
-    /// Makes the context of GPU `ordinal`, on it alone, and loads all kernels.
-    pub(crate) fn new(ordinal: usize) -> Result<(Self, Description)> {
+    /// Makes the context of GPU `ordinal`, on it alone, and loads the kernels of `families`.
+    pub(crate) fn new(ordinal: usize, families: Families) -> Result<(Self, Description)> {
         let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
         let after_context = ledger::used(&context)?;
         let streams = Arc::new(Streams::new(&context)?);
         let events = EventPool::new(&context, false);
         let marks = EventPool::new(&context, true);
         let description = describe(ordinal)?;
-        let modules = modules::Modules::load(&context, &architecture(description.compute_capability))?;
+        let modules =
+            modules::Modules::load(&context, families, &architecture(description.compute_capability))?;
         let blas = blas::Blas::new(&description.model)?;
         let staging = staging::Staging::new(&context, &events)?;
         let fetches = staging::Fetches::new(&context, &events);
@@ -146,8 +147,12 @@ fn granularity(ordinal: usize) -> u64 {
     if asked.result().is_ok() && bytes > 0 { bytes as u64 } else { 2 << 20 }
 }
 
-/// Compiles what is not in the cache for GPU `ordinal`; `progress` hears how many of how many kernel families are
+/// Compiles what is not in the cache of `families` for GPU `ordinal`; `progress` hears how many of how many modules are
 /// done. Later devices of this process find the result. Errors: no such GPU, a compiler's log.
-pub fn prepare_kernels(ordinal: usize, progress: &Progress<'_>) -> std::result::Result<(), CudaError> {
-    modules::images(&architecture(describe(ordinal)?.compute_capability), progress).map(drop)
+pub fn prepare_kernels(
+    ordinal: usize,
+    families: Families,
+    progress: &Progress<'_>,
+) -> std::result::Result<(), CudaError> {
+    modules::images(families, &architecture(describe(ordinal)?.compute_capability), progress).map(drop)
 }

@@ -10,30 +10,45 @@ use cudarc::driver::{CudaContext, result, sys};
 use rayon::prelude::*;
 
 use super::compile::{Cache, Key, compile};
-use super::error::{CudaError, Named, Result};
-use crate::kernels::{ALL, Family, Function};
+use super::error::{Named, Result};
+use crate::kernels::{self, Family, Function};
 
 /// Hears how many of how many kernel families are done.
 pub type Progress<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
+/// A list of families, in the order in which they are loaded.
+pub type Families = &'static [&'static Family];
+
 type Image = (&'static Family, usize, Vec<u8>);
 
-/// Machine code of all families for each architecture met by this process: its ranks share it.
-static COMPILED: Mutex<Vec<(String, Arc<Vec<Image>>)>> = Mutex::new(Vec::new());
+/// Machine code of one list of families for one architecture.
+struct Compiled {
+    families: Families,
+    architecture: String,
+    images: Arc<Vec<Image>>,
+}
 
-/// All families' machine code for `architecture`, from the cache or compiled now, a few at a time.
+/// Machine code that this process has compiled or read: its ranks share it.
+static COMPILED: Mutex<Vec<Compiled>> = Mutex::new(Vec::new());
+
+/// Machine code of `families` for `architecture`, from the cache or compiled now, a few at a time.
 /// `progress` hears how many of how many are done. Errors: the first that cannot be compiled.
-pub(crate) fn images(architecture: &str, progress: &Progress<'_>) -> Result<Arc<Vec<Image>>> {
+pub(crate) fn images(
+    families: Families,
+    architecture: &str,
+    progress: &Progress<'_>,
+) -> Result<Arc<Vec<Image>>> {
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, images)) = compiled.iter().find(|(name, _)| name == architecture) {
-        return Ok(Arc::clone(images));
+    let same = |one: &&Compiled| std::ptr::eq(one.families, families) && one.architecture == architecture;
+    if let Some(found) = compiled.iter().find(same) {
+        return Ok(Arc::clone(&found.images));
     }
     let cache = Cache::of_user();
     let variants = |family: &&'static Family| {
         let family = *family;
         (0..family.variants.len()).map(move |variant| (family, variant))
     };
-    let wanted: Vec<_> = ALL.iter().flat_map(variants).collect();
+    let wanted: Vec<_> = families.iter().flat_map(variants).collect();
     let done = AtomicUsize::new(0);
     let image = |(family, variant): &(&'static Family, usize)| {
         let make = || compile(family, *variant, architecture);
@@ -42,7 +57,8 @@ pub(crate) fn images(architecture: &str, progress: &Progress<'_>) -> Result<Arc<
         Ok((*family, *variant, cubin))
     };
     let images = Arc::new(wanted.par_iter().map(image).collect::<Result<Vec<_>>>()?);
-    compiled.push((architecture.to_owned(), Arc::clone(&images)));
+    let architecture = architecture.to_owned();
+    compiled.push(Compiled { families, architecture, images: Arc::clone(&images) });
     Ok(images)
 }
 
@@ -61,13 +77,13 @@ pub(crate) struct Kernel {
 pub(crate) struct Modules {
     context: Arc<CudaContext>,
     modules: Vec<(&'static Family, usize, sys::CUmodule)>,
-    kernels: HashMap<(*const Family, usize, &'static str), Kernel>,
+    kernels: HashMap<kernels::Key, Kernel>,
 }
 
 impl Modules {
-    /// Loads everything: nothing is loaded once training has begun.
-    pub(crate) fn load(context: &Arc<CudaContext>, architecture: &str) -> Result<Self> {
-        let images = images(architecture, &|_, _| ())?;
+    /// Loads `families`: nothing is loaded once training has begun.
+    pub(crate) fn load(context: &Arc<CudaContext>, families: Families, architecture: &str) -> Result<Self> {
+        let images = images(families, architecture, &|_, _| ())?;
         let mut loaded =
             Modules { context: Arc::clone(context), modules: Vec::new(), kernels: HashMap::new() };
         for (family, variant, cubin) in images.iter() {
@@ -79,14 +95,15 @@ impl Modules {
         Ok(loaded)
     }
 
-    /// The kernel, with at least `shared_bytes` of dynamic shared memory allowed.
-    pub(crate) fn kernel(&mut self, function: Function, shared_bytes: u32) -> Result<&Kernel> {
-        let key = (std::ptr::from_ref(function.family), function.variant, function.name);
+    /// The kernel, with at least `shared_bytes` of dynamic shared memory allowed; `None` if the family has no such kernel or
+    /// is not loaded.
+    pub(crate) fn kernel(&mut self, function: Function, shared_bytes: u32) -> Result<Option<&Kernel>> {
+        let key = function.key();
         if !self.kernels.contains_key(&key) {
-            let kernel = self.find(function)?;
+            let Some(kernel) = self.find(function) else { return Ok(None) };
             self.kernels.insert(key, kernel);
         }
-        let kernel = self.kernels.get_mut(&key).ok_or_else(|| missing(function))?;
+        let Some(kernel) = self.kernels.get_mut(&key) else { return Ok(None) };
         if shared_bytes > kernel.shared_bytes {
             let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the handle belongs to a loaded module.
@@ -96,17 +113,17 @@ impl Modules {
             .named("cuFuncSetAttribute")?;
             kernel.shared_bytes = shared_bytes;
         }
-        Ok(kernel)
+        Ok(Some(kernel))
     }
 
-    fn find(&self, function: Function) -> Result<Kernel> {
+    fn find(&self, function: Function) -> Option<Kernel> {
         let same = |(family, variant, _): &&(&'static Family, usize, sys::CUmodule)| {
-            std::ptr::eq(*family, function.family) && *variant == function.variant
+            std::ptr::eq(*family, function.family()) && *variant == function.variant_index()
         };
-        let (_, _, module) = self.modules.iter().find(same).ok_or_else(|| missing(function))?;
-        let name = CString::new(function.name).map_err(|_| missing(function))?;
+        let (_, _, module) = self.modules.iter().find(same)?;
+        let name = CString::new(function.symbol()).ok()?;
         // SAFETY: the module is loaded and stays so as long as `self`.
-        let handle = unsafe { result::module::get_function(*module, name) }.map_err(|_| missing(function))?;
+        let handle = unsafe { result::module::get_function(*module, name) }.ok()?;
         let mut parameters = Vec::new();
         let (mut offset, mut size) = (0, 0);
         // SAFETY: the handle is alive, and both pointers are to live values; past the last parameter it refuses.
@@ -116,7 +133,7 @@ impl Modules {
         {
             parameters.push(size);
         }
-        Ok(Kernel { handle, parameters, shared_bytes: 0 })
+        Some(Kernel { handle, parameters, shared_bytes: 0 })
     }
 }
 
@@ -128,9 +145,4 @@ impl Drop for Modules {
             let _ = unsafe { result::module::unload(module) };
         }
     }
-}
-
-fn missing(function: Function) -> CudaError {
-    let text = format!("kernels/{}.cu has no kernel {}", function.family.name, function.name);
-    CudaError { call: "cuModuleGetFunction", code: 0, text }
 }

@@ -26,7 +26,7 @@ pub struct TimedCall {
     /// The kernel's family, or `product`, `copy`.
     pub family: &'static str,
     /// The kernel, or what was called.
-    pub name: &'static str,
+    pub name: String,
     /// The stream it was on.
     pub stream: StreamKind,
     /// Milliseconds from the profile's begin to its own.
@@ -51,7 +51,7 @@ struct Call {
     begin: Point,
     end: Point,
     family: &'static str,
-    name: &'static str,
+    name: String,
     work: Work,
 }
 
@@ -65,7 +65,7 @@ struct Running {
     profile: Rc<Profile>,
     begin: Result<Point>,
     family: &'static str,
-    name: &'static str,
+    name: String,
     work: Work,
 }
 
@@ -101,13 +101,13 @@ impl Cuda {
         &self,
         stream: sys::CUstream,
         family: &'static str,
-        name: &'static str,
+        name: impl FnOnce() -> String,
         work: Work,
     ) -> Timed {
         let profile = self.profile.borrow().clone();
         let running = profile.map(|profile| {
             let begin = profile.pool.record(stream);
-            Running { profile, begin, family, name, work }
+            Running { profile, begin, family, name: name(), work }
         });
         Timed { running, stream }
     }
@@ -126,8 +126,10 @@ impl Device {
     /// Marks the begin of something that the caller gives `stream` by other means than this device's; it is in the profile,
     /// if one is taken, from here to [`Span::end`].
     pub fn span(&self, stream: StreamKind, family: &'static str, name: &'static str) -> Span<'_> {
-        let timed =
-            self.gpu().map(|cuda| cuda.timed(cuda.streams.handle(stream), family, name, Work::default()));
+        let begin = |cuda: &Cuda| {
+            cuda.timed(cuda.streams.handle(stream), family, || name.to_owned(), Work::default())
+        };
+        let timed = self.gpu().map(begin);
         Span { device: self, timed }
     }
 
@@ -142,7 +144,7 @@ impl Device {
             let start = profile.start.as_ref().map_err(Clone::clone)?;
             Ok(TimedCall {
                 family,
-                name,
+                name: name.clone(),
                 stream: kind(*stream).unwrap_or(StreamKind::Compute),
                 begin_milliseconds: start.until(begin)?,
                 milliseconds: begin.until(end)?,

@@ -5,12 +5,17 @@
 //! relative accuracy where tanh u is near −1.
 
 use device::parallel::{CHUNK, for_pieces, simd};
-use device::{Backend, Category, Request};
+use device::{Backend, Category, Family, Function, Request};
 
-use super::elementwise::Each;
+use super::elementwise::{self, Each};
+use super::kernels::family;
 use super::math::exp;
 use super::{check, rows};
 use crate::{Result, Tensor};
+
+/// `kernels/activation.cu`.
+pub(super) static FAMILY: Family =
+    family!("activation", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// What a layer applies to each element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,12 +68,13 @@ pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<
         Backend::Meta => {}
         Backend::Cpu => apply_on_host(&x.read()?, &mut out.write::<f32>()?, activation),
         Backend::Cuda => {
-            let names = match activation {
+            let name = match activation {
                 Activation::None => return out.copy_from(x),
-                Activation::Relu => ["relu_f32", "relu_bf16"],
-                Activation::Gelu => ["gelu_f32", "gelu_bf16"],
+                Activation::Relu => "relu",
+                Activation::Gelu => "gelu",
             };
-            Each { names, read: &[x], write: out, updates: false, number: None }.launch()?;
+            let kernel = Function::new(&FAMILY, name).of(out.dtype());
+            Each { kernel, read: &[x], write: out, updates: false, number: None }.launch()?;
         }
     }
     Ok(())
@@ -83,13 +89,14 @@ fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation:
             gradient_on_host(dy.as_deref(), &saved.read()?, &mut out.write::<f32>()?, activation);
         }
         Backend::Cuda => {
-            let names = match activation {
+            let name = match activation {
                 Activation::None => return Ok(()),
-                Activation::Relu => ["relu_gradient_f32", "relu_gradient_bf16"],
-                Activation::Gelu => ["gelu_gradient_f32", "gelu_gradient_bf16"],
+                Activation::Relu => "relu_gradient",
+                Activation::Gelu => "gelu_gradient",
             };
+            let kernel = Function::new(&FAMILY, name).of(out.dtype());
             let read = [dy.unwrap_or(out), saved];
-            Each { names, read: &read, write: out, updates: false, number: None }.launch()?;
+            Each { kernel, read: &read, write: out, updates: false, number: None }.launch()?;
         }
     }
     Ok(())

@@ -1,12 +1,16 @@
 //! Sums of two tensors.
 
 use device::parallel::{CHUNK, for_pieces, simd};
-use device::{Backend, Category, DType, Request, StreamKind};
-use half::bf16;
+use device::{Backend, Category, Family, Float, Function, Request, StreamKind, dispatch};
 
-use super::elementwise::Each;
+use super::elementwise::{self, Each};
+use super::kernels::family;
 use super::{check, rows};
 use crate::{Result, Tensor};
+
+/// `kernels/add.cu`.
+pub(super) static FAMILY: Family =
+    family!("add", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// a + b in a new tensor, for operands of one shape, both f32 or both bf16.
 /// Errors: shapes or types that do not agree, out of memory.
@@ -37,12 +41,11 @@ pub fn into_on(target: &Tensor, source: &Tensor, stream: StreamKind) -> Result<(
     match target.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            match target.dtype() {
-                DType::Bf16 => into_on_host::<bf16>(&source.read()?, &mut target.write()?, |a, b| {
-                    bf16::from_f32(a.to_f32() + b.to_f32())
-                }),
-                _ => into_on_host::<f32>(&source.read()?, &mut target.write()?, |a, b| a + b),
-            }
+            dispatch!(
+                target.dtype(),
+                T => into_on_host::<T>(&source.read()?, &mut target.write()?),
+                _ => return Err(check::unsupported(OPERATOR, "target", target)),
+            );
             Ok(())
         }
         Backend::Cuda => on_gpu(target, source, target, stream),
@@ -50,8 +53,8 @@ pub fn into_on(target: &Tensor, source: &Tensor, stream: StreamKind) -> Result<(
 }
 
 fn on_gpu(a: &Tensor, b: &Tensor, out: &Tensor, stream: StreamKind) -> Result<()> {
-    let names = ["add_f32", "add_bf16"];
-    Each { names, read: &[a, b], write: out, updates: false, number: None }.launch_on(stream)
+    let kernel = Function::new(&FAMILY, "add").of(out.dtype());
+    Each { kernel, read: &[a, b], write: out, updates: false, number: None }.launch_on(stream)
 }
 
 fn forward_on_host(a: &[f32], b: &[f32], out: &mut [f32]) {
@@ -65,7 +68,8 @@ fn forward_on_host(a: &[f32], b: &[f32], out: &mut [f32]) {
     });
 }
 
-fn into_on_host<T: Copy + Send + Sync>(source: &[T], target: &mut [T], sum: impl Fn(T, T) -> T + Sync) {
+fn into_on_host<T: Float>(source: &[T], target: &mut [T]) {
+    let sum = |a: T, b: T| T::from_f32(a.to_f32() + b.to_f32());
     for_pieces(target, CHUNK, |index, out| {
         let source = rows::piece(source, index, CHUNK);
         simd(|| out.iter_mut().zip(source).for_each(|(out, source)| *out = sum(*out, *source)));

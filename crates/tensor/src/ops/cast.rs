@@ -1,54 +1,55 @@
 //! Values in another type.
 
 use device::parallel::{CHUNK, for_pieces};
-use device::{Backend, DType};
-use half::bf16;
+use device::{Backend, DType, Family, Float, Function, dispatch};
 
-use super::elementwise::Each;
+use super::elementwise::{self, Each};
+use super::kernels::family;
 use super::{check, rows};
 use crate::{Result, Tensor, TensorError};
 
-/// target = source, rounded to the nearest value of the target's type, ties to even: f32 to bf16, or bf16 to f32 (which
-/// is exact). Of one shape. Errors: other types, shapes that do not agree.
+/// `kernels/cast.cu`.
+pub(super) static FAMILY: Family =
+    family!("cast", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
+
+/// target = source, rounded to the nearest value of the target's type, ties to even: f32 to a half type, or a half type
+/// to f32 (which is exact). Of one shape. Errors: other types, shapes that do not agree.
 pub fn into(source: &Tensor, target: &Tensor) -> Result<()> {
     const OPERATOR: &str = "cast.into";
-    let expected = match source.dtype() {
-        DType::F32 => DType::Bf16,
-        DType::Bf16 => DType::F32,
-        found => {
-            return Err(TensorError::DType {
-                operator: OPERATOR,
-                operand: "source",
-                found,
-                expected: DType::F32,
-            });
-        }
-    };
-    check::dtype(OPERATOR, "target", target, expected)?;
+    let from = check::computed(OPERATOR, &[("source", source)])?;
+    let to = target.dtype();
+    let supported = if from == DType::F32 { &check::DTYPES[1..] } else { &[DType::F32] };
+    if !supported.contains(&to) {
+        return Err(TensorError::Unsupported { operator: OPERATOR, operand: "target", found: to, supported });
+    }
     check::shape(OPERATOR, "target", target, source.shape())?;
     match target.device().backend() {
         Backend::Meta => Ok(()),
-        Backend::Cpu => on_host(source, target),
+        Backend::Cpu => dispatch!(
+            from,
+            From => from_host::<From>(OPERATOR, source, target),
+            _ => Err(check::unsupported(OPERATOR, "source", source)),
+        ),
         Backend::Cuda => {
-            let names = ["cast_to_f32", "cast_to_bf16"];
-            Each { names, read: &[source], write: target, updates: false, number: None }.launch()
+            let kernel = Function::new(&FAMILY, "cast").from_to(from, to);
+            Each { kernel, read: &[source], write: target, updates: false, number: None }.launch()
         }
     }
 }
 
-fn on_host(source: &Tensor, target: &Tensor) -> Result<()> {
-    if target.dtype() == DType::Bf16 {
-        convert(&source.read()?, &mut target.write()?, bf16::from_f32);
-    } else {
-        convert(&source.read()?, &mut target.write()?, bf16::to_f32);
-    }
+fn from_host<From: Float>(operator: &'static str, source: &Tensor, target: &Tensor) -> Result<()> {
+    dispatch!(
+        target.dtype(),
+        To => convert::<From, To>(&source.read()?, &mut target.write()?),
+        _ => return Err(check::unsupported(operator, "target", target)),
+    );
     Ok(())
 }
 
-fn convert<From: Copy + Sync, To: Send>(from: &[From], to: &mut [To], convert: impl Fn(From) -> To + Sync) {
+fn convert<From: Float, To: Float>(from: &[From], to: &mut [To]) {
     for_pieces(to, CHUNK, |index, to| {
         for (to, from) in to.iter_mut().zip(rows::piece(from, index, CHUNK)) {
-            *to = convert(*from);
+            *to = To::from_f32(from.to_f32());
         }
     });
 }

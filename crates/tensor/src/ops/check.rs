@@ -23,16 +23,24 @@ pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)])
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
 }
 
-/// The type that named operands are computed in: all of them f32, or all bf16. Refuses another type, and operands
-/// that do not
-/// agree with the first.
+/// The element types that operators compute with: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32 first.
+pub(crate) const DTYPES: &[DType] = &[DType::F32, DType::Bf16];
+
+/// The one type of named operands. Refuses a type that operators do not compute with, and operands that do not agree with
+/// the first; f32 where there is none.
 pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<DType> {
-    let expected = match operands.first() {
-        Some((_, first)) if first.dtype() == DType::Bf16 => DType::Bf16,
-        _ => DType::F32,
-    };
+    let Some((operand, first)) = operands.first() else { return Ok(DType::F32) };
+    let expected = first.dtype();
+    if !DTYPES.contains(&expected) {
+        return Err(unsupported(operator, operand, first));
+    }
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, expected))?;
     Ok(expected)
+}
+
+/// The error for an operand of a type that the operator does not exist for.
+pub(crate) fn unsupported(operator: &'static str, operand: &'static str, tensor: &Tensor) -> TensorError {
+    TensorError::Unsupported { operator, operand, found: tensor.dtype(), supported: DTYPES }
 }
 
 /// The one type of gradients that are made already: all f32, or all bf16. Refuses others.

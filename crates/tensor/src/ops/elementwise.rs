@@ -1,19 +1,22 @@
-//! Launches of `kernels/elementwise.cu`.
+//! Launches of kernels that are made of `kernels/elementwise.cuh`.
 
-use device::StreamKind;
-use device::kernels::ELEMENTWISE;
+use device::{Function, StreamKind};
 
 use super::gpu;
 use crate::{Result, Tensor};
 
 /// Vectors of one thread.
-const UNROLL: usize = 4;
+const UNROLL: u32 = 4;
+/// [`UNROLL`] as kernels are given it.
+pub(super) const UNROLL_CONSTANT: (&str, u32) = ("UNROLL", UNROLL);
+/// What the kernels are compiled with.
+pub(super) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, UNROLL_CONSTANT];
 
 /// One kernel over all elements of `write`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Each<'a> {
-    /// Its name for an f32 result and for a bf16 one.
-    pub(super) names: [&'static str; 2],
+    /// The kernel, for the operands' element types.
+    pub(super) kernel: Function,
     /// Operands of as many elements, or of one.
     pub(super) read: &'a [&'a Tensor],
     /// The result, which may be one of the operands.
@@ -42,10 +45,10 @@ impl Each<'_> {
             if dtype.bytes() < narrowest.bytes() { dtype } else { narrowest }
         });
         let lanes = if vector { gpu::lanes(narrowest) } else { 1 };
-        let blocks = (count / lanes).div_ceil(gpu::THREADS as usize * UNROLL).max(1);
+        let blocks = (count / lanes).div_ceil((gpu::THREADS * UNROLL) as usize).max(1);
         let written = self.write.bytes() as u64 * if self.updates { 2 } else { 1 };
         let device = self.write.device();
-        let mut launch = device.kernel(gpu::kernel(&ELEMENTWISE, self.names, self.write.dtype())).on(stream);
+        let mut launch = device.kernel(self.kernel).on(stream);
         for operand in self.read {
             launch = launch.read(operand.region());
         }
@@ -55,6 +58,6 @@ impl Each<'_> {
         }
         launch = launch.u64(count as u64).u32(u32::from(vector));
         launch = launch.cost(gpu::bytes(self.read) + written, count as u64);
-        Ok(launch.launch([gpu::word(self.names[0], blocks)?, 1, 1], gpu::THREADS)?)
+        Ok(launch.launch([gpu::word(self.kernel.family().name, blocks)?, 1, 1], gpu::THREADS)?)
     }
 }

@@ -1,13 +1,16 @@
 //! Constant values.
 
 use device::parallel::{CHUNK, for_pieces};
-use device::{Backend, DType, Element};
-use half::bf16;
-use half::slice::HalfFloatSliceExt;
+use device::{Backend, Element, Family, Float, Function, dispatch};
 
-use super::check;
-use super::elementwise::Each;
+use super::elementwise::{self, Each};
+use super::kernels::family;
+use super::{check, rows};
 use crate::{Result, Tensor};
+
+/// `kernels/fill.cu`.
+pub(super) static FAMILY: Family =
+    family!("fill", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// Values that are made on the host at a time: tasks enough for all of its processors.
 pub(crate) const PIECE: usize = 1 << 20;
@@ -16,32 +19,34 @@ pub(crate) const PIECE: usize = 1 << 20;
 pub fn constant(target: &Tensor, value: f32) -> Result<()> {
     check::computed("fill.constant", &[("target", target)])?;
     if target.device().backend() == Backend::Cuda {
-        let names = ["fill_f32", "fill_bf16"];
-        return Each { names, read: &[], write: target, updates: false, number: Some(value) }.launch();
+        let kernel = Function::new(&FAMILY, "constant").of(target.dtype());
+        return Each { kernel, read: &[], write: target, updates: false, number: Some(value) }.launch();
     }
     in_pieces(target, |_, values| values.fill(value))
 }
 
-/// Fills an f32 or bf16 tensor from the host, [`PIECE`] elements at a time: `make(first element, values)`, which are
-/// rounded to its type.
+/// Fills a tensor from the host, [`PIECE`] elements at a time: `make(first element, values)`, which are rounded to its
+/// type. Errors: a type that is not floating-point.
 pub(crate) fn in_pieces(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Result<()> {
     if target.device().is_meta() {
         return Ok(());
     }
-    let mut values = vec![0.0f32; PIECE.min(target.elements())];
-    let mut rounded = Vec::new();
+    dispatch!(
+        target.dtype(),
+        T => rounded_in_pieces::<T>(target, make),
+        _ => Err(check::unsupported("fill", "target", target)),
+    )
+}
+
+fn rounded_in_pieces<T: Float>(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Result<()> {
+    let length = PIECE.min(target.elements());
+    let (mut values, mut rounded) = (vec![0.0f32; length], vec![T::zeroed(); length]);
     for first in (0..target.elements()).step_by(PIECE) {
-        let values = &mut values[..PIECE.min(target.elements() - first)];
+        let length = PIECE.min(target.elements() - first);
+        let (values, rounded) = (&mut values[..length], &mut rounded[..length]);
         make(first, values);
-        if target.dtype() == DType::Bf16 {
-            rounded.resize(values.len(), bf16::ZERO);
-            for_pieces(&mut rounded, CHUNK, |index, rounded| {
-                rounded.convert_from_f32_slice(&values[index * CHUNK..][..rounded.len()]);
-            });
-            copy(target, first, &rounded)?;
-        } else {
-            copy(target, first, values)?;
-        }
+        for_pieces(rounded, CHUNK, |index, rounded| T::round(rows::piece(values, index, CHUNK), rounded));
+        copy(target, first, rounded)?;
     }
     Ok(())
 }

@@ -1,31 +1,15 @@
 //! What the launches of several operators share.
 
-use device::kernels::Family;
-use device::{DType, Function};
+use device::DType;
 
 use crate::{Result, Tensor, TensorError};
 
-/// Threads of a block of most kernels.
+/// Threads of a block of most kernels, which are compiled with [`THREADS_CONSTANT`].
 pub(crate) const THREADS: u32 = 256;
+/// [`THREADS`] as kernels are given it.
+pub(crate) const THREADS_CONSTANT: (&str, u32) = ("THREADS", THREADS);
 /// Bytes of the widest access of a thread.
 const ACCESS_BYTES: usize = 16;
-
-/// The kernel for elements of `dtype`: `names` has the one for f32, then the one for bf16.
-pub(crate) fn kernel(family: &'static Family, names: [&'static str; 2], dtype: DType) -> Function {
-    Function::new(family, names[usize::from(dtype == DType::Bf16)])
-}
-
-/// The kernel that makes gradients of weights: `names` has the one for f32, then those that compute from bf16 into f32 and
-/// into bf16.
-pub(crate) fn gradient_kernel(
-    family: &'static Family,
-    names: [&'static str; 3],
-    computed: DType,
-    target: DType,
-) -> Function {
-    let half = |dtype| usize::from(dtype == DType::Bf16);
-    Function::new(family, names[half(computed) + half(target)])
-}
 
 /// Elements of `dtype` that a thread takes at once.
 pub(crate) fn lanes(dtype: DType) -> usize {

@@ -22,6 +22,7 @@ pub mod embedding;
 pub mod feed_forward;
 pub mod fill;
 mod gpu;
+mod kernels;
 pub mod layer_norm;
 pub mod linear;
 mod math;
@@ -37,5 +38,6 @@ mod target;
 pub mod tree;
 
 pub use activation::Activation;
+pub use kernels::FAMILIES;
 pub use table::Table;
 pub use target::GradientTarget;

@@ -1,13 +1,28 @@
 //! Mean squared error.
 
-use device::kernels::MSE;
 use device::parallel::{CHUNK, for_pieces, map, simd};
-use device::{Backend, Category, DType, Function, Request, workspace};
+use device::{Backend, Category, DType, Family, Function, Request};
 
-use super::elementwise::Each;
+use super::elementwise::{self, Each};
+use super::kernels::family;
 use super::math::sum2_f64;
 use super::{check, gpu, rows};
 use crate::{Result, Tensor};
+
+/// Elements of one partial sum on a GPU.
+const GPU_CHUNK: u32 = 8192;
+
+/// `kernels/mse.cu`.
+pub(super) static FAMILY: Family = family!(
+    "mse",
+    headers: ["elementwise.cuh"],
+    constants: &[gpu::THREADS_CONSTANT, elementwise::UNROLL_CONSTANT, ("CHUNK", GPU_CHUNK)],
+);
+
+/// Number of partial sums of so many elements on a GPU.
+fn chunks(elements: usize) -> usize {
+    elements.div_ceil(GPU_CHUNK as usize)
+}
 
 /// scale · mean of (prediction − target)², a scalar f32, for operands of one shape, both f32 or both bf16.
 /// Errors: shapes or types that do not agree, no element, out of memory.
@@ -16,14 +31,15 @@ pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tenso
     check_operands(OPERATOR, prediction, target)?;
     let (device, count) = (prediction.device(), prediction.elements());
     let loss = Tensor::empty(device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
-    let scratch = Tensor::workspace(device, OPERATOR, workspace::mse(count))?;
+    // An f64 for every partial sum.
+    let workspace = Tensor::workspace(device, OPERATOR, 8 * chunks(count))?;
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
             let total = total_on_host(&prediction.read()?, &target.read()?);
             loss.set(&[(f64::from(scale) * total / count as f64) as f32])?;
         }
-        Backend::Cuda => forward_on_gpu(OPERATOR, [prediction, target], &scratch, scale, &loss)?,
+        Backend::Cuda => forward_on_gpu(OPERATOR, [prediction, target], &workspace, scale, &loss)?,
     }
     Ok(loss)
 }
@@ -42,8 +58,15 @@ pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tens
             differences_on_host(&prediction.read()?, &target.read()?, factor, &mut gradient.write()?);
         }
         Backend::Cuda => {
-            let (names, read) = (["mse_backward_f32", "mse_backward_bf16"], [prediction, target]);
-            Each { names, read: &read, write: &gradient, updates: false, number: Some(factor) }.launch()?;
+            let kernel = Function::new(&FAMILY, "backward").of(dtype);
+            Each {
+                kernel,
+                read: &[prediction, target],
+                write: &gradient,
+                updates: false,
+                number: Some(factor),
+            }
+            .launch()?;
         }
     }
     Ok(gradient)
@@ -75,19 +98,19 @@ fn differences_on_host(a: &[f32], b: &[f32], factor: f32, out: &mut [f32]) {
 fn forward_on_gpu(
     operator: &'static str,
     operands: [&Tensor; 2],
-    scratch: &Tensor,
+    workspace: &Tensor,
     scale: f32,
     loss: &Tensor,
 ) -> Result<()> {
     let (device, count) = (loss.device(), operands[0].elements());
-    let chunks = gpu::word(operator, count.div_ceil(workspace::MSE_CHUNK))?;
-    let kernel = gpu::kernel(&MSE, ["chunks_f32", "chunks_bf16"], operands[0].dtype());
+    let chunks = gpu::word(operator, chunks(count))?;
+    let kernel = Function::new(&FAMILY, "chunks").of(operands[0].dtype());
     let launch = device.kernel(kernel).read(operands[0].region()).read(operands[1].region());
-    let launch = launch.write(scratch.region()).u64(count as u64);
+    let launch = launch.write(workspace.region()).u64(count as u64);
     launch.cost(gpu::bytes(&operands), 3 * count as u64).launch([chunks, 1, 1], gpu::THREADS)?;
-    let launch = device.kernel(Function::new(&MSE, "mean")).read(scratch.region()).write(loss.region());
+    let launch = device.kernel(Function::new(&FAMILY, "mean")).read(workspace.region()).write(loss.region());
     let launch = launch.u32(chunks).u64(count as u64).f32(scale);
-    Ok(launch.cost(scratch.bytes() as u64, u64::from(chunks)).launch([1, 1, 1], gpu::THREADS)?)
+    Ok(launch.cost(workspace.bytes() as u64, u64::from(chunks)).launch([1, 1, 1], gpu::THREADS)?)
 }
 
 fn check_operands(operator: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DType> {

@@ -5,11 +5,10 @@
 //! adds such sums in order. Whoever owns a tensor, or a part of one that begins on a chunk, has the same sums,
 //! so the norm does not depend on how tensors are spread over ranks.
 
-use device::kernels::NORM;
 use device::parallel::{for_pieces, simd};
-use device::{Backend, DType, Function};
-use half::bf16;
+use device::{Backend, Family, Function, dispatch};
 
+use super::kernels::family;
 use super::math::sum2_f64;
 use super::table::{Table, halves};
 use super::{check, gpu, rows};
@@ -21,6 +20,10 @@ pub const CHUNK: usize = 4096;
 const SUMS_PER_TASK: usize = 16;
 /// Partial sums of one block: a warp for each.
 const SUMS_PER_BLOCK: u32 = gpu::THREADS / 32;
+
+/// `kernels/norm.cu`.
+pub(super) static FAMILY: Family =
+    family!("norm", constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK as u32)]);
 
 /// How many partial sums `elements` elements have.
 pub const fn chunks(elements: usize) -> usize {
@@ -39,15 +42,16 @@ pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     match x.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            match x.dtype() {
-                DType::Bf16 => sums_on_host::<bf16>(&x.read()?, &mut sums.write()?),
-                _ => sums_on_host::<f32>(&x.read()?, &mut sums.write()?),
-            }
+            dispatch!(
+                x.dtype(),
+                T => sums_on_host::<T>(&x.read()?, &mut sums.write()?),
+                _ => return Err(check::unsupported(OPERATOR, "x", x)),
+            );
             Ok(())
         }
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
-            let kernel = gpu::kernel(&NORM, ["chunk_sums_f32", "chunk_sums_bf16"], x.dtype());
+            let kernel = Function::new(&FAMILY, "chunk_sums").of(x.dtype());
             let launch = x.device().kernel(kernel).read(x.region());
             let launch = launch.write(sums.region()).u64(x.elements() as u64).u32(count);
             let launch = launch.cost(x.bytes() as u64, 2 * x.elements() as u64);
@@ -83,7 +87,7 @@ pub fn finish(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
         Backend::Cpu => finish_on_host(sums, max_norm, out),
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
-            let launch = out.device().kernel(Function::new(&NORM, "finish")).read(sums.region());
+            let launch = out.device().kernel(Function::new(&FAMILY, "finish")).read(sums.region());
             let launch = launch.write(out.region()).u32(count).f32(max_norm);
             Ok(launch.cost(sums.bytes() as u64, u64::from(count)).launch([1, 1, 1], gpu::THREADS)?)
         }
@@ -162,7 +166,7 @@ fn part_sums_on_gpu(
         words.push(gpu::word(operator, *place)?);
     }
     let dtype = check::gradients(operator, parts.iter())?;
-    let kernel = gpu::kernel(&NORM, ["part_sums_f32", "part_sums_bf16"], dtype);
+    let kernel = Function::new(&FAMILY, "part_sums").of(dtype);
     let launch = sums.device().kernel(kernel);
     let launch = launch.read(table.holding(words)?.region()).write(sums.region());
     let launch = launch.u32(gpu::word(operator, parts.len())?).u32(total);
@@ -201,7 +205,7 @@ fn measure_on_gpu(
     // The counter of blocks that are done, which every launch leaves at 0.
     words.push(0);
     let dtype = check::gradients(operator, gradients.iter())?;
-    let kernel = gpu::kernel(&NORM, ["measure_f32", "measure_bf16"], dtype);
+    let kernel = Function::new(&FAMILY, "measure").of(dtype);
     let launch = out.device().kernel(kernel).write(table.holding(words)?.region());
     let launch = launch.write(sums.region()).write(out.region());
     let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks).f32(max_norm);

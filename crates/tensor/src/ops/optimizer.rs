@@ -1,11 +1,19 @@
 //! What AdamW and SGD share on a GPU: the table of `kernels/optimizer.cu`.
 
+use device::Family;
+
+use super::kernels::family;
 use super::table::{Table, halves};
 use super::{check, gpu};
 use crate::{DType, Result, Tensor};
 
 /// Elements of one block of the kernels.
-const CHUNK: usize = 4096;
+const CHUNK: u32 = 4096;
+
+/// `kernels/optimizer.cu`.
+pub(super) static FAMILY: Family =
+    family!("optimizer", constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK)]);
+
 /// Bits of a parameter's flags.
 const DECAY: u32 = 1;
 const ALIGNED: u32 = 2;
@@ -63,7 +71,7 @@ pub(super) fn list<'a>(
     let mut blocks = 0;
     for parameter in parameters {
         words.push(gpu::word(operator, blocks)?);
-        blocks += parameter.weight.elements().div_ceil(CHUNK);
+        blocks += parameter.weight.elements().div_ceil(CHUNK as usize);
     }
     let blocks = gpu::word(operator, blocks)?;
     words.push(blocks);

@@ -1,11 +1,16 @@
 //! A tensor times a number.
 
-use device::Backend;
 use device::parallel::{CHUNK, for_pieces, simd};
+use device::{Backend, Family, Function};
 
 use super::check;
-use super::elementwise::Each;
+use super::elementwise::{self, Each};
+use super::kernels::family;
 use crate::{Result, Tensor};
+
+/// `kernels/scale.cu`.
+pub(super) static FAMILY: Family =
+    family!("scale", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// tensor *= factor, for f32 or bf16 of any shape. Errors: another type.
 pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
@@ -14,8 +19,8 @@ pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
         Backend::Meta => Ok(()),
         Backend::Cpu => multiply(tensor, factor),
         Backend::Cuda => {
-            let names = ["scale_f32", "scale_bf16"];
-            Each { names, read: &[], write: tensor, updates: true, number: Some(factor) }.launch()
+            let kernel = Function::new(&FAMILY, "in_place").of(tensor.dtype());
+            Each { kernel, read: &[], write: tensor, updates: true, number: Some(factor) }.launch()
         }
     }
 }
@@ -32,8 +37,8 @@ pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
             multiply(tensor, factor)
         }
         Backend::Cuda => {
-            let names = ["scale_by_f32", "scale_by_bf16"];
-            Each { names, read: &[&factor], write: tensor, updates: true, number: None }.launch()
+            let kernel = Function::new(&FAMILY, "by").of(tensor.dtype());
+            Each { kernel, read: &[&factor], write: tensor, updates: true, number: None }.launch()
         }
     }
 }

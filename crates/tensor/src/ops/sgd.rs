@@ -1,10 +1,8 @@
 //! Stochastic gradient descent with momentum, with the formula of PyTorch's `torch.optim.SGD` (no dampening,
 //! not Nesterov's), all parameters in one call.
 
-use device::kernels::OPTIMIZER;
 use device::parallel::{CHUNK, for_tasks, simd};
-use device::{Backend, DType, Element, ReadGuard, WriteGuard};
-use half::bf16;
+use device::{Backend, Element, Function, ReadGuard, WriteGuard, dispatch};
 
 use super::optimizer::{self, Parameter};
 use super::{Table, cast, check, gpu};
@@ -53,11 +51,15 @@ pub fn step(table: &Table, items: &[Item<'_>], hyper: &Hyper, factor: Option<&Te
     }
     check::factor(OPERATOR, factor)?;
     let dtype = check::gradients(OPERATOR, items.iter().map(|item| item.gradient))?;
-    match items.first().map(|item| item.weight.device().backend()) {
-        None | Some(Backend::Meta) => Ok(()),
-        Some(Backend::Cpu) if dtype == DType::Bf16 => on_host::<bf16>(items, hyper, factor),
-        Some(Backend::Cpu) => on_host::<f32>(items, hyper, factor),
-        Some(Backend::Cuda) => on_gpu(OPERATOR, table, items, hyper, factor),
+    let Some(first) = items.first() else { return Ok(()) };
+    match first.weight.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => dispatch!(
+            dtype,
+            G => on_host::<G>(items, hyper, factor),
+            _ => Err(check::unsupported(OPERATOR, "gradient", first.gradient)),
+        ),
+        Backend::Cuda => on_gpu(OPERATOR, table, items, hyper, factor),
     }
 }
 
@@ -72,7 +74,7 @@ fn on_gpu(
     let [Item { weight, gradient, .. }, ..] = items else { return Ok(()) };
     let parameters: Vec<Parameter<'_>> = items.iter().map(Parameter::from).collect();
     let listed = optimizer::list(operator, table, &parameters)?;
-    let kernel = gpu::kernel(&OPTIMIZER, ["sgd_f32", "sgd_bf16"], gradient.dtype());
+    let kernel = Function::new(&optimizer::FAMILY, "sgd").of(gradient.dtype());
     let launch = weight.device().kernel(kernel).read(listed.table.region());
     let launch = match factor {
         Some(factor) => launch.read(factor.region()),

@@ -2,9 +2,24 @@
 
 use std::cell::RefCell;
 
-use device::{Device, workspace};
+use device::Device;
 
 use crate::{Result, Tensor, TensorError};
+
+/// Bytes of an optimizer's table: 56 for each tensor, and where its blocks begin; 0 for no tensor.
+fn parameter_bytes(tensors: usize) -> usize {
+    if tensors == 0 { 0 } else { 56 * tensors + 4 * (tensors + 1) }
+}
+
+/// Bytes of a norm's table: 16 for each tensor, where its chunks begin, and a counter.
+fn gradient_bytes(tensors: usize) -> usize {
+    16 * tensors + 4 * (tensors + 1) + 4
+}
+
+/// Bytes of the table of the parts that a norm's sums are of: 16 for each, where its chunks begin, and where its sums go.
+fn part_bytes(parts: usize) -> usize {
+    16 * parts + 4 * (parts + 1) + 4 * parts
+}
 
 /// A table for one operator's tensors, which stay where they are from call to call. It is written when an address is not
 /// the one of the call before; where the backend is no GPU it has no bytes.
@@ -18,17 +33,17 @@ pub struct Table {
 impl Table {
     /// For [`super::adamw::step`] or [`super::sgd::step`] with that many items. Errors: out of memory.
     pub fn of_parameters(device: &Device, tensors: usize) -> Result<Self> {
-        Self::new(device, "optimizer.table", tensors, workspace::parameter_table(tensors))
+        Self::new(device, "optimizer.table", tensors, parameter_bytes(tensors))
     }
 
     /// For [`super::norm::measure`] with that many gradients. Errors: out of memory.
     pub fn of_gradients(device: &Device, tensors: usize) -> Result<Self> {
-        Self::new(device, "norm.table", tensors, workspace::gradient_table(tensors))
+        Self::new(device, "norm.table", tensors, gradient_bytes(tensors))
     }
 
     /// For [`super::norm::part_sums`] of that many parts. Errors: out of memory.
     pub fn of_parts(device: &Device, parts: usize) -> Result<Self> {
-        Self::new(device, "norm.table", parts, workspace::gradient_parts_table(parts))
+        Self::new(device, "norm.table", parts, part_bytes(parts))
     }
 
     fn new(device: &Device, operator: &'static str, tensors: usize, bytes: usize) -> Result<Self> {

@@ -1,9 +1,35 @@
 //! Sums of several tensors, added as a balanced binary tree.
 
-use device::{Backend, StreamKind, kernels};
+use device::{Backend, DType, Family, Function, StreamKind};
 
+use super::kernels::family;
 use super::{add, check, gpu};
 use crate::{Result, Tensor};
+
+/// Threads of a block of the kernels.
+pub const THREADS: u32 = 512;
+/// Vectors of 16 bytes that a thread has in flight.
+const LOADS: u32 = 16;
+
+/// `kernels/tree.cu`.
+pub(super) static FAMILY: Family = family!("tree", constants: &[("THREADS", THREADS), ("LOADS", LOADS)]);
+
+/// The kernel that adds so many parts of a type; `None` if there is none.
+pub fn kernel(dtype: DType, parts: usize) -> Option<Function> {
+    let name = match parts {
+        2 => "tree_2",
+        4 => "tree_4",
+        8 => "tree_8",
+        _ => return None,
+    };
+    check::DTYPES.contains(&dtype).then(|| Function::new(&FAMILY, name).of(dtype))
+}
+
+/// Blocks of a launch of [`kernel`] over parts of so many vectors of 16 bytes: as many as they fill, at most `most`.
+pub fn blocks(vectors: usize, parts: usize, most: u32) -> u32 {
+    let block = (THREADS * LOADS) as usize / parts.max(1);
+    vectors.div_ceil(block).clamp(1, most.max(1) as usize) as u32
+}
 
 /// target = the parts, added as a balanced binary tree in their order and rounded to their type at every node, on a stream of
 /// the caller's choice. Parts of one shape that do not overlap, all f32 or all bf16; the target is one of them, or apart.
@@ -38,17 +64,17 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<
 fn on_gpu(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
     let whole = target.elements().is_multiple_of(gpu::lanes(target.dtype()));
-    let kernel = kernels::tree(target.dtype(), parts.len()).filter(|_| whole && gpu::aligned(&all));
-    let Some(kernel) = kernel else { return Ok(false) };
+    let function = kernel(target.dtype(), parts.len()).filter(|_| whole && gpu::aligned(&all));
+    let Some(function) = function else { return Ok(false) };
     let vectors = target.elements() / gpu::lanes(target.dtype());
-    let blocks = kernels::tree_blocks(vectors, parts.len(), target.device().description().multiprocessors);
-    let mut launch = target.device().kernel(kernel).on(stream);
+    let blocks = blocks(vectors, parts.len(), target.device().description().multiprocessors);
+    let mut launch = target.device().kernel(function).on(stream);
     for part in parts {
         launch = launch.read(part.region());
     }
     // The last argument: only there, and not into every part.
     launch = launch.write(target.region()).u64(vectors as u64).u32(0);
     launch = launch.cost(gpu::bytes(&all), (target.elements() * (parts.len() - 1)) as u64);
-    launch.launch([blocks, 1, 1], kernels::TREE_THREADS)?;
+    launch.launch([blocks, 1, 1], THREADS)?;
     Ok(true)
 }

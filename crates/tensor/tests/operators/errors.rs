@@ -1,7 +1,7 @@
 use device::{Category, Device};
 use tensor::ops::{
     Activation, GradientTarget, Table, activation, adamw, add, attention, cast, cross_entropy, embedding,
-    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd,
+    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd, tree,
 };
 use tensor::{DType, Tensor, TensorError};
 
@@ -150,6 +150,39 @@ fn refusals_of_elementwise_operators_and_optimizers() {
         ("cast.into: source is u32", cast::into(&tokens, &v3)),
         ("cast.into: target is f32, expected bf16", cast::into(&v3, &v3)),
         ("cast.into: target has", cast::into(&v3, &half([4]))),
+    ]);
+}
+
+/// f16 is a type of buffers; until operators are instantiated for it, each says so.
+#[test]
+fn operators_refuse_a_type_that_they_do_not_exist_for() {
+    let device = cpu();
+    let f16 = |shape: &[usize]| match *shape {
+        [a] => typed(&device, DType::F16, &vec![0.0; a], [a]),
+        [a, b] => typed(&device, DType::F16, &vec![0.0; a * b], [a, b]),
+        _ => typed(&device, DType::F16, &[0.0; 6], [1, 2, 3]),
+    };
+    let [v2, m22, sequence] = [f16(&[2]), f16(&[2, 2]), f16(&[1, 2, 3])];
+    let (tokens, sums) = (ids(&device, &[0, 1], [1, 2]), zeros(&device, [1]));
+    let none = Activation::None;
+    check(vec![
+        ("activation.forward: x is f16", activation::forward(&m22, Activation::Gelu).map(drop)),
+        ("add.forward: a is f16", add::forward(&v2, &v2).map(drop)),
+        ("attention.forward: qkv is f16", attention::forward(&sequence, 1).map(drop)),
+        ("cast.into: source is f16", cast::into(&v2, &zeros(&device, [2]))),
+        ("cast.into: target is f16, expected bf16", cast::into(&zeros(&device, [2]), &v2)),
+        (
+            "cross_entropy.forward: logits is f16",
+            cross_entropy::forward(m22.clone(), &v2, 1.0, true).map(drop),
+        ),
+        ("embedding.forward: table is f16", embedding::forward(&tokens, &m22, &m22).map(drop)),
+        ("fill.constant: target is f16, expected f32 or bf16", fill::constant(&v2, 1.0)),
+        ("layer_norm.forward: x is f16", layer_norm::forward(&m22, &v2, &v2, 1e-5).map(drop)),
+        ("linear.forward: x is f16", linear::forward(&m22, &m22, None, none).map(drop)),
+        ("mse.forward: prediction is f16", mse::forward(&v2, &v2, 1.0).map(drop)),
+        ("norm.chunk_sums: x is f16", norm::chunk_sums(&v2, &sums)),
+        ("scale.in_place: tensor is f16", scale::in_place(&v2, 1.0)),
+        ("tree.into: target is f16", tree::into_on(&v2, &[v2.clone()], device::StreamKind::Compute)),
     ]);
 }
 

@@ -59,7 +59,7 @@ fn meta_allocates_what_a_gpu_does_operator_by_operator() {
         return;
     }
     for sizes in [&F32_SIZES[..], &BF16_SIZES] {
-        let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+        let device = Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
         let imitated = meta(device.description());
         assert_eq!(figures(&device, sizes), figures(&imitated, sizes));
     }

@@ -51,7 +51,7 @@ fn a_busy_gpu_gives_the_same_bits_every_time() {
 
 /// Products of sizes that leave multiprocessors to others now and then; how many there were.
 fn keep_busy(done: &AtomicBool) -> usize {
-    let device = Device::cuda(1, 0, &DeviceOptions::default()).unwrap();
+    let device = Device::cuda(1, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
     let (x, _) = operand(&device, "x", [1024, 512]);
     let (weight, _) = operand(&device, "weight", [768, 512]);
     let mut products = 0;
@@ -66,7 +66,7 @@ fn keep_busy(done: &AtomicBool) -> usize {
 }
 
 fn repeat(sizes: &Sizes) {
-    let device = Device::cuda(0, 0, &DeviceOptions::default()).unwrap();
+    let device = Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
     let results = || {
         let mut results = vec![];
         every_operator(&device, sizes, |operator, made| {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use device::{Category, Description, Device, DeviceOptions, Request};
+use device::{Category, Description, Device, DeviceOptions, Float, Request, dispatch};
 use half::bf16;
 use tensor::ops::GradientTarget;
 use tensor::{DType, Element, Tensor};
@@ -54,7 +54,7 @@ pub(crate) fn gpu() -> Option<Device> {
         }
         found.is_ok()
     });
-    available.then(|| poisoned(Device::cuda(0, 0, &DeviceOptions::default()).unwrap()))
+    available.then(|| poisoned(Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap()))
 }
 
 /// A CPU device whose free memory holds NaN, so that an output that is not wholly written is found.
@@ -220,12 +220,11 @@ pub(crate) fn typed<const N: usize>(
     values: &[f32],
     shape: [usize; N],
 ) -> Tensor {
-    if dtype == DType::Bf16 {
-        let values: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
-        tensor(device, &values, shape)
-    } else {
-        tensor(device, values, shape)
-    }
+    dispatch!(
+        dtype,
+        T => tensor(device, &values.iter().map(|value| T::from_f32(*value)).collect::<Vec<T>>(), shape),
+        _ => panic!("{dtype} is not floating-point"),
+    )
 }
 
 /// Standard normal values that are a function of `name` and their index.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use device::{DType, Device, Region, StreamKind, kernels};
+use device::{DType, Device, Region, StreamKind};
 
 use super::{NcclPlane, check_on_gpu};
 use crate::call::{Call, Operation};
@@ -141,7 +141,7 @@ impl NcclPlane {
     /// Which part of what is shared a region is, where all of `dtype` can be added that lies there.
     fn shared_place(&self, region: Region<'_>, dtype: DType) -> Option<Place> {
         let window = self.window.as_ref()?;
-        kernels::tree(dtype, self.members.len())?;
-        window.engine().place(region).filter(|place| window.divides(*place))
+        let place = window.engine().place(region).filter(|place| window.divides(*place));
+        place.filter(|_| window.engine().adds(dtype))
     }
 }

@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use device::cuda::{PeerAddress, PeerMemory, SignalPage};
-use device::{DType, Device, DeviceError, Function, Region, StreamKind, kernels};
+use device::{DType, Device, DeviceError, Function, Region, StreamKind};
 
+use crate::data::SumKernels;
 use crate::peers::{Engine, Place};
 
 /// How far a word that is let go is ahead of what anybody waits for.
@@ -42,6 +43,7 @@ pub(in crate::nccl) struct Gpus {
     pub(super) memory: Vec<PeerMemory>,
     pub(super) signals: Rc<Signals>,
     pub(super) blocks: u32,
+    pub(super) sums: SumKernels,
 }
 
 impl Gpus {
@@ -75,6 +77,17 @@ impl Gpus {
         self.device.synchronize()
     }
 
+    /// Whether all ranks' values of a type can be added.
+    pub(in crate::nccl) fn adds(&self, dtype: DType) -> bool {
+        (self.sums.kernel)(dtype, self.memory.len()).is_some()
+    }
+
+    /// The kernel that adds all ranks' values of a type. Errors: [`Gpus::adds`] is false for it.
+    fn kernel(&self, dtype: DType) -> device::Result<Function> {
+        let ranks = self.memory.len();
+        (self.sums.kernel)(dtype, ranks).ok_or(DeviceError::Unsupported { call: "sum over ranks", dtype })
+    }
+
     fn at(&self, rank: usize, place: Place) -> device::Result<PeerAddress<'_>> {
         let address = self.bases[rank][place.region] + place.offset as u64;
         let (start, end) = (place.offset, place.offset + place.bytes);
@@ -104,15 +117,15 @@ impl Engine for Gpus {
     ) -> device::Result<()> {
         let ranks = self.memory.len();
         let vectors = place.bytes / 16;
-        let blocks = kernels::tree_blocks(vectors, ranks, self.blocks);
-        let mut launch = self.device.kernel(function(dtype, ranks)).on(stream);
+        let blocks = (self.sums.blocks)(vectors, ranks, self.blocks);
+        let mut launch = self.device.kernel(self.kernel(dtype)?).on(stream);
         for rank in 0..ranks {
             launch = launch.peer(self.at(rank, place)?);
         }
         launch = launch.peer(self.at(self.rank, place)?).u64(vectors as u64).u32(u32::from(everywhere));
         let written = if everywhere { ranks } else { 1 };
         launch = launch.cost((place.bytes * (ranks + written)) as u64, (vectors * 4 * (ranks - 1)) as u64);
-        launch.launch([blocks, 1, 1], kernels::TREE_THREADS)
+        launch.launch([blocks, 1, 1], self.sums.threads)
     }
 
     fn fetch_and_add(
@@ -129,24 +142,18 @@ impl Engine for Gpus {
             self.device.copy_from_peer(self.at(other, place)?, copy_of(other), stream)?;
         }
         let vectors = bytes / 16;
-        let blocks = kernels::tree_blocks(vectors, ranks, self.device.description().multiprocessors);
+        let blocks = (self.sums.blocks)(vectors, ranks, self.device.description().multiprocessors);
         let own = self.at(self.rank, place)?;
-        let mut launch = self.device.kernel(function(dtype, ranks)).on(stream);
+        let mut launch = self.device.kernel(self.kernel(dtype)?).on(stream);
         for rank in 0..ranks {
             launch = if rank == self.rank { launch.peer(own) } else { launch.read(copy_of(rank)) };
         }
         launch = launch.peer(own).u64(vectors as u64).u32(0);
         launch = launch.cost((bytes * (ranks + 1)) as u64, (vectors * 4 * (ranks - 1)) as u64);
-        launch.launch([blocks, 1, 1], kernels::TREE_THREADS)
+        launch.launch([blocks, 1, 1], self.sums.threads)
     }
 
     fn put(&mut self, place: Place, peer: usize, stream: StreamKind) -> device::Result<()> {
         self.device.copy_to_peer(self.at(self.rank, place)?, self.at(peer, place)?, stream)
     }
-}
-
-/// The kernel that adds; whoever calls has asked whether there is one, and a name that no kernel has is
-/// refused.
-fn function(dtype: DType, ranks: usize) -> Function {
-    kernels::tree(dtype, ranks).unwrap_or(Function::new(&kernels::TREE, ""))
 }

@@ -1,14 +1,38 @@
 //! Launches of `kernels/attention*.cu`.
 
 use device::cuda::Launch;
-use device::kernels::{
-    ATTENTION, ATTENTION_F32, ATTENTION_HOPPER_BACKWARD, ATTENTION_HOPPER_FORWARD, Family,
-};
-use device::{DType, Device, Function};
+use device::{DType, Device, Family, Function};
 
 use super::Geometry;
+use crate::ops::kernels::family;
 use crate::ops::{check, gpu};
 use crate::{Result, Tensor};
+
+/// Attention in bf16 on tensor cores of any kind, for heads of each of these widths.
+pub(in crate::ops) static FAMILY: Family = family!(
+    "attention",
+    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)]],
+);
+
+/// Attention in f32, for head widths up to each of these.
+pub(in crate::ops) static FAMILY_F32: Family = family!(
+    "attention_f32",
+    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)], &[("HEAD_DIM", 256)]],
+);
+
+/// Forward attention in bf16 with Hopper's own matmuls; empty for other architectures.
+pub(in crate::ops) static FAMILY_HOPPER_FORWARD: Family = family!(
+    "attention_hopper_forward",
+    headers: ["attention_hopper.cuh"],
+    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 2)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
+);
+
+/// Backward attention in bf16 with Hopper's own matmuls; empty for other architectures.
+pub(in crate::ops) static FAMILY_HOPPER_BACKWARD: Family = family!(
+    "attention_hopper_backward",
+    headers: ["attention_hopper.cuh"],
+    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 3)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
+);
 
 /// Head widths in bf16, in the order of the family's variants.
 const WIDTHS: [usize; 3] = [32, 64, 128];
@@ -125,7 +149,7 @@ pub(super) fn forward(
         launch.read(qkv.region()).cost(gpu::bytes(&[qkv, output, logsumexp]), call.geometry.flops(2))
     };
     match call.form(qkv.dtype()) {
-        Form::Bf16(variant) => kernel(&ATTENTION, variant, "attention_forward")
+        Form::Bf16(variant) => kernel(&FAMILY, variant, "attention_forward")
             .u32(call.time)
             .u32(call.heads)
             .f32(scale)
@@ -134,7 +158,7 @@ pub(super) fn forward(
             .launch(call.grid(128), 256)?,
         Form::Hopper(variant) => {
             let tiles = if width == 64 { 8 } else { 5 };
-            kernel(&ATTENTION_HOPPER_FORWARD, variant, "attention_forward_hopper")
+            kernel(&FAMILY_HOPPER_FORWARD, variant, "attention_forward_hopper")
                 .u32(call.batch)
                 .u32(call.time)
                 .u32(call.heads)
@@ -142,7 +166,7 @@ pub(super) fn forward(
                 .shared(((2 + tiles) * 128 * width * 2 + 2048) as u32)
                 .launch(call.hopper_grid(2), hopper_threads(2))?;
         }
-        Form::F32(variant, widest, tile) => kernel(&ATTENTION_F32, variant, "attention_forward")
+        Form::F32(variant, widest, tile) => kernel(&FAMILY_F32, variant, "attention_forward")
             .u32(call.time)
             .u32(call.heads)
             .u32(call.head_width)
@@ -200,7 +224,7 @@ fn moved(given: &Given<'_>, products: u64) -> u64 {
 
 fn statistics(call: &Call<'_>, given: &Given<'_>, variant: usize) -> Result<()> {
     let rows = call.batch as usize * call.time as usize * call.heads as usize;
-    call.kernel(&ATTENTION, variant, "attention_statistics")
+    call.kernel(&FAMILY, variant, "attention_statistics")
         .write(given.workspace.region())
         .read(given.dy.region())
         .read(given.output.region())
@@ -217,7 +241,7 @@ fn statistics(call: &Call<'_>, given: &Given<'_>, variant: usize) -> Result<()> 
 fn backward_bf16(call: &Call<'_>, given: &Given<'_>, dqkv: &Tensor, variant: usize) -> Result<()> {
     let shared = 6 * 64 * call.head_width * 2 + 1024;
     for (name, _, products) in PARTS {
-        call.kernel(&ATTENTION, variant, name)
+        call.kernel(&FAMILY, variant, name)
             .write(dqkv.region())
             .read(given.dy.region())
             .read(given.qkv.region())
@@ -241,7 +265,7 @@ fn backward_hopper(call: &Call<'_>, given: &Given<'_>, dqkv: &Tensor, variant: u
     let own = 2 * rows * width * 2 + (8 * rows).next_multiple_of(1024);
     let shared = owned * own + stages * (2 * 64 * width * 2 + 1024) + 2048;
     for (_, name, products) in PARTS {
-        call.kernel(&ATTENTION_HOPPER_BACKWARD, variant, name)
+        call.kernel(&FAMILY_HOPPER_BACKWARD, variant, name)
             .write(dqkv.region())
             .read(given.dy.region())
             .read(given.qkv.region())
@@ -265,7 +289,7 @@ fn backward_f32(
     (widest, tile): (usize, usize),
 ) -> Result<()> {
     let rows = call.batch as usize * call.time as usize * call.heads as usize;
-    call.kernel(&ATTENTION_F32, variant, "attention_delta")
+    call.kernel(&FAMILY_F32, variant, "attention_delta")
         .write(given.workspace.region())
         .read(given.dy.region())
         .read(given.output.region())
@@ -276,7 +300,7 @@ fn backward_f32(
         .cost(gpu::bytes(&[given.dy, given.output, given.workspace]), 0)
         .launch([rows.div_ceil(8) as u32, 1, 1], 256)?;
     for (name, _, products) in PARTS {
-        call.kernel(&ATTENTION_F32, variant, name)
+        call.kernel(&FAMILY_F32, variant, name)
             .write(dqkv.region())
             .read(given.dy.region())
             .read(given.qkv.region())

@@ -1,9 +1,9 @@
 //! Launches of `kernels/embedding.cu`.
 
-use device::kernels::EMBEDDING;
-use device::{Function, Region, workspace};
+use device::{Family, Function, Region};
 
-use super::Sizes;
+use super::{Sizes, workspace};
+use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
@@ -15,11 +15,18 @@ const WIDE_THREADS: u32 = 1024;
 /// Blocks that take frequent tokens in turn.
 const MOST_TURNS: usize = 256;
 /// Columns of a frequent token's row that a block adds up.
-const COLUMNS: usize = 64;
+const COLUMNS: u32 = 64;
 
-const RARE_ROWS: [&str; 3] = ["rare_rows_f32", "rare_rows_bf16", "rare_rows_bf16_bf16"];
-const FREQUENT_ROWS: [&str; 3] = ["frequent_rows_f32", "frequent_rows_bf16", "frequent_rows_bf16_bf16"];
-const POSITION_ROWS: [&str; 3] = ["position_rows_f32", "position_rows_bf16", "position_rows_bf16_bf16"];
+/// `kernels/embedding.cu`.
+pub(in crate::ops) static FAMILY: Family = family!(
+    "embedding",
+    constants: &[
+        gpu::THREADS_CONSTANT,
+        ("WIDE_THREADS", WIDE_THREADS),
+        ("COLUMNS", COLUMNS),
+        ("RARE", workspace::RARE),
+    ],
+);
 
 pub(super) fn forward(
     operator: &'static str,
@@ -33,7 +40,7 @@ pub(super) fn forward(
     let rows = sizes.batch * sizes.time;
     let vector =
         sizes.width.is_multiple_of(gpu::lanes(table.dtype())) && gpu::aligned(&[table, positions, out]);
-    let kernel = gpu::kernel(&EMBEDDING, ["forward_f32", "forward_bf16"], table.dtype());
+    let kernel = Function::new(&FAMILY, "forward").of(table.dtype());
     let launch = out.device().kernel(kernel).read(tokens.region()).read(table.region());
     let launch = launch.read(positions.region()).write(out.region()).u32(word(rows)?).u32(word(sizes.time)?);
     let launch = launch.u32(word(sizes.vocab)?).u32(word(sizes.width)?).u32(u32::from(vector));
@@ -50,17 +57,17 @@ struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    fn of(scratch: &'a Tensor, rows: usize, vocab: usize) -> Self {
+    fn of(workspace: &'a Tensor, rows: usize, vocab: usize) -> Self {
         let mut first = 0;
         let mut take = |words: usize| {
-            let region = scratch.region().part(4 * first, 4 * words);
+            let region = workspace.region().part(4 * first, 4 * words);
             first += words;
             region
         };
         Lists {
             counts: take(vocab),
             starts: take(vocab + 2),
-            frequent: take(rows / workspace::FREQUENT),
+            frequent: take(workspace::most_frequent(rows)),
             lists: take(rows),
         }
     }
@@ -71,14 +78,14 @@ pub(super) fn table_gradient(
     operator: &'static str,
     dy: &Tensor,
     tokens: &Tensor,
-    scratch: &Tensor,
+    workspace: &Tensor,
     table: &GradientTarget,
     sizes: Sizes,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let device = dy.device();
     let rows = sizes.batch * sizes.time;
-    let lists = Lists::of(scratch, rows, sizes.vocab);
+    let lists = Lists::of(workspace, rows, sizes.vocab);
     list(operator, tokens, &lists, sizes)?;
 
     let lanes = gpu::lanes(dy.dtype());
@@ -86,7 +93,7 @@ pub(super) fn table_gradient(
     let pieces = sizes.width.div_ceil(WARP * if vector { lanes } else { 1 });
     let (vocab, width) = (word(sizes.vocab)?, word(sizes.width)?);
     let accumulate = u32::from(table.accumulate);
-    let kernel = gpu::gradient_kernel(&EMBEDDING, RARE_ROWS, dy.dtype(), table.tensor.dtype());
+    let kernel = Function::new(&FAMILY, "rare_rows").from_to(dy.dtype(), table.tensor.dtype());
     let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.lists);
     let launch =
         launch.write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate).u32(u32::from(vector));
@@ -94,19 +101,19 @@ pub(super) fn table_gradient(
     let blocks = word(sizes.vocab.div_ceil(ROWS_PER_BLOCK))?;
     launch.launch([blocks, word(pieces)?, 1], gpu::THREADS)?;
 
-    let kernel = gpu::gradient_kernel(&EMBEDDING, FREQUENT_ROWS, dy.dtype(), table.tensor.dtype());
+    let kernel = Function::new(&FAMILY, "frequent_rows").from_to(dy.dtype(), table.tensor.dtype());
     let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.frequent);
     let launch = launch.read(lists.lists).write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate);
-    let turns = word((rows / workspace::FREQUENT).min(MOST_TURNS))?;
+    let turns = word(workspace::most_frequent(rows).min(MOST_TURNS))?;
     // How many tokens are frequent is on the device: the launch before stands for the bytes of both.
     let launch = launch.cost(0, 0);
-    Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS))?, 1], gpu::THREADS)?)
+    Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS as usize))?, 1], gpu::THREADS)?)
 }
 
 /// Lists the positions of every token.
 fn list(operator: &'static str, tokens: &Tensor, lists: &Lists<'_>, sizes: Sizes) -> Result<()> {
     let device = tokens.device();
-    let kernel = |name| device.kernel(Function::new(&EMBEDDING, name));
+    let kernel = |name| device.kernel(Function::new(&FAMILY, name));
     let (rows, vocab) = (tokens.elements(), gpu::word(operator, sizes.vocab)?);
     let count = gpu::word(operator, rows)?;
     let blocks = [count.div_ceil(gpu::THREADS), 1, 1];
@@ -122,7 +129,7 @@ fn list(operator: &'static str, tokens: &Tensor, lists: &Lists<'_>, sizes: Sizes
     launch.launch(blocks, gpu::THREADS)?;
     let launch = kernel("list_frequent").read(tokens.region()).read(lists.starts).read(lists.frequent);
     let launch = launch.write(lists.lists).u32(count).u32(vocab).cost(bytes, 0);
-    let turns = gpu::word(operator, (rows / workspace::FREQUENT).min(WIDE_THREADS as usize))?;
+    let turns = gpu::word(operator, workspace::most_frequent(rows).min(WIDE_THREADS as usize))?;
     Ok(launch.launch([turns, 1, 1], WIDE_THREADS)?)
 }
 
@@ -138,7 +145,7 @@ pub(super) fn position_gradient(
     let lanes = gpu::lanes(dy.dtype());
     let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, target]);
     let threads = target.elements() / if vector { lanes } else { 1 };
-    let kernel = gpu::gradient_kernel(&EMBEDDING, POSITION_ROWS, dy.dtype(), target.dtype());
+    let kernel = Function::new(&FAMILY, "position_rows").from_to(dy.dtype(), target.dtype());
     let launch = dy.device().kernel(kernel).read(dy.region()).write(target.region());
     let launch = launch.u32(word(sizes.batch)?).u32(word(sizes.time)?).u32(word(target.shape().rows())?);
     let launch = launch.u32(word(sizes.width)?).u32(u32::from(positions.accumulate)).u32(u32::from(vector));

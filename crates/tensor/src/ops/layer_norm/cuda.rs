@@ -1,12 +1,16 @@
 //! Launches of `kernels/layer_norm.cu`.
 
-use device::DType;
-use device::kernels::LAYER_NORM;
+use device::{DType, Family, Function};
 
 use super::Output;
-use crate::ops::columns::cuda::Saved;
-use crate::ops::gpu;
+use crate::ops::columns::cuda::{self as columns, Cut};
+use crate::ops::kernels::family;
+use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
+
+/// `kernels/layer_norm.cu`.
+pub(in crate::ops) static FAMILY: Family =
+    family!("layer_norm", headers: ["columns.cuh"], constants: columns::CONSTANTS);
 
 /// What every row is scaled and shifted by.
 #[derive(Clone, Copy)]
@@ -16,12 +20,20 @@ pub(super) struct Affine<'a> {
     pub(super) epsilon: f32,
 }
 
-/// A form of a kernel: a row's group holds up to `vectors` vectors of it; of `forward` and `backward` by type.
+/// What a layer norm's backward pass knows of its forward pass.
+#[derive(Clone, Copy)]
+pub(super) struct Saved<'a> {
+    pub(super) x: &'a Tensor,
+    pub(super) mean: &'a Tensor,
+    pub(super) rstd: &'a Tensor,
+}
+
+/// A form of the kernels: a row's group holds up to `vectors` vectors of it.
 struct Form {
     vectors: usize,
     rows_per_block: usize,
-    forward: [&'static str; 2],
-    backward: [&'static str; 2],
+    forward: &'static str,
+    backward: &'static str,
 }
 
 macro_rules! form {
@@ -29,8 +41,8 @@ macro_rules! form {
         Form {
             vectors: $group * $held,
             rows_per_block: gpu::THREADS as usize / $group,
-            forward: [concat!("forward_f32_", $place, $held), concat!("forward_bf16_", $place, $held)],
-            backward: [concat!("backward_f32_", $place, $held), concat!("backward_bf16_", $place, $held)],
+            forward: concat!("forward_", $place, $held),
+            backward: concat!("backward_", $place, $held),
         }
     };
 }
@@ -48,12 +60,8 @@ static FORMS: [Form; 7] = [
 /// The widest is there for f32 only.
 static WIDEST: Form = form!("block", 256, 16);
 /// Rows of any width and alignment.
-static ANY: Form = Form {
-    vectors: usize::MAX,
-    rows_per_block: 1,
-    forward: ["forward_f32_any", "forward_bf16_any"],
-    backward: ["backward_f32_any", "backward_bf16_any"],
-};
+static ANY: Form =
+    Form { vectors: usize::MAX, rows_per_block: 1, forward: "forward_any", backward: "backward_any" };
 
 /// The form for rows of `width` elements of `dtype`.
 fn form(width: usize, dtype: DType, aligned: bool) -> &'static Form {
@@ -78,7 +86,7 @@ pub(super) fn forward(
     let more: Vec<&Tensor> = residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
     let aligned = gpu::aligned(&[x, gamma, beta, &made.output]) && gpu::aligned(&more);
     let form = form(width, x.dtype(), aligned);
-    let mut launch = x.device().kernel(gpu::kernel(&LAYER_NORM, form.forward, x.dtype())).read(x.region());
+    let mut launch = x.device().kernel(Function::new(&FAMILY, form.forward).of(x.dtype())).read(x.region());
     launch = match residual {
         Some((branch, _)) => launch.read(branch.region()),
         None => launch.null(),
@@ -109,7 +117,7 @@ pub(super) fn backward_input(
     let more: Vec<&Tensor> = dsum.into_iter().collect();
     let aligned = gpu::aligned(&[dy, x, gamma, dx]) && gpu::aligned(&more);
     let form = form(width, x.dtype(), aligned);
-    let function = gpu::kernel(&LAYER_NORM, form.backward, x.dtype());
+    let function = Function::new(&FAMILY, form.backward).of(x.dtype());
     let mut launch = x.device().kernel(function).read(dy.region());
     launch = match dsum {
         Some(dsum) => launch.read(dsum.region()),
@@ -120,4 +128,24 @@ pub(super) fn backward_input(
     let bytes = gpu::bytes(&[dy, x, dx, mean, rstd]) + gpu::bytes(&more);
     let blocks = gpu::word(operator, rows.div_ceil(form.rows_per_block))?;
     Ok(launch.cost(bytes, 12 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
+}
+
+/// gamma (+)= Σ over rows of dy · (x − mean) · rstd and beta (+)= Σ over rows of dy, by way of `workspace`.
+pub(super) fn backward_weight(
+    operator: &'static str,
+    dy: &Tensor,
+    saved: Saved<'_>,
+    workspace: &Tensor,
+    [gamma, beta]: [&GradientTarget; 2],
+) -> Result<()> {
+    let Saved { x, mean, rstd } = saved;
+    let cut = Cut::of(operator, dy, gpu::aligned(&[dy, x]))?;
+    let kernel = Function::new(&FAMILY, "weight_sums").of(dy.dtype());
+    let launch = dy.device().kernel(kernel).read(dy.region()).read(x.region());
+    let launch = launch.read(mean.region()).read(rstd.region()).write(workspace.region());
+    let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
+    launch.cost(gpu::bytes(&[dy, x]), 4 * dy.elements() as u64).launch(cut.grid(), gpu::THREADS)?;
+    let width = DType::F32.bytes() * gamma.tensor.elements();
+    columns::finish(&FAMILY, workspace, 0, &cut, 2 * cut.width, gamma)?;
+    columns::finish(&FAMILY, workspace, width, &cut, 2 * cut.width, beta)
 }

@@ -1,11 +1,16 @@
 //! Linear layers on a GPU: one product each, with bias and GELU in its epilogue where the type has one.
 
-use device::{DType, Epilogue, Matmul, Operand};
+use device::{DType, Epilogue, Family, Function, Matmul, Operand};
 
 use crate::ops::activation::{self, Activation};
-use crate::ops::elementwise::Each;
+use crate::ops::columns::cuda::{self as columns, Cut};
+use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
+
+/// `kernels/linear.cu`.
+pub(in crate::ops) static FAMILY: Family =
+    family!("linear", headers: ["columns.cuh"], constants: columns::CONSTANTS);
 
 fn operand(tensor: &Tensor) -> Operand<'_> {
     Operand::new(tensor.region(), tensor.dtype())
@@ -41,8 +46,7 @@ pub(super) fn affine(
 ) -> Result<()> {
     forward(x, weight, out, bias_or_none(bias))?;
     if clip {
-        let names = ["relu_f32", "relu_bf16"];
-        Each { names, read: &[out], write: out, updates: false, number: None }.launch()?;
+        activation::apply(out, out, Activation::Relu)?;
     }
     Ok(())
 }
@@ -93,4 +97,20 @@ pub(super) fn backward_weight(
     let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::BiasGradient(bias.tensor.region()));
     let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue };
     Ok(dy.device().matmul(&call)?)
+}
+
+/// bias (+)= Σ over rows of dy, by way of `workspace`.
+pub(super) fn sum_bias(
+    operator: &'static str,
+    dy: &Tensor,
+    workspace: &Tensor,
+    bias: &GradientTarget,
+) -> Result<()> {
+    let cut = Cut::of(operator, dy, gpu::aligned(&[dy]))?;
+    let kernel = Function::new(&FAMILY, "bias_sums").of(dy.dtype());
+    let launch = dy.device().kernel(kernel).read(dy.region()).write(workspace.region());
+    let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
+    let cost = dy.bytes() as u64;
+    launch.cost(cost, dy.elements() as u64).launch(cut.grid(), gpu::THREADS)?;
+    columns::finish(&FAMILY, workspace, 0, &cut, cut.width, bias)
 }

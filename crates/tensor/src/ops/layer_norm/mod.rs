@@ -4,11 +4,12 @@
 //! y = (x − mean) · rstd · gamma + beta, with rstd = 1/√(variance + epsilon) and the biased variance.
 
 mod cpu;
-mod cuda;
+pub(in crate::ops) mod cuda;
+mod workspace;
 
 use device::{Backend, Category, DType, Request};
 
-use super::{GradientTarget, check, columns};
+use super::{GradientTarget, check};
 use crate::{Result, Shape, Tensor};
 
 /// What the forward functions give.
@@ -101,7 +102,7 @@ pub fn backward_input(
             cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &gamma.read()?, &mut dx.write()?);
         }
         Backend::Cuda => {
-            let saved = columns::cuda::Saved { x, mean, rstd };
+            let saved = cuda::Saved { x, mean, rstd };
             cuda::backward_input(OPERATOR, dy, dsum, saved, gamma, &dx)?;
         }
     }
@@ -127,8 +128,8 @@ pub fn backward_weight(
     for (name, target) in targets {
         check::shape(OPERATOR, name, &target.tensor, [width])?;
     }
-    let bytes = device::workspace::layer_norm_backward_weight(rows, width);
-    let scratch = Tensor::workspace(x.device(), OPERATOR, bytes)?;
+    let bytes = workspace::backward_weight(rows, width);
+    let workspace = Tensor::workspace(x.device(), OPERATOR, bytes)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -138,8 +139,8 @@ pub fn backward_weight(
             cpu::backward_beta(&dy, &mut beta.tensor.write()?, beta.accumulate, mean.len());
         }
         Backend::Cuda => {
-            let saved = columns::cuda::Saved { x, mean, rstd };
-            columns::cuda::layer_norm(OPERATOR, dy, saved, &scratch, [gamma, beta])?;
+            let saved = cuda::Saved { x, mean, rstd };
+            cuda::backward_weight(OPERATOR, dy, saved, &workspace, [gamma, beta])?;
         }
     }
     Ok(())

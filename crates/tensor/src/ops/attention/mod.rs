@@ -5,10 +5,11 @@
 //! *FlashAttention*, 2022). The backward pass makes the tiles again from the saved log-sum-exp.
 
 mod cpu;
-mod cuda;
+pub(in crate::ops) mod cuda;
 mod tile;
+mod workspace;
 
-use device::{Backend, Category, DType, Request, workspace};
+use device::{Backend, Category, DType, Request};
 
 use super::check;
 use crate::{Result, Tensor};
@@ -62,7 +63,7 @@ pub fn backward(
     let device = qkv.device();
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let dqkv = Tensor::empty(device, qkv.shape(), dtype, request)?;
-    let bytes = workspace::attention_backward(geometry.batch, heads, geometry.time, dtype == DType::Bf16);
+    let bytes = workspace::backward(dtype, geometry.batch, heads, geometry.time);
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
     match device.backend() {
         Backend::Meta => device.count_flops(geometry.flops(5)),

@@ -1,9 +1,10 @@
 //! Token and position embedding: row `table[token]` plus row `positions[time]`.
 
 mod cpu;
-mod cuda;
+pub(in crate::ops) mod cuda;
+mod workspace;
 
-use device::{Backend, Category, DType, Request, workspace};
+use device::{Backend, Category, DType, Request};
 
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
@@ -45,8 +46,8 @@ pub fn backward_weight(
     check::targets(OPERATOR, dtype, &[("table", table), ("positions", positions)])?;
     let sizes = Sizes::of(OPERATOR, tokens, &table.tensor, &positions.tensor)?;
     check::shape(OPERATOR, "dy", dy, [sizes.batch, sizes.time, sizes.width])?;
-    let bytes = workspace::embedding_backward_weight(tokens.elements(), sizes.vocab);
-    let scratch = Tensor::workspace(dy.device(), OPERATOR, bytes)?;
+    let bytes = workspace::backward_weight(tokens.elements(), sizes.vocab);
+    let workspace = Tensor::workspace(dy.device(), OPERATOR, bytes)?;
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -56,7 +57,7 @@ pub fn backward_weight(
             cpu::position_gradient(&dy, &mut positions.tensor.write()?, positions.accumulate, sizes);
         }
         Backend::Cuda => {
-            cuda::table_gradient(OPERATOR, dy, tokens, &scratch, table, sizes)?;
+            cuda::table_gradient(OPERATOR, dy, tokens, &workspace, table, sizes)?;
             cuda::position_gradient(OPERATOR, dy, positions, sizes)?;
         }
     }

@@ -1,6 +1,7 @@
 //! Sums over the rows of a matrix: gradients of biases and of a layer norm's parameters.
 
 pub(crate) mod cuda;
+pub(crate) mod workspace;
 
 use device::parallel::{for_pieces, simd};
 

@@ -1,7 +1,7 @@
 //! y = activation(x · Wᵀ + b), with the input's and the weight's backward passes apart.
 
 mod cpu;
-pub(super) mod cuda;
+pub(in crate::ops) mod cuda;
 
 use device::{Backend, Category, DType, Epilogue, Request};
 
@@ -149,12 +149,12 @@ pub fn backward_weight(
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
     check::shape(OPERATOR, "x", x, check::with_columns(dy.shape(), inputs))?;
     check::shape(OPERATOR, "weight", &weight.tensor, [outputs, inputs])?;
-    let mut scratch = None;
+    let mut workspace = None;
     if let Some(bias) = bias {
         check::shape(OPERATOR, "bias", &bias.tensor, [outputs])?;
         // Also where the product's epilogue gives the bias: what is allocated does not depend on that.
-        let bytes = device::workspace::column_sums(rows, outputs);
-        scratch = Some(Tensor::workspace(dy.device(), OPERATOR, bytes)?);
+        let bytes = columns::workspace::bytes(rows, outputs);
+        workspace = Some(Tensor::workspace(dy.device(), OPERATOR, bytes)?);
     }
     match dy.device().backend() {
         Backend::Meta => count(dy, &weight.tensor),
@@ -163,8 +163,8 @@ pub fn backward_weight(
             // The epilogue overwrites its target, and so serves the first gradient only.
             let fused = bias.filter(|bias| !bias.accumulate && dtype == DType::Bf16);
             cuda::backward_weight(dy, x, weight, fused)?;
-            if let (None, Some(bias), Some(scratch)) = (fused, bias, &scratch) {
-                columns::cuda::sum_rows(OPERATOR, dy, scratch, bias)?;
+            if let (None, Some(bias), Some(workspace)) = (fused, bias, &workspace) {
+                cuda::sum_bias(OPERATOR, dy, workspace, bias)?;
             }
         }
     }

@@ -4,9 +4,10 @@
 //! ever stored beside them: the scores are the largest tensor of a language model.
 
 mod cpu;
-mod cuda;
+pub(in crate::ops) mod cuda;
+mod workspace;
 
-use device::{Backend, Category, DType, Request, workspace};
+use device::{Backend, Category, DType, Request};
 
 use super::check;
 use crate::{Result, Tensor};
@@ -44,7 +45,7 @@ pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool
             Some(Tensor::empty(&device, logits.shape(), dtype, request)?)
         }
     };
-    let scratch = Tensor::workspace(&device, OPERATOR, workspace::cross_entropy(rows))?;
+    let workspace = Tensor::workspace(&device, OPERATOR, workspace::forward(rows))?;
     match (device.backend(), &gradient) {
         (Backend::Meta, _) => {}
         (Backend::Cpu, _) => {
@@ -62,12 +63,12 @@ pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool
             };
             loss.set(&[(f64::from(scale) * total / rows as f64) as f32])?;
         }
-        (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, false, scale, &scratch, &loss)?,
+        (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, false, scale, &workspace, &loss)?,
         (Backend::Cuda, Some(gradient)) => {
             if !in_place {
                 gradient.copy_from(&logits)?;
             }
-            cuda::forward(OPERATOR, gradient, targets, true, scale, &scratch, &loss)?;
+            cuda::forward(OPERATOR, gradient, targets, true, scale, &workspace, &loss)?;
         }
     }
     Ok(Output { loss, gradient })

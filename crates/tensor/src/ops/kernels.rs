@@ -1,0 +1,66 @@
+//! Kernel families of the operators: how each states its sources, and the list that a device compiles at start.
+
+use device::cuda::Families;
+
+/// The text of a file of `kernels/`.
+macro_rules! kernel_file {
+    ($($name:expr),+) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/", $($name),+))
+    };
+}
+
+/// The [`Family`](device::Family) of `kernels/<name>.cu`, with the headers that it includes beside `common.cuh`, constants
+/// that the host needs as well, and variants, each if it has any.
+macro_rules! family {
+    (
+        $name:literal
+        $(, headers: [$($header:literal),+])?
+        $(, constants: $constants:expr)?
+        $(, variants: $variants:expr)?
+        $(,)?
+    ) => {
+        device::Family {
+            name: $name,
+            source: $crate::ops::kernels::kernel_file!($name, ".cu"),
+            headers: &[
+                ("common.cuh", $crate::ops::kernels::kernel_file!("common.cuh")),
+                $($(($header, $crate::ops::kernels::kernel_file!($header)),)+)?
+            ],
+            constants: $crate::ops::kernels::or_empty!($($constants)?, &[]),
+            variants: $crate::ops::kernels::or_empty!($($variants)?, &[&[]]),
+        }
+    };
+}
+
+/// The first expression, or the second where there is no first.
+macro_rules! or_empty {
+    (, $default:expr) => {
+        $default
+    };
+    ($given:expr, $default:expr) => {
+        $given
+    };
+}
+
+pub(crate) use {family, kernel_file, or_empty};
+
+/// Every family that operators launch kernels of.
+pub static FAMILIES: Families = &[
+    &super::activation::FAMILY,
+    &super::add::FAMILY,
+    &super::attention::cuda::FAMILY,
+    &super::attention::cuda::FAMILY_F32,
+    &super::attention::cuda::FAMILY_HOPPER_BACKWARD,
+    &super::attention::cuda::FAMILY_HOPPER_FORWARD,
+    &super::cast::FAMILY,
+    &super::cross_entropy::cuda::FAMILY,
+    &super::embedding::cuda::FAMILY,
+    &super::fill::FAMILY,
+    &super::layer_norm::cuda::FAMILY,
+    &super::linear::cuda::FAMILY,
+    &super::mse::FAMILY,
+    &super::norm::FAMILY,
+    &super::optimizer::FAMILY,
+    &super::scale::FAMILY,
+    &super::tree::FAMILY,
+];
