@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Category {
     /// Weights in the compute dtype.
     Parameter,
+    /// Buffers of models: state that no optimizer updates.
+    Buffer,
     /// Gradients of parameters, their buckets and lane sums.
     Gradient,
     /// Moments, momentum and master weights.
@@ -31,8 +33,9 @@ pub enum Category {
 
 impl Category {
     /// Every category, in the order of their numbers.
-    pub const ALL: [Category; 9] = [
+    pub const ALL: [Category; 10] = [
         Category::Parameter,
+        Category::Buffer,
         Category::Gradient,
         Category::OptimizerState,
         Category::Activation,
@@ -48,6 +51,7 @@ impl Category {
     pub const fn name(self) -> &'static str {
         match self {
             Category::Parameter => "parameter",
+            Category::Buffer => "buffer",
             Category::Gradient => "gradient",
             Category::OptimizerState => "optimizer_state",
             Category::Activation => "activation",

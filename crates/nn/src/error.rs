@@ -24,8 +24,8 @@ pub enum NnError {
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A parameter that does not exist, or one made twice.
-    #[error("parameter {name}: {problem}")]
+    /// A parameter or buffer that does not exist, or whose name is taken.
+    #[error("{name}: {problem}")]
     Parameter {
         /// Its name.
         name: String,

@@ -43,6 +43,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod buffers;
 mod error;
 mod init;
 pub mod layers;
@@ -51,6 +52,7 @@ pub mod models;
 mod parameters;
 mod recompute;
 
+pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
 pub use init::Init;
 pub use model::{Input, Model, Stage};

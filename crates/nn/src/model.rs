@@ -5,6 +5,7 @@ use std::ops::Range;
 use autograd::{Tape, Var};
 use tensor::Tensor;
 
+use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::parameters::Parameters;
 
@@ -47,6 +48,11 @@ pub enum Input {
 pub trait Model {
     /// Its parameters and their uses.
     fn parameters(&self) -> &Parameters;
+
+    /// Its buffers, which are those of its parameters' list unless it makes some of its own.
+    fn buffers(&self) -> &[ModelBuffer] {
+        self.parameters().buffers()
+    }
 
     /// From a stage's input to its output: the prediction, if it is the last.
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var>;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use autograd::{UseId, Weight};
-use device::{Category, DType, Device, Request};
+use device::{Category, DType, Device, Element, Request};
 use tensor::{Shape, Tensor};
 
+use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
 use crate::init::Init;
 
@@ -46,6 +47,7 @@ pub struct Parameters {
     list: Vec<Parameter>,
     by_name: BTreeMap<String, ParameterId>,
     uses: Vec<Use>,
+    buffers: Vec<ModelBuffer>,
 }
 
 impl Parameters {
@@ -58,6 +60,7 @@ impl Parameters {
             list: Vec::new(),
             by_name: BTreeMap::new(),
             uses: Vec::new(),
+            buffers: Vec::new(),
         }
     }
 
@@ -69,9 +72,7 @@ impl Parameters {
 
     /// Makes a parameter that [`Parameters::reuse`] will use. Errors: as for [`Parameters::create`].
     pub fn create_unused(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<ParameterId> {
-        if self.find(name).is_some() {
-            return Err(NnError::Parameter { name: name.to_owned(), problem: "made twice" });
-        }
+        self.check_new(name)?;
         let shape = shape.into();
         let request = Request::new(Category::Parameter, "parameter");
         let scope = self.device.module(name);
@@ -100,6 +101,27 @@ impl Parameters {
         Ok(())
     }
 
+    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, a count that is not the shape's, or a
+    /// name that exists.
+    pub fn create_buffer<T: Element>(
+        &mut self,
+        name: &str,
+        shape: impl Into<Shape>,
+        values: &[T],
+    ) -> Result<ModelBuffer> {
+        self.check_new(name)?;
+        let buffer = ModelBuffer::new(&self.device, name, shape, values)?;
+        self.buffers.push(buffer.clone());
+        Ok(buffer)
+    }
+
+    fn check_new(&self, name: &str) -> Result<()> {
+        if self.find(name).is_some() || self.buffers.iter().any(|buffer| buffer.name() == name) {
+            return Err(NnError::Parameter { name: name.to_owned(), problem: "made twice" });
+        }
+        Ok(())
+    }
+
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
         let id = UseId(self.uses.len() as u32);
         self.uses.push(Use { id, parameter });
@@ -121,6 +143,11 @@ impl Parameters {
     /// The parameters in the order of their making.
     pub fn list(&self) -> &[Parameter] {
         &self.list
+    }
+
+    /// The buffers in the order of their making.
+    pub fn buffers(&self) -> &[ModelBuffer] {
+        &self.buffers
     }
 
     /// Every use, in order; entry i is `UseId(i)`.

@@ -18,6 +18,7 @@ const STYLE: &str = include_str!("picture.css");
 fn colour(category: Category) -> &'static str {
     match category {
         Category::Parameter => "#4477aa",
+        Category::Buffer => "#8866dd",
         Category::Gradient => "#ee8866",
         Category::OptimizerState => "#88ccee",
         Category::Activation => "#44aa99",
