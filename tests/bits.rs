@@ -1,4 +1,4 @@
-//! Every bit: the same losses and weights on any grid of ranks and any number of threads.
+//! Equal bits: the same losses and weights on every grid of ranks and with any number of threads.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -12,25 +12,25 @@ const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
 const BLOCK: &str = "memory.recompute=block";
 const LIBRARY: &str = "parallel.reduction=nccl";
 
-struct Course {
+struct History {
     losses: Vec<u32>,
     weights: String,
     validation: Option<u64>,
 }
 
-fn course(text: &str, overrides: &[&str]) -> Course {
+fn history(text: &str, overrides: &[&str]) -> History {
     let report = train(text, overrides);
-    Course {
+    History {
         losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
         weights: report.summary.weights_sha256.clone(),
         validation: report.validation_loss.map(f64::to_bits),
     }
 }
 
-/// A configuration, overrides that all runs of the row have, and the overrides that must not change a bit.
+/// One row: a configuration, overrides of all its runs, and variants that must not change a bit.
 type Row = (&'static str, &'static [&'static str], &'static [&'static [&'static str]]);
 
-/// Data-parallel ranks: lanes, buckets, the optimizer whole and divided, sums of the transport.
+/// Data-parallel ranks: lanes, buckets, ZeRO stages 0 and 1, sums by the transport.
 const GRIDS: &[Row] = &[
     (GPT, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
     (MLP, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
@@ -40,7 +40,7 @@ const GRIDS: &[Row] = &[
     (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
     // SGD on the transformer, without clipping.
     (GPT, &["optim.kind=sgd", "optim.clip_norm=0"], &[&["parallel.data=1"], &["parallel.data=4"]]),
-    // The optimizer's state in one place and in parts; the norm decides every update.
+    // Optimizer state whole and sharded; clipping makes the norm decide every update.
     (
         GPT,
         &["optim.clip_norm=0.1", "model.width=64"],
@@ -59,7 +59,7 @@ const GRIDS: &[Row] = &[
         &["optim.kind=adamw", "parallel.lanes=8"],
         &[&["parallel.data=1"], &["parallel.data=8"], &["parallel.data=8", SHARDED]],
     ),
-    // Summed by the transport, which between threads adds in the same tree.
+    // Between threads the transport's own sum uses the same tree.
     (
         GPT,
         &["parallel.data=4"],
@@ -67,9 +67,9 @@ const GRIDS: &[Row] = &[
     ),
 ];
 
-/// Stages of the model on several ranks, with every schedule.
+/// Pipelines with every schedule.
 const STAGES: &[Row] = &[
-    // Stages of the model on several ranks, with every schedule; the table of tokens is in the first and in the last.
+    // The first and the last stage both hold the tied token embedding.
     (
         GPT,
         &["model.layers=4", "optim.clip_norm=0.1"],
@@ -115,9 +115,9 @@ const STAGES: &[Row] = &[
     ),
 ];
 
-/// Activations that are kept, and that are computed again, on any grid.
+/// Recomputed activations beside kept ones, on several grids.
 const COMPUTED_AGAIN: &[Row] = &[
-    // Activations that are kept, and that are computed again, in segments of any length.
+    // Recomputation in segments of any length.
     (
         GPT,
         &["model.layers=5"],
@@ -137,7 +137,7 @@ const COMPUTED_AGAIN: &[Row] = &[
         &["parallel.lanes=2", "train.micro_batches=8", "train.steps=3"],
         &[&["parallel.data=1"], &[BLOCK], &[BLOCK, "parallel.data=2"]],
     ),
-    // Stages that compute activations again, each in segments of its own.
+    // Each stage recomputes in its own segments.
     (
         GPT,
         &["model.layers=5", "train.steps=3"],
@@ -163,28 +163,28 @@ const COMPUTED_AGAIN: &[Row] = &[
 ];
 
 #[test]
-fn grids_of_ranks() {
-    have_the_same_bits(GRIDS);
+fn data_parallel_grids_have_equal_bits() {
+    assert_equal_bits(GRIDS);
 }
 
 #[test]
-fn stages_of_the_model() {
-    have_the_same_bits(STAGES);
+fn pipelines_have_equal_bits() {
+    assert_equal_bits(STAGES);
 }
 
 #[test]
-fn activations_that_are_computed_again() {
-    have_the_same_bits(COMPUTED_AGAIN);
+fn recomputation_keeps_the_bits() {
+    assert_equal_bits(COMPUTED_AGAIN);
 }
 
-/// All variants of a row have the losses, weights and validation of its first.
-fn have_the_same_bits(table: &[Row]) {
+/// Asserts that all variants of a row have the losses, weights and validation loss of its first.
+fn assert_equal_bits(table: &[Row]) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
         let all = |variant: &[&'static str]| [*common, variant].concat();
-        let reference = course(text, &all(variants[0]));
+        let reference = history(text, &all(variants[0]));
         assert!(reference.losses.iter().all(|loss| f32::from_bits(*loss).is_finite()));
         for variant in &variants[1..] {
-            let other = course(text, &all(variant));
+            let other = history(text, &all(variant));
             assert_eq!(reference.losses, other.losses, "losses of row {row}, {variant:?}");
             assert_eq!(reference.weights, other.weights, "weights of row {row}, {variant:?}");
             assert_eq!(reference.validation, other.validation, "validation of row {row}, {variant:?}");
@@ -193,18 +193,18 @@ fn have_the_same_bits(table: &[Row]) {
 }
 
 #[test]
-fn what_must_change_the_bits_does() {
-    let reference = course(GPT, &[]);
+fn keys_that_decide_bits_change_them() {
+    let reference = history(GPT, &[]);
     for different in ["train.seed=2", "parallel.lanes=1", "optim.learning_rate=2e-3"] {
-        assert_ne!(reference.weights, course(GPT, &[different]).weights, "{different}");
+        assert_ne!(reference.weights, history(GPT, &[different]).weights, "{different}");
     }
 }
 
 #[test]
-fn numbers_of_threads() {
+fn thread_counts_have_equal_bits() {
     let hash = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| course(GPT, &["parallel.data=1"]).weights)
+        pool.install(|| history(GPT, &["parallel.data=1"]).weights)
     };
     let one = hash(1);
     assert_eq!(one, hash(2));

@@ -1,4 +1,4 @@
-//! Every byte: what the dry run says is what the run uses, on every rank, byte for byte.
+//! Equal bytes: every rank of a run uses exactly what its plan says.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -31,7 +31,7 @@ fn run(text: &str, overrides: &[&str], device: DeviceChoice) -> TrainReport {
     train_in(&directory.path().join("run"), config(text, overrides), device).unwrap()
 }
 
-/// Compares plan and run of every rank.
+/// Runs a configuration and compares every rank with its plan.
 fn compare(text: &str, overrides: &[&str]) {
     let setup = prepare(config(text, overrides), Placement::Cpu).unwrap();
     let report = run(text, overrides, DeviceChoice::Cpu);
@@ -44,9 +44,9 @@ fn compare(text: &str, overrides: &[&str]) {
     }
 }
 
-/// Every schedule on every grid, whole and in parts, one micro-batch a lane and several.
+/// Every schedule on several grids, with and without sharding, with one and several micro-batches a lane.
 #[test]
-fn the_plan_of_a_pipeline_is_its_run() {
+fn pipeline_plans_equal_runs() {
     let more: [&[&str]; 4] = [
         &["parallel.pipeline=2"],
         &["parallel.pipeline=4", "parallel.lanes=2", "checkpoint.every=2"],
@@ -65,7 +65,7 @@ fn the_plan_of_a_pipeline_is_its_run() {
 }
 
 #[test]
-fn the_plan_is_the_run() {
+fn plans_equal_runs() {
     let table: &[(&str, &[&str])] = &[
         (MLP, &["parallel.data=1"]),
         (MLP, &["parallel.data=2"]),
@@ -77,7 +77,7 @@ fn the_plan_is_the_run() {
         // Fewer validation micro-batches than ranks: their roles differ.
         (GPT, &["parallel.data=4", "train.validation_micro_batches=2"]),
         (GPT, &["parallel.data=2", "optim.kind=sgd", "train.steps=1"]),
-        // Ranks with different parts of the optimizer's state.
+        // Ranks own different shards of the optimizer state.
         (GPT, &["parallel.data=2", SHARDED]),
         (GPT, &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"]),
         (GPT, &["parallel.data=4", SHARDED, "model.width=256", "model.context=128", "train.steps=2"]),
@@ -85,7 +85,7 @@ fn the_plan_is_the_run() {
         (MLP, &["parallel.data=4", SHARDED, "optim.kind=adamw", "checkpoint.every=2"]),
         (GPT, &["parallel.data=4", "parallel.reduction=nccl"]),
         (GPT, &["parallel.data=2", SHARDED, "parallel.reduction=nccl"]),
-        // Activations that are computed again.
+        // Recomputed activations.
         (GPT, &["memory.recompute=block"]),
         (GPT, &["model.layers=5", "memory.recompute=2", "parallel.data=2", SHARDED]),
         (
@@ -95,7 +95,7 @@ fn the_plan_is_the_run() {
         (GPT, &["memory.recompute=auto", "parallel.data=2"]),
         (MLP, &["memory.recompute=2", "parallel.data=4"]),
         (MLP, &["memory.recompute=block", "model.activation=gelu"]),
-        // Checkpoints copy to the host and take nothing on the device.
+        // Checkpoints copy to the host and allocate nothing on the device.
         (GPT, &["parallel.data=2", "checkpoint.every=1"]),
         (MLP, &["checkpoint.every=2", "optim.kind=adamw"]),
         // Large enough for the large pool.
@@ -112,7 +112,7 @@ fn the_plan_is_the_run() {
     }
 }
 
-/// Settings of the allocator that change what is reserved, each alone, and some together.
+/// Allocator settings that change what is reserved, alone and combined.
 const SETTINGS: [&str; 10] = [
     "backend:native",
     "expandable_segments:True",
@@ -126,7 +126,7 @@ const SETTINGS: [&str; 10] = [
     "per_process_memory_fraction:0.9",
 ];
 
-/// Large enough for the large pool, with several ranks' buckets, pieces and accumulation, and quick.
+/// A quick configuration that uses the large pool, several buckets, shards and accumulation.
 const LARGE: [&str; 6] = [
     "model.sizes=[64, 512, 768, 64]",
     "optim.kind=adamw",
@@ -137,10 +137,10 @@ const LARGE: [&str; 6] = [
 ];
 
 #[test]
-fn the_plan_is_the_run_with_every_setting_of_the_allocator() {
+fn plans_equal_runs_with_every_allocator_setting() {
     for (index, setting) in SETTINGS.iter().enumerate() {
         let allocator = format!("memory.allocator='{setting}'");
-        // Every setting with and without divided state, and with a limit that collection by age counts from.
+        // Each setting with and without sharding, and with a limit from which garbage collection counts.
         let more: &[&str] = match index % 2 {
             0 => &["parallel.data=2", SHARDED],
             _ => &["parallel.data=2", "memory.limit_bytes=200000000"],
@@ -148,7 +148,7 @@ fn the_plan_is_the_run_with_every_setting_of_the_allocator() {
         let overrides = [&LARGE[..], &[&allocator], more].concat();
         let report = run(MLP, &overrides, DeviceChoice::Cpu);
         assert!(report.unplanned.is_some_and(|ranks| ranks.is_empty()), "{overrides:?}");
-        // The plan that is printed is that of the run too.
+        // The printed plan is the run's too.
         let setup = prepare(config(MLP, &overrides), Placement::Cpu).unwrap();
         for ran in &report.ranks {
             let plan = plan(&setup, ran.rank).unwrap();
@@ -158,10 +158,9 @@ fn the_plan_is_the_run_with_every_setting_of_the_allocator() {
     }
 }
 
-/// The same on a GPU, where there is one: its plan, made on an imitation of it, is the run; and the host differs from both
-/// by workspaces alone.
+/// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces alone.
 #[test]
-fn the_plan_of_a_gpu_is_its_run() {
+fn gpu_plans_equal_runs() {
     if !gpu() {
         return;
     }
@@ -223,8 +222,8 @@ fn the_plan_of_a_gpu_is_its_run() {
 }
 
 #[test]
-fn sharding_divides_the_moments_and_nothing_else() {
-    // Every parameter has a multiple of 128 elements, so that no tensor is rounded up.
+fn zero_stage_1_divides_the_moments_and_nothing_else() {
+    // Every parameter has a multiple of 128 elements, so no tensor is rounded up.
     const MODEL: [&str; 4] =
         ["model.width=128", "model.context=64", "train.steps=1", "parallel.bucket_bytes=1000000"];
     let of =
@@ -235,11 +234,11 @@ fn sharding_divides_the_moments_and_nothing_else() {
         let (whole, divided) = (of(&data, &[]), of(&data, &[SHARDED]));
         let elements = live(&whole[0], Category::Parameter) / 4;
         let state = |ran: &RankStatistics| live(ran, Category::OptimizerState);
-        // Beside two moments, the norm's sums, one for 4096 elements, and its result: the same on every rank.
+        // Beside two moments: the norm's sums (one per 4096 elements) and its result, equal on every rank.
         let norm = state(&whole[0]) - 8 * elements;
         assert_eq!(norm, (elements / 4096 * 4).next_multiple_of(512) + 512);
         assert_eq!(divided.iter().map(state).sum::<u64>(), 8 * elements + ranks * norm);
-        // What lies in the buckets beside gradients, of which the token table has two.
+        // Bytes of buckets beside gradients; the token embedding has two gradients.
         let bucketed = live(&whole[0], Category::Gradient) / 4 / sets;
         let padding = bucketed - elements - 256 * 128;
         for (whole, divided) in whole.iter().zip(&divided) {
@@ -252,13 +251,13 @@ fn sharding_divides_the_moments_and_nothing_else() {
     }
 }
 
-/// Planned for a GPU that need not be there.
+/// Planned for a GPU that is not at hand.
 #[test]
-fn gradients_in_half_precision_are_half_the_bytes_and_change_no_others() {
+fn bf16_gradients_halve_their_bytes_and_no_others() {
     const RANKS: u64 = 2;
-    // A bucket for each gradient, and of each of two sets one for the loss: 128 f32 for each rank.
+    // One bucket per gradient and, in each of two sets, one for the loss: 128 f32 per rank.
     const LOSS: u64 = 2 * 4 * 128 * RANKS;
-    // The largest gradient: of 256 tokens, or of a hidden layer of 4 · 32.
+    // The largest gradient: 256 tokens, or a hidden layer of 4 · 32.
     const LARGEST: u64 = 256 * 32;
     let of = |gradients: &str, more: &[&str]| {
         let gradients = format!("precision.gradients={gradients}");
@@ -295,7 +294,7 @@ fn meta_ranks_as_threads_use_the_same_bytes() {
 }
 
 #[test]
-fn a_limit_that_is_too_small_is_refused_with_what_would_do() {
+fn a_limit_too_small_is_refused_with_one_that_suffices() {
     let needs = {
         let setup = prepare(config(GPT, &[]), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
@@ -311,7 +310,7 @@ fn a_limit_that_is_too_small_is_refused_with_what_would_do() {
     train_in(&run_dir, limited(needs), DeviceChoice::Cpu).unwrap();
 }
 
-/// Activations that are far more than the parameters.
+/// A configuration whose activations are far larger than its parameters.
 const DEEP: [&str; 8] = [
     "model.layers=6",
     "model.width=64",
@@ -323,14 +322,14 @@ const DEEP: [&str; 8] = [
     "train.validation_micro_batches=1",
 ];
 
-/// What a configuration reserves at its peak, if it fits.
+/// Peak reserved bytes of a configuration; `None` if it does not fit.
 fn reserved(overrides: &[&str]) -> Option<u64> {
     let setup = prepare(config(GPT, &[&DEEP, overrides].concat()), Placement::Cpu).unwrap();
     plan(&setup, 0).ok().map(|plan| plan.statistics.peak_reserved())
 }
 
 #[test]
-fn recomputation_is_chosen_to_be_the_least_that_fits() {
+fn auto_recomputation_is_the_least_that_fits() {
     let all = |segments: usize| reserved(&[&format!("memory.recompute={segments}")]).unwrap();
     let (none, least) = (reserved(&[]).unwrap(), (1..=6).map(all).min().unwrap());
     assert!(3 * least < 2 * none, "{least} of {none}");
@@ -354,7 +353,7 @@ fn recomputation_is_chosen_to_be_the_least_that_fits() {
         assert_ne!(chosen, "\"none\"");
         assert!(report.ranks[0].get(Statistic::PeakReservedBytes) <= limit);
         assert_eq!(report.summary.weights_sha256, plain.summary.weights_sha256);
-        // With fewer layers nothing fits, in whatever segments.
+        // In fewer bytes nothing fits, with any segments.
         let limit = format!("memory.limit_bytes={limit}");
         for fewer in 1..layers {
             for segments in 1..=fewer {

@@ -1,5 +1,5 @@
-//! Checkpoints through the trainer: a run that was stopped ends as one that never was, on any grid; what is damaged or
-//! another run's is refused by name. `tests/kills.rs` does the same to processes.
+//! Checkpoints in-process: a resumed run ends as an uninterrupted one, on any grid; damaged or foreign checkpoints are
+//! refused by name. `tests/kills.rs` does the same with processes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -27,7 +27,7 @@ fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainRepor
     resume_with(directory, text, overrides, Interrupt::default())
 }
 
-/// One step and a checkpoint of it.
+/// Trains one step and saves it.
 fn one_step(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
     let interrupt = Interrupt::default();
     interrupt.raise();
@@ -38,7 +38,7 @@ fn full(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
     train_in(directory, config(text, overrides), DeviceChoice::Cpu).unwrap()
 }
 
-/// Losses, weights and validation: what must not change by a bit.
+/// Losses, weights and validation loss, which must be equal to the bit.
 fn bits(report: &TrainReport) -> (Vec<u32>, String, Option<u64>) {
     let losses = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
     (losses, report.summary.weights_sha256.clone(), report.validation_loss.map(f64::to_bits))
@@ -48,14 +48,14 @@ fn steps(run_dir: &Path) -> Vec<u64> {
     list(run_dir).unwrap().into_iter().map(|(step, _)| step).collect()
 }
 
-/// Steps of the lines of `metrics.jsonl`, and their losses.
+/// Step and loss of each line of `metrics.jsonl`.
 fn metrics(run_dir: &Path) -> Vec<(u64, serde_json::Value)> {
     let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
     let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     lines.map(|line| (line["step"].as_u64().unwrap(), line["loss"].clone())).collect()
 }
 
-/// Every file below a directory and its bytes.
+/// Every file below a directory, with its bytes.
 fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -79,7 +79,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn stopped_after_every_step_and_continued_on_other_grids() {
+fn runs_stopped_after_any_step_continue_on_other_grids() {
     let table: [(&str, &[&str]); 4] = [
         (GPT, &[]),
         (MLP, &[]),
@@ -104,16 +104,16 @@ fn stopped_after_every_step_and_continued_on_other_grids() {
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
         assert_eq!(report.summary.more["resumed_after_step"], 3);
         assert_eq!(metrics(&parts), metrics(&whole));
-        // Momentum and moments as well, to the bit.
+        // Momentum and moments are equal to the bit too.
         let state = |run_dir: &Path| newest(run_dir).unwrap().unwrap().path().join("state.safetensors");
         assert!(std::fs::read(state(&parts)).unwrap() == std::fs::read(state(&whole)).unwrap());
-        // Once more: nothing is left to do, and it ends the same.
+        // Resuming a finished run changes nothing.
         assert_eq!(bits(&resume(&parts, text, &all(&[])).unwrap()), bits(&reference));
     }
 }
 
 #[test]
-fn optimizer_state_that_is_in_parts_is_the_same_checkpoint() {
+fn sharded_and_whole_optimizer_state_make_equal_checkpoints() {
     const SHARDED: &str = "parallel.shard_optimizer=true";
     let table: [(&str, &[&str]); 3] = [
         (GPT, &["model.width=64", "optim.clip_norm=0.1"]),
@@ -125,7 +125,7 @@ fn optimizer_state_that_is_in_parts_is_the_same_checkpoint() {
         let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
         let reference = full(&whole, text, &all(&["parallel.data=1"]));
-        // In parts, whole, in other parts.
+        // Sharded, whole, sharded otherwise.
         for grid in [&["parallel.data=4", SHARDED][..], &["parallel.data=2"], &["parallel.data=2", SHARDED]] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
@@ -138,9 +138,9 @@ fn optimizer_state_that_is_in_parts_is_the_same_checkpoint() {
     }
 }
 
-/// Checkpoints of one rank, of stages and of stages in several replicas are the same, and each grid goes on from each.
+/// One rank, a pipeline and replicated pipelines write equal checkpoints, and each grid resumes each.
 #[test]
-fn stages_leave_the_same_checkpoint() {
+fn pipelines_write_the_checkpoints_of_one_rank() {
     const SHARDED: &str = "parallel.shard_optimizer=true";
     let table: [(&str, &[&str]); 2] =
         [(GPT, &["model.layers=4", "optim.clip_norm=0.1"]), (MLP, &["optim.kind=adamw"])];
@@ -169,7 +169,7 @@ fn stages_leave_the_same_checkpoint() {
 
 #[test]
 fn checkpoints_change_nothing_and_the_newest_are_kept() {
-    // Every, keep, and what is left of six steps.
+    // `checkpoint.every`, `checkpoint.keep`, and the steps that remain of six.
     let table: [(u64, u64, &[u64]); 5] =
         [(1, 2, &[5, 6]), (2, 9, &[2, 4, 6]), (4, 1, &[6]), (4, 2, &[4, 6]), (0, 1, &[])];
     let mut expected = None;
@@ -216,7 +216,7 @@ fn the_state_is_a_safetensors_file() {
     }
 }
 
-/// A run of six steps with checkpoints after 2, 4 and 6, of which the last is its newest.
+/// A finished run of six steps with checkpoints after 2, 4 and 6.
 fn finished(directory: &Path) -> PathBuf {
     let run_dir = directory.join("run");
     full(&run_dir, GPT, &["checkpoint.every=2", "checkpoint.keep=9"]);
@@ -239,7 +239,7 @@ fn flip(path: &Path, place: impl Fn(usize) -> usize) {
 }
 
 #[test]
-fn what_is_damaged_is_refused_by_name_and_nothing_changes() {
+fn damaged_checkpoints_are_refused_by_name_and_left_alone() {
     const STATE: &str = "state.safetensors";
     const MANIFEST: &str = "manifest.json";
     let table: [(&str, &str, Damage); 12] = [
@@ -290,7 +290,7 @@ fn what_is_damaged_is_refused_by_name_and_nothing_changes() {
                 Ok(())
             });
         assert_eq!(sampled.unwrap_err().to_string(), text);
-        // As it was advised.
+        // The advice in the message works.
         for step in ["step-000006", "step-000004"] {
             std::fs::remove_dir_all(checkpoints.join(step)).unwrap();
         }
@@ -304,7 +304,7 @@ fn what_is_damaged_is_refused_by_name_and_nothing_changes() {
 }
 
 #[test]
-fn another_run_is_refused_key_by_key() {
+fn checkpoints_of_other_runs_are_refused_key_by_key() {
     let table: [(&[&str], &str); 9] = [
         (&["model.width=64"], "model.width is 64 here and 32 there"),
         (
@@ -342,7 +342,7 @@ fn another_run_is_refused_key_by_key() {
 }
 
 #[test]
-fn what_cannot_be_resumed_says_why() {
+fn runs_that_cannot_resume_say_why() {
     let directory = tempfile::tempdir().unwrap();
     let bare = directory.path().join("bare");
     full(&bare, GPT, &[]);
@@ -361,11 +361,11 @@ fn what_cannot_be_resumed_says_why() {
 }
 
 #[test]
-fn what_killed_processes_left_is_removed_and_never_read() {
+fn leftovers_of_killed_processes_are_removed_and_never_read() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path();
     one_step(run_dir, GPT, &["checkpoint.every=1"]);
-    // A complete one under a temporary name is no checkpoint.
+    // A complete directory under a temporary name is not a checkpoint.
     let temporary = run_dir.join("checkpoints/.step-000005.tmp-1");
     copy(&run_dir.join("checkpoints/step-000001"), &temporary);
     std::fs::create_dir(run_dir.join("checkpoints/.step-000004.tmp-2")).unwrap();
@@ -379,12 +379,12 @@ fn what_killed_processes_left_is_removed_and_never_read() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_written_fails_the_run_if_it_is_the_last() {
+fn an_unwritable_last_checkpoint_fails_the_run() {
     for (step, fails) in [(4, false), (6, true)] {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().join("run");
         std::fs::create_dir_all(run_dir.join("checkpoints")).unwrap();
-        // A file where the writer makes its directory.
+        // A file stands where the writer makes its directory.
         let name = format!("checkpoints/.step-{step:06}.tmp-{}", std::process::id());
         std::fs::write(run_dir.join(&name), "").unwrap();
         let ended = train_in(&run_dir, config(GPT, &["checkpoint.every=2"]), DeviceChoice::Cpu);
@@ -398,7 +398,7 @@ fn a_checkpoint_that_cannot_be_written_fails_the_run_if_it_is_the_last() {
         }
         let left: Vec<u64> = [2, 4, 6].into_iter().filter(|there| *there != step).collect();
         assert_eq!(steps(&run_dir), left);
-        // The training itself was done, and is told.
+        // The message says that training itself was complete.
         assert!(run_dir.join("summary.json").exists());
         assert_eq!(metrics(&run_dir).len(), 6);
     }

@@ -1,5 +1,5 @@
-//! A run is held against its plan, event by event: the trace of a step is the planned one, and whoever takes or keeps memory
-//! beside the plan is named, with the allocation, the rank and the step.
+//! A run is compared with its plan event by event. Code that allocates or keeps memory beyond the plan is named, with the
+//! allocation, the rank and the step.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -19,31 +19,31 @@ use telemetry::step_trace::{DifferenceKind, Owner, RankTraces, RunPart};
 use tensor::Tensor;
 use worker::{DeviceChoice, ModelHook, Placement};
 
-/// What a probe does besides looking.
+/// A fault that a probe plants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// Nothing.
+    /// None: the probe only looks.
     None,
     /// Keeps every prediction.
     KeepsActivations,
-    /// Computes the loss once more, and keeps it with its graph: a list for a plot.
+    /// Computes the loss again and keeps it with its graph, as for a plot.
     KeepsLosses,
-    /// Computes the loss once more.
+    /// Computes the loss again.
     Computes,
     /// Keeps predictions of validations.
     KeepsValidations,
 }
 
-/// When it does that.
+/// The passes in which the fault occurs.
 #[derive(Clone, Copy, Debug)]
 struct When {
     rank: usize,
     from_step: u32,
-    /// Also where it is planned.
+    /// In planning too.
     planned: bool,
 }
 
-/// A model that someone looks into, and what they keep.
+/// A model with a probe, and the values that the probe keeps.
 struct Probe {
     inner: Box<dyn Model>,
     fault: Fault,
@@ -90,7 +90,7 @@ impl Model for Probe {
 
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
         let loss = self.inner.loss(tape, prediction, targets, scale)?;
-        // The batch goes with the step in any case.
+        // The batch is released with the step in any case.
         let Some(batch) = self.batch.take() else { return Ok(loss) };
         let keeps = self.acts(tape, Fault::KeepsLosses, Mode::Train);
         if keeps || self.acts(tape, Fault::Computes, Mode::Train) {
@@ -114,7 +114,7 @@ fn traces(directory: &Path, rank: usize) -> RankTraces {
     RankTraces::read(&directory.join(format!("traces/rank-{rank}.json.gz"))).unwrap()
 }
 
-/// That nothing differs from the plan, not one event, and that the trace is that of the run.
+/// Asserts that no event differs from the plan and that the trace is the run's.
 fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{what}: {report}");
     assert_eq!(report.summary.more["divergences"], serde_json::json!([]));
@@ -148,7 +148,7 @@ fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
 const SHARDED: &str = "parallel.shard_optimizer=true";
 
 #[test]
-fn the_trace_of_a_run_is_the_plans() {
+fn traces_equal_plans() {
     let table: &[(&str, &[&str], DeviceChoice)] = &[
         (GPT, &["parallel.data=1"], DeviceChoice::Cpu),
         (GPT, &["parallel.data=2", SHARDED, "checkpoint.every=1"], DeviceChoice::Cpu),
@@ -176,7 +176,7 @@ fn the_trace_of_a_run_is_the_plans() {
 }
 
 #[test]
-fn the_trace_of_a_run_on_a_gpu_is_the_plans() {
+fn gpu_traces_equal_plans() {
     if !gpu() {
         return;
     }
@@ -190,7 +190,7 @@ fn the_trace_of_a_run_on_a_gpu_is_the_plans() {
         let options = RunOptions { device: DeviceChoice::Cuda, ..RunOptions::default() };
         let report = run(directory.path(), text, overrides, options);
         is_as_planned(directory.path(), &report, &overrides.join(" "));
-        // One that is planted is found there too.
+        // A planted fault is found there too.
         let directory = tempfile::tempdir().unwrap();
         let when = When { rank: 0, from_step: 3, planned: false };
         let model_hook = Some(Probe::hook(Fault::KeepsActivations, when));
@@ -202,7 +202,7 @@ fn the_trace_of_a_run_on_a_gpu_is_the_plans() {
 }
 
 #[test]
-fn the_planned_peak_has_a_place() {
+fn the_planned_peak_names_its_phase_and_module() {
     for (text, overrides) in [(GPT, &["parallel.data=2"][..]), (MLP, &[]), (GPT, &["train.steps=1"])] {
         let setup = prepare(config(text, overrides), Placement::Cpu).unwrap();
         let plan = plan(&setup, 0).unwrap();
@@ -219,22 +219,22 @@ fn the_planned_peak_has_a_place() {
     }
 }
 
-/// Module, operator and category.
+/// Module, operator and category of an owner.
 fn name(owner: &Owner) -> (&str, &str, Category) {
     (&owner.module, &owner.operator, owner.category)
 }
 
 #[test]
-fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
+fn owners_of_unplanned_memory_are_named() {
     use Fault::{Computes, KeepsActivations, KeepsLosses, KeepsValidations};
-    // Where, in which part and how many differ; how the first allocation differs, whose, of how many bytes; and what is kept.
-    // A prediction that someone keeps cannot become its own gradient, so the first allocation that differs is that of the loss.
+    // Expected: part, count of differences, kind, owner and bytes of the first one, and what is kept.
+    // A kept prediction cannot become its own gradient, so the loss allocates first.
     let (logits, hidden) = (2 * 32 * 256 * 4, 2 * 32 * 32 * 4);
     let prediction = ("head", "linear.forward", Category::Activation);
     let validating = ("validation.head", "linear.forward", Category::Activation);
     let gradient = ("loss", "cross_entropy.forward", Category::ActivationGradient);
     let embedding = ("embedding", "embedding.forward", Category::Activation);
-    // The batch is the first of what a graph keeps.
+    // A graph keeps the batch first.
     let all = Some((("", "from_host", Category::Input), None));
     let kept = Some((prediction, Some(2)));
     let cases = [
@@ -271,12 +271,12 @@ fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
             assert_eq!(only.blocks, blocks);
             assert_eq!(found.measured.allocated_bytes - found.planned.allocated_bytes, only.bytes);
         }
-        // A step that leaves something of its graph says so, also without a plan.
+        // A step that leaks its graph says so without a plan too.
         let outlives: Vec<_> =
             report.outlived.iter().map(|outlived| (outlived.rank, outlived.part, outlived.step)).collect();
         let expected = if kept.is_some() { vec![(rank, part, step)] } else { vec![] };
         assert_eq!(outlives, expected, "{fault:?}");
-        // All of it is in the files, and in words.
+        // The files and the printed words have all of it.
         let words = report.to_string();
         assert!(
             words.contains(&format!("rank {rank} leaves its plan in")) && words.contains(owner.1),
@@ -293,9 +293,9 @@ fn who_takes_or_keeps_memory_beside_the_plan_is_named() {
     }
 }
 
-/// Where a leak ends when nobody looks: the error says when it began, and with what.
+/// Out of memory after a leak: the error says when the leak began, and with what.
 #[test]
-fn running_out_of_memory_says_what_left_the_plan_before() {
+fn out_of_memory_names_the_divergence_before_it() {
     let needs = {
         let setup = prepare(config(GPT, &[]), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
@@ -310,7 +310,7 @@ fn running_out_of_memory_says_what_left_the_plan_before() {
     let error = run::train(config(GPT, &[&limit, "train.steps=500"]), options).unwrap_err().to_string();
     let words = ["out of memory", "before that, rank 0 leaves its plan in step 5", "embedding.forward"];
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
-    // What was seen is in the run directory all the same.
+    // The run directory has the divergences all the same.
     let traces = traces(directory.path(), 0);
     assert_eq!(traces.steady.planned(), traces.steady.measured.as_ref());
     assert_eq!(traces.diverged.unwrap().measured.unwrap().step, 5);
@@ -335,7 +335,7 @@ fn a_probe_that_only_looks_changes_nothing() {
 }
 
 #[test]
-fn a_leak_that_is_in_the_code_is_found_by_planning() {
+fn planning_finds_a_leak_in_the_code() {
     let when = When { rank: 0, from_step: 1, planned: true };
     let hook = || Probe::hook(Fault::KeepsActivations, when);
     let setup = prepare(config(MLP, &["train.steps=1000000"]), Placement::Cpu).unwrap();
@@ -344,7 +344,7 @@ fn a_leak_that_is_in_the_code_is_found_by_planning() {
     let outlived = planned.outlived().unwrap();
     assert_eq!((outlived.step, outlived.kept.holdings.len()), (1, 1));
     assert_eq!(outlived.kept.holdings[0].owner.operator, "linear.forward");
-    // The run does what was planned, so far as that goes, and says the same.
+    // The run equals the plan as far as it goes, and reports the same leak.
     let directory = tempfile::tempdir().unwrap();
     let options = RunOptions { device: DeviceChoice::Cpu, model_hook: Some(hook()), ..RunOptions::default() };
     let report = run(directory.path(), MLP, &["train.steps=9"], options);
@@ -355,7 +355,7 @@ fn a_leak_that_is_in_the_code_is_found_by_planning() {
 }
 
 #[test]
-fn a_run_that_goes_on_is_held_against_the_plan_of_its_rest() {
+fn a_resumed_run_is_compared_with_the_plan_of_its_remainder() {
     let directory = tempfile::tempdir().unwrap();
     let go_on = |grid: &str, interrupt: Interrupt, model_hook: Option<ModelHook>| {
         let options = RunOptions {

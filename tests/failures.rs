@@ -1,5 +1,5 @@
-//! Ranks that are killed or stopped, that run out of memory, or whose corpus breaks: the run ends at once, and says which
-//! rank it was, where, in what, and why. Ranks that are told to stop finish their step.
+//! A rank that is killed, stopped, out of memory or has a broken corpus ends the run at once, with rank, host, step and
+//! reason. Ranks that are told to stop finish their step.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -13,10 +13,10 @@ use common::jobs::{
 };
 use common::program;
 
-/// From the death of a rank to the end of all.
+/// The most time from a rank's death to the end of the job.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Checks the last words of a failed run, and that its processes are gone.
+/// Checks the last lines of a failed run, and that its processes are gone.
 fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
     let said = text(&output.stderr);
     assert!(!output.status.success(), "{said}");
@@ -34,7 +34,7 @@ fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
         if let Ok(record) = std::fs::read_to_string(run_dir.join(format!("logs/rank-{rank}.status"))) {
             let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
             let pid = pid.trim().parse().unwrap();
-            // The launcher may end before the system is done with a process that it has killed.
+            // The launcher may end before the system has reaped a killed process.
             let deadline = Instant::now() + Duration::from_secs(5);
             while is_alive(pid) {
                 assert!(Instant::now() < deadline, "rank {rank} is still there");
@@ -70,7 +70,7 @@ fn a_killed_process_ends_the_job() {
     }
 }
 
-/// A stage that dies is named as one.
+/// A dead pipeline stage is named as a stage.
 #[test]
 fn a_killed_stage_ends_the_job() {
     if !has_mpi() {
@@ -105,7 +105,7 @@ fn a_stopped_process_ends_the_job_after_the_timeout() {
 }
 
 #[test]
-fn a_corpus_that_is_cut_short_is_named() {
+fn a_truncated_corpus_is_named() {
     for transport in Transport::all() {
         let workplace = workplace();
         let running = Running::start(transport, workplace.path(), 2, &[]);
@@ -119,9 +119,9 @@ fn a_corpus_that_is_cut_short_is_named() {
     }
 }
 
-/// The weights of the second layer need 320 MB, and rank 1, or the whole process, may have less.
+/// The second layer's weights need 320 MB; rank 1, or the process, is allowed less.
 #[test]
-fn out_of_memory_leaves_the_table_and_the_snapshot() {
+fn out_of_memory_writes_the_table_and_the_snapshot() {
     const LIMITED: &str = "ulimit -v 800000; exec \"$@\"";
     let sets = ["model.kind=mlp", "model.sizes=[3, 8000, 10000, 2]", "data.kind=synthetic", "optim.kind=sgd"];
     for transport in Transport::all() {
@@ -136,7 +136,7 @@ fn out_of_memory_leaves_the_table_and_the_snapshot() {
             }
         };
         command.args(["-c", LIMITED, "bash"]).arg(program()).args(arguments(2, &sets));
-        // Each thread's heap has a wide range of addresses, of which it uses little.
+        // Each thread's heap reserves a wide range of addresses and uses little of it.
         command.env("MALLOC_ARENA_MAX", "1").env("RAYON_NUM_THREADS", "2");
         let output = command.current_dir(workplace.path()).stdin(Stdio::null()).output().unwrap();
         let run_dir = workplace.path().join("out");
@@ -151,9 +151,9 @@ fn out_of_memory_leaves_the_table_and_the_snapshot() {
     }
 }
 
-/// Slurm's warning, to every process or to one: all ranks end after the same step, and well.
+/// Slurm's warning to every process or to one: all ranks end after the same step with status 0.
 #[test]
-fn sigterm_to_a_healthy_job_ends_it_after_the_step() {
+fn sigterm_ends_a_healthy_job_after_the_step() {
     for transport in Transport::all() {
         for everybody in [true, false] {
             let workplace = workplace();
@@ -178,7 +178,7 @@ fn sigusr1_ends_threads_after_the_step() {
     ended_well(&running.end(LIMIT), &run_dir);
 }
 
-/// `mpirun` itself answers these by killing the job; the script makes a wish of them.
+/// `mpirun` itself would kill the job; the script turns the signal into a request to stop.
 #[test]
 fn a_signal_to_the_script_ends_its_job_after_the_step() {
     if !has_mpi() {

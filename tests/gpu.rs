@@ -1,4 +1,4 @@
-//! The program on a GPU, where there is one, and what it says where there is none.
+//! The program on a GPU where there is one, and its refusal where there is none.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// Who asks for the driver's account, which is of the whole GPU, has no other run beside it.
+/// The driver's account covers the whole GPU, so a test that reads it runs alone.
 static GPUS: RwLock<()> = RwLock::new(());
 
-/// Trains in `directory` on the first GPU; what it said, and its summary.
+/// Trains in `directory` on the first GPU; returns the output and the summary.
 fn train(directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
     train_with(on_the_first_gpu(), directory, run, more)
 }
@@ -28,7 +28,7 @@ fn on_the_first_gpu() -> Command {
     command
 }
 
-/// The same with a program that is on its way already: this one, or a launcher.
+/// [`train`] with a prepared command: the program, or a launcher.
 fn train_with(command: Command, directory: &Path, run: &str, more: &[&str]) -> (String, Value) {
     let _beside_others = GPUS.read().unwrap_or_else(PoisonError::into_inner);
     complete(command, directory, run, more)
@@ -49,7 +49,7 @@ fn complete(mut command: Command, directory: &Path, run: &str, more: &[&str]) ->
 const HALF: [&str; 6] =
     ["--set", "precision.compute=bf16", "--set", "model.width=128", "--set", "model.heads=4"];
 
-/// The same with gradients in half precision too.
+/// [`HALF`] with bf16 gradients.
 const HALF_GRADIENTS: [&str; 8] = [
     "--set",
     "precision.compute=bf16",
@@ -62,7 +62,7 @@ const HALF_GRADIENTS: [&str; 8] = [
 ];
 
 #[test]
-fn a_gpu_that_is_not_there_is_refused_with_the_reason() {
+fn a_missing_gpu_is_refused_with_the_reason() {
     let directory = workplace();
     let mut command = Command::new(common::program());
     command
@@ -104,10 +104,10 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
     }
 }
 
-/// Rounding in half precision is where kernels that are joined in another way would differ: a cut closes the residual stream,
-/// and a segment that runs again leaves its last product out.
+/// In half precision, differently fused kernels would round differently: a cut closes the residual stream, and a recomputed
+/// segment leaves its last matmul out.
 #[test]
-fn activations_that_are_computed_again_give_the_same_bits() {
+fn recomputation_keeps_the_bits() {
     if !gpu() {
         return;
     }
@@ -131,7 +131,7 @@ fn activations_that_are_computed_again_give_the_same_bits() {
 }
 
 #[test]
-fn half_precision_learns_what_single_precision_learns() {
+fn bf16_learns_what_f32_learns() {
     if !gpu() {
         return;
     }
@@ -171,7 +171,7 @@ fn a_resumed_run_ends_with_the_same_bits() {
 }
 
 #[test]
-fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_nothing() {
+fn every_device_byte_is_accounted_for_and_steady_steps_ask_the_driver_for_nothing() {
     if !gpu() {
         return;
     }
@@ -205,7 +205,7 @@ fn every_byte_of_the_device_has_its_line_and_steady_steps_ask_the_driver_for_not
     }
 }
 
-/// Stages on several GPUs, with every schedule: the bits of one GPU, every byte as planned.
+/// Pipelines over several GPUs with every schedule: one GPU's bits, the planned bytes.
 #[test]
 fn stages_on_several_gpus_have_the_bits_of_one() {
     let sizes = world_sizes();
@@ -257,7 +257,7 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
     }
 }
 
-/// The program as so many processes, which see all GPUs.
+/// The program as `ranks` processes that see all GPUs.
 fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
     let mut command = mpirun(directory);
     command.env_remove("CUDA_VISIBLE_DEVICES");
@@ -265,7 +265,7 @@ fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
     command
 }
 
-/// How many GPUs there are, as far as powers of two go to four; says so where there is one at most.
+/// World sizes 2 and 4 as far as there are GPUs; says so where there is one at most.
 fn world_sizes() -> Vec<usize> {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
     if gpus < 2 || !collective::nccl::is_there() {
@@ -309,10 +309,10 @@ fn several_gpus_have_the_bits_of_one() {
     }
 }
 
-/// Weights of a divided optimizer that are large beside what a step computes: when the next pass, a validation or a checkpoint
-/// comes to them, they are still on their way.
+/// Weights of a sharded optimizer that are large beside a step's compute are still in flight when the next pass, a
+/// validation or a checkpoint reads them.
 #[test]
-fn weights_on_their_way_are_waited_for() {
+fn weights_in_flight_are_waited_for() {
     let Some(ranks) = world_sizes().pop() else { return };
     let directory = workplace();
     let data = format!("parallel.data={ranks}");

@@ -1,4 +1,4 @@
-//! Ranks on several hosts, which are faked: who is where, what they compute, and how one that is lost is named.
+//! Ranks on two faked hosts: their places, their results, and the report of a lost rank.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -12,7 +12,7 @@ use common::jobs::{
     Running, Transport, arguments, is_alive, signal, summary, text, train, two_hosts, workplace,
 };
 
-/// What ends a run: losses and weights, and the host of each rank.
+/// Losses and weights of a run, and the host of each rank.
 fn outcome(mut command: Command, directory: &std::path::Path) -> ([String; 2], Vec<String>) {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -53,7 +53,7 @@ fn a_rank_that_is_killed_on_another_host_is_named() {
     assert!(report.contains("rank 3 on second"), "{report}");
 }
 
-/// Half of the GPUs on each host: every rank gets the one of its number on its host, and NCCL goes over a network.
+/// With half of the GPUs on each host, every rank takes the GPU of its number there, and NCCL uses a network.
 #[test]
 fn every_host_gives_its_own_gpus() {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());

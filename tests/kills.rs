@@ -1,4 +1,4 @@
-//! Checkpoints and processes: killed at any moment, terminated, resumed and sampled from by the command line.
+//! Checkpoints of processes that are killed at any moment, terminated, resumed and sampled from.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, list};
 
-/// A model so small that most of the time goes into its checkpoints.
+/// A model so small that most of its time goes into checkpoints.
 const TINY: &str = r#"
 [model]
 layers = 1
@@ -74,7 +74,7 @@ fn succeeded(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
-/// Waits until a run has taken so many steps.
+/// Waits until a run has done `step` steps.
 fn await_step(run_dir: &Path, step: u64) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while list(run_dir).unwrap().last().is_none_or(|(newest, _)| *newest < step) {
@@ -83,24 +83,23 @@ fn await_step(run_dir: &Path, step: u64) {
     }
 }
 
-/// Whether a checkpoint was being written, or deleted.
+/// Returns whether a checkpoint was being written or deleted.
 fn has_temporary(run_dir: &Path) -> bool {
     let entries = std::fs::read_dir(run_dir.join("checkpoints")).into_iter().flatten();
     entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with('.'))
 }
 
-/// What came of killing the processes of a run.
+/// Counts of kills.
 #[derive(Default)]
 struct Kills {
-    /// All of them.
+    /// All kills.
     all: u64,
-    /// Those that came while a checkpoint was written or deleted.
+    /// Kills during the writing or deletion of a checkpoint.
     while_writing: u64,
 }
 
 impl Kills {
-    /// Kills processes of one run, each after a time of its own, until there were `most` kills or the run has ended;
-    /// lets it end in any case.
+    /// Kills processes of one run at random moments until `most` kills or the end of the run, which it then awaits.
     fn of_run(&mut self, workplace: &Workplace, run_dir: &str, most: u64, random: &mut u64) {
         let path = workplace.path(run_dir);
         let line = ["train", "run.toml", "--run-dir", run_dir, "--resume"];
@@ -108,7 +107,7 @@ impl Kills {
         while self.all < most {
             let grid = ["parallel.data=1", "parallel.data=2", "parallel.data=4"][self.all as usize % 3];
             let mut child = workplace.start(&[&line[..], &["--set", grid]].concat());
-            // Knuth's MMIX generator; the high bits are the good ones.
+            // Knuth's MMIX generator, whose high bits are the random ones.
             *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             std::thread::sleep(Duration::from_millis(5 + (*random >> 33) % 100));
             child.kill().unwrap();
@@ -169,7 +168,7 @@ fn a_hundred_kills_lose_no_checkpoint_and_change_no_bit() {
 }
 
 #[test]
-fn a_terminated_run_saves_its_last_step_and_goes_on_without_a_configuration() {
+fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
     let workplace = Workplace::new();
     let long = ["--set", "train.steps=2000", "--set", "checkpoint.every=500", "--set", "parallel.data=2"];
     let start = |run_dir: &str| {
@@ -214,7 +213,7 @@ fn resuming_from_the_command_line() {
     };
     refused(&["train", "run.toml", "--resume"], "--run-dir");
     refused(&["train", "--run-dir", "out", "--resume"], "out/config.toml");
-    // The same line starts a run and goes on with it: what a job that is requeued needs.
+    // The same command starts a run and continues it, as a requeued job needs.
     let line = ["train", "run.toml", "--run-dir", "out", "--resume"];
     let first = workplace.run(&line);
     succeeded(&first);

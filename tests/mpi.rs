@@ -1,4 +1,4 @@
-//! Ranks as processes: the same bits as threads, one start for all, one word for what is wrong.
+//! Ranks as processes: the bits of threads, one start-up for all, one sentence for a mistake.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -11,8 +11,8 @@ use common::program;
 use telemetry::scaling::{Scaling, ScalingRun, read_runs};
 use telemetry::step_trace::RankTraces;
 
-/// What a run computed: loss by step, and the weights.
-fn course(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, String) {
+/// Loss of every step, and the hash of the weights.
+fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, String) {
     let workplace = workplace();
     let output = train(transport, workplace.path(), ranks, sets).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{transport:?}, {ranks} ranks: {}", text(&output.stderr));
@@ -20,7 +20,7 @@ fn course(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, Strin
     assert_eq!(summary["world_size"], ranks);
     assert_eq!(summary["ranks"].as_array().unwrap().len(), ranks);
     assert!(text(&output.stdout).contains("Every rank used what was planned"), "{}", text(&output.stdout));
-    // Every process has a plan, and is held against it.
+    // Every process has a plan and is compared with it.
     assert_eq!(summary["divergences"], serde_json::json!([]));
     for rank in 0..ranks {
         let path = workplace.path().join(format!("out/traces/rank-{rank}.json.gz"));
@@ -52,12 +52,12 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
         ("perceptron", mlp),
     ];
     for (name, sets) in table {
-        let alone = course(Transport::Threads, 1, sets);
+        let alone = history(Transport::Threads, 1, sets);
         assert_eq!(alone.0.len(), 6);
         for (transport, ranks) in
             [(Transport::Threads, 4), (Transport::Mpi, 1), (Transport::Mpi, 2), (Transport::Mpi, 4)]
         {
-            assert_eq!(course(transport, ranks, sets), alone, "{name}: {transport:?}, {ranks} ranks");
+            assert_eq!(history(transport, ranks, sets), alone, "{name}: {transport:?}, {ranks} ranks");
         }
     }
 }
@@ -68,7 +68,7 @@ fn stages_have_the_bits_of_one_rank() {
         return;
     }
     let common = ["model.layers=4", "optim.clip_norm=0.1"];
-    let alone = course(Transport::Threads, 1, &common);
+    let alone = history(Transport::Threads, 1, &common);
     let table: [(usize, &[&str]); 4] = [
         (2, &["parallel.data=1", "parallel.pipeline=2"]),
         (2, &["parallel.data=1", "parallel.pipeline=2", "parallel.schedule=interleaved"]),
@@ -77,12 +77,12 @@ fn stages_have_the_bits_of_one_rank() {
     ];
     for (ranks, grid) in table {
         let sets = [&common[..], grid].concat();
-        assert_eq!(course(Transport::Mpi, ranks, &sets), alone, "{grid:?}");
+        assert_eq!(history(Transport::Mpi, ranks, &sets), alone, "{grid:?}");
     }
 }
 
 #[test]
-fn every_rank_has_a_log_that_begins_with_its_place() {
+fn every_log_begins_with_the_ranks_place() {
     if !has_mpi() {
         return;
     }
@@ -99,7 +99,7 @@ fn every_rank_has_a_log_that_begins_with_its_place() {
     }
 }
 
-/// The script that starts a job for each run, with processes that train each by itself among them.
+/// `benches/scaling/run` starts one job per run, jobs of independent processes included.
 #[test]
 fn the_scaling_suite_starts_jobs_in_turn() {
     if !has_mpi() {
@@ -129,7 +129,7 @@ fn the_scaling_suite_starts_jobs_in_turn() {
     }
     let refused = suite(&["--first-round=2"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
-    // A job is one run, once.
+    // Each job is one run.
     for (arguments, sentence) in [
         (["--ranks=1,2", "--rounds=2"], "--rounds 2: under a launcher a job measures one run once"),
         (["--ranks=1,2", "--alone"], "and 2 have its number of ranks"),
@@ -143,14 +143,14 @@ fn the_scaling_suite_starts_jobs_in_turn() {
     }
 }
 
-/// Plimsoll's own words among those of the launcher.
+/// The lines of Plimsoll's among the launcher's.
 fn said(output: &Output) -> Vec<String> {
     let lines = text(&output.stderr);
     lines.lines().filter(|line| line.starts_with("plimsoll: ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn what_is_wrong_is_said_once_with_status_two() {
+fn mistakes_are_told_once_with_status_two() {
     if !has_mpi() {
         return;
     }
@@ -177,7 +177,7 @@ fn what_is_wrong_is_said_once_with_status_two() {
     }
 }
 
-/// Two ranks that were given different things: before anything starts, rank 0 says which one differs.
+/// Two ranks with different inputs: rank 0 names the one that differs before anything starts.
 #[test]
 fn a_rank_that_differs_is_named() {
     if !has_mpi() {
@@ -212,7 +212,7 @@ fn a_rank_that_differs_is_named() {
         );
         assert!(!workplace.path().join("out").exists(), "{set}");
     }
-    // The same configuration, and a corpus that another rank finds to be another one.
+    // Equal configurations, but a corpus that differs on one rank.
     let workplace = workplace();
     let elsewhere = common::jobs::workplace();
     std::fs::write(elsewhere.path().join("corpus.txt"), "Another text.\n".repeat(520)).unwrap();

@@ -1,4 +1,4 @@
-//! What the phases of a step take, in real runs on the CPU.
+//! Times of a step's phases, in real runs on the CPU.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -17,7 +17,7 @@ use worker::{DeviceChoice, ModelHook};
 fn phases_add_up_to_the_step() {
     for ranks in [1, 2] {
         let directory = tempfile::tempdir().unwrap();
-        // Steps that are long beside what lies between them.
+        // Steps long enough that the time between them does not matter.
         let overrides = [
             "model.width=128",
             "model.context=64",
@@ -36,7 +36,7 @@ fn phases_add_up_to_the_step() {
             let (whole, step) = (of(Statistic::WholeTime), rank.get(Statistic::WholeStepTime));
             assert!(step.abs_diff(whole.iter().sum()) <= 5, "{whole:?}, {step}");
             let part = step as f64 / 1e6 / seconds;
-            // By two clocks: the phases', and that of the loop over steps.
+            // Two clocks: the phases', and the step loop's.
             assert!((0.6..1.02).contains(&part), "{ranks} ranks: {step} µs of {seconds} s");
             let (median, step) = (of(Statistic::MedianTime), rank.get(Statistic::MedianStepTime));
             let sum: u64 = median.iter().sum();
@@ -50,7 +50,7 @@ fn phases_add_up_to_the_step() {
     }
 }
 
-/// All that does not count time.
+/// Every statistic that does not count time.
 fn counts(ranks: &[RankStatistics]) -> Vec<Vec<u64>> {
     let timeless = |rank: &RankStatistics| {
         rank.iter().filter(|(statistic, _)| statistic.unit() != Unit::Microseconds).map(|(_, v)| v).collect()
@@ -76,11 +76,10 @@ fn a_dry_run_times_nothing() {
     assert_eq!(without(&meta.ranks), without(&cpu.ranks), "timing takes no memory");
 }
 
-/// A forward pass: on which rank, in which step, whether it was recorded; how many of the weights were on their way before it
-/// and after it, and how many there are.
+/// One forward pass: rank, step, mode, weights in flight before and after it, and weights in all.
 type Pass = (usize, u32, bool, [usize; 3]);
 
-/// A model, and who looks at its weights.
+/// A model whose weights a probe watches.
 struct Look {
     inner: Box<dyn Model>,
     seen: Arc<Mutex<Vec<Pass>>>,
@@ -114,10 +113,10 @@ impl Model for Look {
     }
 }
 
-/// Weights of a divided optimizer are on their way when a step has been enqueued, and are waited for where a pass comes to
-/// them: the next step's, or a validation's.
+/// Weights of a sharded optimizer are in flight after a step was enqueued; the next pass, a step's or a validation's, waits
+/// for them where it reads them.
 #[test]
-fn new_weights_travel_into_the_next_pass() {
+fn new_weights_arrive_during_the_next_pass() {
     let sharded = "parallel.shard_optimizer=true";
     let table: &[(&str, &[&str], bool)] = &[
         (GPT, &["parallel.data=2", sharded], true),
@@ -141,18 +140,18 @@ fn new_weights_travel_into_the_next_pass() {
         let report = run::train(config(text, overrides), options).unwrap();
         let seen = seen.lock().unwrap();
         for rank in 0..report.ranks.len() {
-            // What came before the first pass: no update.
+            // No update came before the first pass.
             let mut last = (1, true);
             let mut updates = 0;
             for (_, step, training, [before, after, all]) in seen.iter().filter(|pass| pass.0 == rank) {
-                // The first pass after an update: of the next step, or of a validation.
+                // The first pass after an update: the next step's, or a validation's.
                 let first = last.1 && (last.0 < *step || !training);
                 let expected = if first && *travels { *all } else { 0 };
                 assert_eq!((*before, *after), (expected, 0), "{overrides:?}: {rank}, {step}, {training}");
                 updates += usize::from(first);
                 last = (*step, *training);
             }
-            // A step is followed by a step or a validation, and a validation by a step whose weights have come.
+            // A step is followed by a step or a validation; after a validation the weights have arrived.
             assert_eq!(updates, report.summary.losses.len(), "{overrides:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Pipelines on the command line: the picture of a schedule, the benchmark of all of them, and divisions by measured times.
+//! Pipelines on the command line: a schedule's picture, the benchmark of all schedules, partitions by measured times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -16,7 +16,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     command.env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
 }
 
-/// The program without what a launcher or a user may have set here.
+/// The program without environment variables of a launcher or a user.
 fn clean(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(common::program());
     command.current_dir(directory).args(arguments);
@@ -27,7 +27,7 @@ fn clean(directory: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_schedule_has_a_picture() {
+fn schedules_are_drawn() {
     let directory = workplace();
     for schedule in SCHEDULES {
         let set = format!("parallel.schedule={schedule}");
@@ -41,7 +41,7 @@ fn a_schedule_has_a_picture() {
             let row = said.lines().find(|line| line.starts_with(&format!("rank {rank}"))).unwrap();
             assert!(row.contains("F0") && row.contains("F3") && row.contains("B3"), "{row}");
         }
-        // Every stage has its layers and what it holds.
+        // Every stage is listed with its layers and memory.
         let stages = if schedule == "interleaved" { 4 } else { 2 };
         let of = |line: &&str| line.split_whitespace().next().is_some_and(|word| word.parse::<u32>().is_ok());
         assert_eq!(said.lines().filter(of).count(), stages, "{said}");
@@ -74,12 +74,12 @@ fn the_benchmark_measures_every_schedule() {
     let runs: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(directory.path().join("times.toml").exists());
-    // What the times change for two stages and, interleaved, for four: without them and with them.
+    // Partitions with and without times, for two stages and, interleaved, for four.
     let said = text(&output.stderr);
     let divisions = said.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
     let divisions: Vec<_> = divisions.map(|line| line.split(", ").count() - 2).collect();
     assert_eq!(divisions, [2, 2, 4, 4], "{said}");
-    // One division cannot go by both.
+    // A partition cannot follow both.
     for key in ["parallel.division=smallest", "parallel.profile=times.toml"] {
         let set = format!("--set={key}");
         let said =
@@ -113,14 +113,14 @@ const DIVIDED: [&str; 5] = [
     "--set=parallel.lanes=2",
 ];
 
-/// Standard output of a call that succeeds.
+/// Standard output of a successful call.
 fn done(directory: &Path, arguments: &[&str]) -> String {
     let output = plimsoll(directory, arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// The one sentence of a call that is refused.
+/// The one sentence of a refused call.
 fn refused(directory: &Path, arguments: &[&str]) -> String {
     let output = plimsoll(directory, arguments);
     let said = text(&output.stderr);
@@ -129,7 +129,7 @@ fn refused(directory: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn measured_times_divide_a_plan_and_its_run_alike() {
+fn measured_times_partition_plan_and_run_alike() {
     let directory = workplace();
     let directory = directory.path();
     let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
@@ -145,9 +145,9 @@ fn measured_times_divide_a_plan_and_its_run_alike() {
         said.contains(": --set parallel.profile=/") && said.trim_end().ends_with("/times.toml"),
         "{said}"
     );
-    // A file that is there stays as it is.
+    // An existing file stays as it is.
     assert!(refused(directory, &take).contains("--profile times.toml: File exists"));
-    // As if the first layer took as long as all others together and more.
+    // The first layer is made to take longer than all others together.
     let file = directory.join("times.toml");
     let mut times: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
     let layers = times["layers"].as_array_mut().unwrap();
@@ -178,19 +178,19 @@ fn measured_times_divide_a_plan_and_its_run_alike() {
             assert_eq!(timed["ranks"][rank][key], planned["ranks"][rank][key], "rank {rank}, {key}");
         }
     }
-    // A run that goes on knows where its times are, and says so where they are gone.
+    // A resumed run finds its times, and says so where they are gone.
     let resume = ["train", "--device=cpu", "--run-dir", "timed", "--resume"];
     std::fs::rename(&file, directory.join("gone.toml")).unwrap();
     assert!(refused(directory, &resume).contains("times.toml cannot be read"));
     std::fs::rename(directory.join("gone.toml"), &file).unwrap();
     done(directory, &resume);
-    // Other layers have other times.
+    // A model of other layers needs other times.
     let wide = "--set=model.width=64";
     let said = refused(directory, &[&plan[..], &[by_times, wide]].concat());
     assert!(said.contains("is of other layers: model.width is 64 here and 32 there"), "{said}");
     let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=20MiB"]].concat());
     assert!(said.contains(" --set parallel.profile=)"), "{said}");
-    // One stage has all layers, and the file is to be of this run all the same.
+    // One stage holds all layers, and the file must be of this run all the same.
     let one = "--set=parallel.pipeline=1";
     done(directory, &[&plan[..], &[by_times, one]].concat());
     let train = [&["train", "run.toml", "--device=cpu", "--run-dir", "one"], &DIVIDED[..]].concat();
@@ -204,13 +204,13 @@ fn measured_times_divide_a_plan_and_its_run_alike() {
         }
         assert!(!directory.join("one").exists());
     }
-    // Times are taken anew whatever the old ones are.
+    // New times are taken whatever the old ones say.
     let gone = ["--set=parallel.profile=gone.toml", "--profile=new.toml"];
     done(directory, &[&plan[..], &gone].concat());
 }
 
 #[test]
-fn what_a_profile_is_for_is_said_as_it_can_be_typed() {
+fn the_use_of_a_profile_is_told_as_a_command() {
     let directory = workplace();
     let directory = directory.path();
     let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
@@ -231,9 +231,9 @@ fn what_a_profile_is_for_is_said_as_it_can_be_typed() {
     assert!(said.contains("there is nothing to divide"), "{said}");
 }
 
-/// On one GPU, where one rank does the work of both; with two or more, as a pipeline.
+/// On one GPU one rank does the work of both; on two or more it is a pipeline.
 #[test]
-fn a_gpu_times_layers_and_the_run_by_its_times_is_as_planned() {
+fn a_gpu_times_layers_and_the_run_equals_its_plan() {
     if !gpu() {
         return;
     }
@@ -252,7 +252,7 @@ fn a_gpu_times_layers_and_the_run_by_its_times_is_as_planned() {
         std::fs::read_to_string(directory.path().join("times.toml")).unwrap().parse().unwrap();
     for layer in times["layers"].as_array().unwrap() {
         let of = |key: &str| layer[key].as_integer().unwrap();
-        // No kernel takes less than a microsecond, and none of these a second.
+        // A kernel takes at least a microsecond, and none of these takes a second.
         for key in ["forward", "backward_input", "backward_weight", "update"] {
             assert!((1_000..1_000_000_000).contains(&of(key)), "{key}: {times}");
         }

@@ -1,4 +1,4 @@
-//! `plimsoll plan`: what fits, what would, and devices that are not here.
+//! `plimsoll plan`: fits and refusals, remedies, proposals, and devices that are not at hand.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -10,7 +10,7 @@ use common::jobs::{text, workplace};
 
 fn plimsoll(directory: &Path) -> Command {
     let mut command = Command::new(common::program());
-    // What is tested here is tested on the CPU, also where there is a GPU.
+    // These tests use the CPU even where there is a GPU.
     command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "").env_remove("PLIMSOLL_ALLOC_CONF");
     command
 }
@@ -26,7 +26,7 @@ fn json(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn a_plan_says_whether_it_fits_and_what_would() {
+fn a_plan_says_what_fits_and_what_would() {
     let directory = workplace();
     let large = ["model.width=256", "model.context=64", "train.micro_batch=8", "train.micro_batches=4"];
     let fits = planned(directory.path(), &large, &["--json"]);
@@ -38,7 +38,7 @@ fn a_plan_says_whether_it_fits_and_what_would() {
     let fit = &json(&short)["fit"];
     assert_eq!((&fit["fits"], &fit["needs_bytes"]), (&false.into(), &needs.into()));
     assert_eq!(fit["capacity_bytes"].as_u64(), Some(needs - 1));
-    // What it advises fits, in as few bytes as it says, and in one sentence.
+    // The advice is one sentence, and fits in as few bytes as it says.
     let refused = planned(directory.path(), &large, &["--capacity", &capacity]);
     let (table, said) = (text(&refused.stdout), text(&refused.stderr));
     assert!(table.contains("does not fit: rank 0 needs") && said.trim_end().lines().count() == 1, "{said}");
@@ -50,7 +50,7 @@ fn a_plan_says_whether_it_fits_and_what_would() {
     assert_eq!(advised.status.code(), Some(0));
     let bytes = json(&advised)["fit"]["needs_bytes"].as_u64().unwrap();
     assert!(said.contains(&telemetry::units::grouped(bytes)), "{said}");
-    // The same from `train`, which then would not start, with a limit.
+    // `train` refuses alike under a limit.
     let limit = format!("memory.limit_bytes={}", needs - 1);
     let train = |more: &[&str]| {
         let sets = [&large[..], &[limit.as_str()]].concat();
@@ -74,7 +74,7 @@ fn a_plan_says_whether_it_fits_and_what_would() {
 }
 
 #[test]
-fn without_a_plan_nothing_is_said_of_one() {
+fn no_plan_prints_no_plan() {
     let directory = workplace();
     let output = plimsoll(directory.path()).args(["train", "run.toml", "--no-plan"]).output().unwrap();
     let said = text(&output.stdout) + &text(&output.stderr);
@@ -92,7 +92,7 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
     let here = planned(directory.path(), &[], &["--json", "--device", "cpu"]);
     let there = planned(directory.path(), &[], &["--json", "--device", "here.toml"]);
     assert_eq!(json(&here), json(&there));
-    // A file that is there stays as it is: it may be a configuration.
+    // An existing file stays as it is: it may be a configuration.
     assert_eq!(describe("run.toml").status.code(), Some(2));
     assert!(planned(directory.path(), &[], &[]).status.success());
     std::fs::write(directory.path().join("wrong.toml"), "kind = \"cuda\"\n").unwrap();
@@ -102,11 +102,11 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_not_there() {
+fn an_unwritable_file_leaves_nothing() {
     let directory = workplace();
     let arguments = ["plan", "--device", "cpu", "--describe", "here.toml"];
     let mut limited = Command::new("sh");
-    // Files may not grow, and who tries is told so instead of killed.
+    // With a file size limit of 0 and SIGXFSZ ignored, writing fails with an error.
     limited
         .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"])
         .arg(common::program())
@@ -120,7 +120,7 @@ fn a_file_that_cannot_be_written_is_not_there() {
 }
 
 #[test]
-fn a_thousand_ranks_are_planned_as_the_few_kinds_that_they_are() {
+fn a_thousand_ranks_are_planned_by_role() {
     let directory = workplace();
     let sets = ["parallel.data=1024", "parallel.lanes=1024", "train.micro_batches=1024"];
     for more in ["parallel.shard_optimizer=false", "parallel.shard_optimizer=true"] {
@@ -130,7 +130,7 @@ fn a_thousand_ranks_are_planned_as_the_few_kinds_that_they_are() {
         assert_eq!(plan["ranks"].as_array().unwrap().len(), 1024);
         assert_eq!(plan["world_size"], 1024);
         let roles = plan["roles"].as_array().unwrap();
-        // At least those that validate and those that do not.
+        // At least two kinds: ranks that validate and ranks that do not.
         assert!((2..24).contains(&roles.len()), "{}", roles.len());
         if more == "parallel.shard_optimizer=false" {
             assert_eq!(roles[0]["ranks"], "0-2");
@@ -153,7 +153,7 @@ fn the_largest_that_fits_is_found_and_the_next_does_not_fit() {
     ] as [(&str, fn(usize) -> Vec<String>, usize); 4]
     {
         let capacity = ["--capacity", "60MiB", "--device", "cuda"];
-        // A device whose own needs are small, so that little memory is enough.
+        // A device with little overhead, so that little memory is enough.
         let device = directory.path().join("small.toml");
         let shipped = include_str!("../launch/devices/h200.toml");
         let without = shipped[..shipped.find("# Bytes of the device").unwrap()].to_owned();
@@ -178,7 +178,7 @@ fn the_largest_that_fits_is_found_and_the_next_does_not_fit() {
 }
 
 #[test]
-fn proposals_fit_and_are_the_configurations_that_they_say() {
+fn proposals_fit_as_they_say() {
     let directory = workplace();
     let large = ["model.width=256", "model.heads=4", "model.context=64", "train.micro_batch=8"];
     let output =
@@ -203,7 +203,7 @@ fn proposals_fit_and_are_the_configurations_that_they_say() {
         assert_eq!((&plan["fit"]["fits"], &plan["world_size"]), (&true.into(), &2.into()));
         assert_eq!(plan["fit"]["needs_bytes"], proposal["peak_reserved_bytes"]);
     }
-    // Nothing fits what a run takes before it allocates anything.
+    // No proposal fits in less than the device's own overhead.
     let output = planned(directory.path(), &large, &["--fit", "1GiB", "--device", "cuda"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("before it allocates"));
     let output = planned(directory.path(), &large, &["--fit", "4GiB", "--ranks", "3", "--device", "cuda"]);

@@ -28,7 +28,7 @@ fn slots(parameters: &Parameters) -> Vec<Slot> {
     parameters.list().iter().map(slot).collect()
 }
 
-/// The gradient of each parameter: its uses' gradients added in their order.
+/// Gradient of each parameter: the sum over its uses, in order.
 fn by_parameter(parameters: &Parameters, gradients: &Gradients) -> Vec<Tensor> {
     let mut sums: Vec<Option<Tensor>> = vec![None; parameters.list().len()];
     for used in parameters.uses() {
@@ -41,7 +41,7 @@ fn by_parameter(parameters: &Parameters, gradients: &Gradients) -> Vec<Tensor> {
     sums.into_iter().map(Option::unwrap).collect()
 }
 
-/// The part of a packed bias whose true gradient is not zero: all of it but the keys' third.
+/// A packed bias without its keys, whose true gradient is zero.
 fn without_keys(values: &[f32]) -> Vec<f32> {
     let third = values.len() / 3;
     [&values[..third], &values[2 * third..]].concat()
@@ -89,7 +89,7 @@ fn twenty_adamw_steps_of_the_gpt() {
     computing().iter().for_each(twenty_adamw_steps);
 }
 
-/// How far from the recording a device may end: PyTorch on the CPU made it.
+/// The allowed distance from the recording, which PyTorch made on the CPU.
 fn tolerance(device: &Device) -> f64 {
     if device.backend() == Backend::Cpu { 5e-6 } else { 2e-5 }
 }
@@ -179,7 +179,7 @@ fn ten_sgd_steps(device: &Device) {
 }
 
 #[test]
-fn uses_of_a_tied_weight_keep_gradients_of_their_own() {
+fn uses_of_a_tied_weight_keep_separate_gradients() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let gpt = Gpt::new(&device, SIZES, &Stage::whole(SIZES.layers), 1, DType::F32).unwrap();
     let table = gpt.parameters().find("wte.weight").unwrap();

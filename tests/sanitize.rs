@@ -1,4 +1,4 @@
-//! `launch/sanitize` over a stand-in for compute-sanitizer: whose kernels a report is about decides what comes of it.
+//! `launch/sanitize` over a stand-in for compute-sanitizer: a report counts by the owner of its kernels.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::fs;
@@ -12,17 +12,17 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A record as the sanitizer writes it, about accesses of these kernels.
+/// A sanitizer record about accesses of the given kernels.
 fn record(kernels: &[&str]) -> String {
     let place = |kernel: &&str| format!("<where>\n<func>{kernel}</func>\n<pc>0xaf0</pc>\n</where>\n");
     format!("<record>\n<kind>Analysis</kind>\n{}</record>\n", kernels.iter().map(place).collect::<String>())
 }
 
-/// Tool, records, what the tests say, what is said of the group, exit status.
+/// Columns: tool, records, the tests' output, the group's verdict, exit status.
 type Case<'a> = (&'a str, &'a [&'a [&'a str]], &'a str, &'a str, i32);
 
 #[test]
-fn reports_count_by_whose_kernels_they_are_about() {
+fn reports_count_by_the_owner_of_their_kernels() {
     let library = ["nvjet_sm90_tss_64x8_64x16_1x1_h_bx_splitK_NNT"; 2];
     let ours = ["columns_f32", "columns_f32"];
     let mixed = [library[0], "columns_f32"];
@@ -68,7 +68,7 @@ fn reports_count_by_whose_kernels_they_are_about() {
     }
 }
 
-/// Its options, of the tool that each needs, and how often tests repeat themselves, as the stand-in is given them.
+/// The stand-in receives each tool's options and the number of repeats.
 #[test]
 fn each_tool_has_its_groups_and_options() {
     let directory = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn each_tool_has_its_groups_and_options() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_in_one_line() {
+fn impossible_calls_are_refused_in_one_line() {
     let cases: [(&[&str], &str); 6] = [
         (&[], "name a tool"),
         (&["valgrind"], "there is no tool valgrind"),
@@ -108,7 +108,7 @@ fn what_cannot_be_run_is_refused_in_one_line() {
         (&["--bundle"], "--bundle needs a directory"),
         (&["memcheck"], "compute-sanitizer, which comes with CUDA, is not there"),
     ];
-    // Where the sanitizer is not, whatever the machine has: nothing is there but what the script asks for before.
+    // An environment without the sanitizer, whatever this machine has.
     let tools = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/usr/bin/dirname", tools.path().join("dirname")).unwrap();
     for (arguments, said) in cases {

@@ -1,4 +1,4 @@
-//! What a step does between ranks is what connections are made for before it.
+//! Connections are made before the first step for exactly the operations that a step uses.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -11,7 +11,7 @@ use parallel::data::{Reduction, Uses};
 use plan::prepare;
 use worker::{Placement, TrainError, Worker};
 
-/// The operation that a use is of.
+/// Operation of a use.
 fn named(using: &Use) -> Operation {
     match using {
         Use::AllReduce(_) => Operation::AllReduce,
@@ -38,7 +38,7 @@ fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
 }
 
 #[test]
-fn what_a_step_uses_is_named_beforehand() {
+fn connections_cover_exactly_a_steps_traffic() {
     for (name, reduction) in [("tree", Reduction::Tree), ("nccl", Reduction::Library)] {
         for sharded in [false, true] {
             let uses = Uses { reduction, sharded, dtype: DType::F32, direct: false }.of(2);
@@ -54,7 +54,7 @@ fn what_a_step_uses_is_named_beforehand() {
     }
     let tree = Uses { reduction: Reduction::Tree, sharded: true, dtype: DType::F32, direct: true };
     assert!(tree.of(1).is_empty());
-    // In each other's memory all but the sums for a norm is done without connections.
+    // With peer access only the norm's sums need connections.
     assert_eq!(tree.of(2), [Use::AllReduce(DType::F32)]);
     assert!(Uses { sharded: false, ..tree }.of(4).is_empty());
 }

@@ -1,10 +1,10 @@
-//! The devices that there are: one test body runs on all of them.
+//! The devices at hand: one test body runs on all of them.
 
 use std::io::Write;
 
 use device::{Description, Device, DeviceOptions};
 
-/// Whether there is a GPU; says so once where there is none.
+/// Returns whether there is a GPU; says so once where there is none.
 pub(crate) fn gpu() -> bool {
     match device::cuda::availability() {
         Ok(_) => true,
@@ -15,7 +15,7 @@ pub(crate) fn gpu() -> bool {
     }
 }
 
-/// Those that compute numbers: the host, and a GPU where there is one.
+/// Devices that compute: the host, and a GPU where there is one.
 pub(crate) fn computing() -> Vec<Device> {
     let options = DeviceOptions::default();
     let mut devices = vec![Device::cpu(0, &options).unwrap()];
@@ -25,7 +25,7 @@ pub(crate) fn computing() -> Vec<Device> {
     devices
 }
 
-/// Those, and of each one an imitation.
+/// [`computing`] devices, and a Meta device that imitates each.
 pub(crate) fn all() -> Vec<Device> {
     let imitate = |description: Description| Device::meta(0, description, &DeviceOptions::default()).unwrap();
     let real = computing();

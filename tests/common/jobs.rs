@@ -1,4 +1,4 @@
-//! Runs of the program as processes: alone with its ranks as threads, or as the ranks of a job that `mpirun` starts.
+//! Runs of the program as processes: one with its ranks as threads, or the ranks of an `mpirun` job.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Those that can be tested here; what cannot is said.
+    /// The transports that can be tested here; says which cannot.
     pub(crate) fn all() -> Vec<Transport> {
         let mut all = vec![Transport::Threads];
         all.extend(has_mpi().then_some(Transport::Mpi));
@@ -24,7 +24,7 @@ impl Transport {
     }
 }
 
-/// Whether the program has MPI, and this machine a launcher of it.
+/// Returns whether this build has MPI and this machine a launcher.
 pub(crate) fn has_mpi() -> bool {
     let why = match Command::new("mpirun").arg("--version").output() {
         _ if !cfg!(feature = "mpi") => "this build has no MPI",
@@ -47,10 +47,10 @@ pub(crate) fn workplace() -> tempfile::TempDir {
     directory
 }
 
-/// A command in `directory` without what a launcher or a user may have set here.
+/// A command in `directory` without environment variables of a launcher or a user.
 fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
-    // What is tested here is tested on the CPU, also where there is a GPU.
+    // These tests use the CPU even where there is a GPU.
     command.current_dir(directory).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "");
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
         command.env_remove(variable);
@@ -58,7 +58,7 @@ fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     command
 }
 
-/// `mpirun` as a superuser on few processors and without ssh may start it.
+/// `mpirun` with the settings for root, few processors and no ssh.
 pub(crate) fn mpirun(directory: &Path) -> Command {
     let mut command = clean("mpirun", directory);
     for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
@@ -68,8 +68,8 @@ pub(crate) fn mpirun(directory: &Path) -> Command {
     command
 }
 
-/// The same as if on two hosts, `first` and `second`, with so many ranks on each; `None`, said on standard error, where that
-/// cannot be.
+/// [`mpirun`] over two faked hosts, `first` and `second`, with `ranks` on each; `None`, with the reason on standard error,
+/// where that is impossible.
 pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     let script = super::root().join("tests/common/hosts");
     let can = has_mpi() && Command::new(&script).args(["1", "true"]).output().unwrap().status.success();
@@ -82,7 +82,7 @@ pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     Some(command)
 }
 
-/// `plimsoll train run.toml --run-dir out` on so many ranks.
+/// `plimsoll train run.toml --run-dir out` on `ranks` ranks.
 pub(crate) fn train(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Command {
     let mut command = match transport {
         Transport::Threads => clean(program(), directory),
@@ -96,7 +96,7 @@ pub(crate) fn train(transport: Transport, directory: &Path, ranks: usize, sets: 
     command
 }
 
-/// The arguments of such a run.
+/// Arguments of [`train`].
 pub(crate) fn arguments(ranks: usize, sets: &[&str]) -> Vec<String> {
     let mut arguments: Vec<String> = ["train", "run.toml", "--run-dir", "out"].map(str::to_owned).to_vec();
     for set in [format!("parallel.data={ranks}").as_str()].iter().chain(sets) {
@@ -117,7 +117,7 @@ impl Running {
         Self::wait(train(transport, directory, ranks, &[&["train.steps=1000000"], sets].concat()), directory)
     }
 
-    /// The same through `launch/mpirun`.
+    /// [`Running::start`] through `launch/mpirun`.
     pub(crate) fn start_by_script(directory: &Path, ranks: usize, sets: &[&str]) -> Self {
         let mut command = clean(super::root().join("launch/mpirun"), directory);
         command.env("PLIMSOLL", program()).args(["-n", &ranks.to_string()]);
@@ -155,7 +155,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Its end, which comes within `limit`. Kills it otherwise, and fails.
+    /// Waits for the end within `limit`; kills the run and fails otherwise.
     pub(crate) fn end(mut self, limit: Duration) -> Output {
         let deadline = Instant::now() + limit;
         while self.child.try_wait().unwrap().is_none() {
@@ -174,7 +174,7 @@ pub(crate) fn signal(name: &str, pid: u32) {
     assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
 }
 
-/// Whether a process runs, or is stopped; not one that has ended and was not asked for.
+/// Returns whether a process runs or is stopped; a zombie does not count.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))

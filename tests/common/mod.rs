@@ -1,4 +1,4 @@
-//! What several test files share.
+//! Helpers that several test files share.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -18,7 +18,7 @@ pub(crate) fn root() -> PathBuf {
     std::env::current_dir().unwrap()
 }
 
-/// The program under test; a test that was moved to another machine is told where it is.
+/// The program under test. `CARGO_BIN_EXE_plimsoll` names it for a bundled test on another machine.
 pub(crate) fn program() -> PathBuf {
     std::env::var_os("CARGO_BIN_EXE_plimsoll")
         .map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
@@ -37,7 +37,7 @@ impl Recording {
         Recording(std::fs::read(golden("gpt_tiny.safetensors")).unwrap())
     }
 
-    /// A recorded array as f64, whatever it was recorded in.
+    /// A recorded array as f64, whatever its recorded type.
     pub(crate) fn values(&self, name: &str) -> Vec<f64> {
         let file = SafeTensors::deserialize(&self.0).unwrap();
         let view = file.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}"));

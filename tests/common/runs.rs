@@ -1,4 +1,4 @@
-//! Runs of the trainer, in this process.
+//! Training runs in this process.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use config::RunConfig;
 use run::{RunOptions, TrainReport};
 use worker::{DeviceChoice, TrainError};
 
-/// A small GPT on text that is there.
+/// A small GPT on text of the repository.
 pub(crate) const GPT: &str = r#"
 [model]
 kind = "gpt"
@@ -49,7 +49,7 @@ momentum = 0.9
 lanes = 4
 "#;
 
-/// A configuration of this test's own, its paths relative to the source tree.
+/// Parses a test's configuration, whose paths are relative to the source tree.
 pub(crate) fn config(text: &str, overrides: &[&str]) -> RunConfig {
     let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
     RunConfig::parse(text, "test.toml", &super::root(), &overrides).unwrap()
@@ -63,12 +63,12 @@ pub(crate) fn train_in(
 ) -> Result<TrainReport, TrainError> {
     let run_dir = Some(directory.to_owned());
     let report = run::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })?;
-    // Whatever is tested, no rank leaves its plan, and no step leaves anything.
+    // In every test, no rank diverges from its plan and no step leaks.
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
     Ok(report)
 }
 
-/// Trains on the CPU, with files that are gone afterwards.
+/// Trains on the CPU in a temporary directory.
 pub(crate) fn train(text: &str, overrides: &[&str]) -> TrainReport {
     let directory = tempfile::tempdir().unwrap();
     train_in(&directory.path().join("run"), config(text, overrides), DeviceChoice::Cpu).unwrap()
