@@ -5,7 +5,7 @@ mod common;
 
 use common::runs::{GPT, MLP, train};
 
-const SHARDED: &str = "parallel.shard_optimizer=true";
+const SHARDED: &str = "parallel.zero_stage=1";
 const GPIPE: &str = "parallel.schedule=gpipe";
 const INTERLEAVED: &str = "parallel.schedule=interleaved";
 const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
@@ -79,8 +79,8 @@ const STAGES: &[Row] = &[
             &["parallel.pipeline=4"],
             &["parallel.pipeline=2", "parallel.data=2"],
             &["parallel.pipeline=2", "parallel.data=2", SHARDED],
-            &["parallel.pipeline=2", "parallel.division=[3, 1]"],
-            &["parallel.pipeline=2", "parallel.division=smallest"],
+            &["parallel.pipeline=2", "parallel.partition=[3, 1]"],
+            &["parallel.pipeline=2", "parallel.partition=smallest"],
             &["parallel.pipeline=2", GPIPE],
             &["parallel.pipeline=4", GPIPE, "train.validation_micro_batches=3"],
             &["parallel.pipeline=2", "parallel.data=2", GPIPE, SHARDED],
@@ -105,7 +105,7 @@ const STAGES: &[Row] = &[
     // Several micro-batches a lane and in flight.
     (
         GPT,
-        &["parallel.lanes=2", "train.micro_batches=8"],
+        &["parallel.lanes=2", "train.global_batch_size=16"],
         &[
             &["parallel.data=1"],
             &["parallel.pipeline=2"],
@@ -134,7 +134,7 @@ const COMPUTED_AGAIN: &[Row] = &[
     // Several micro-batches a lane.
     (
         GPT,
-        &["parallel.lanes=2", "train.micro_batches=8", "train.steps=3"],
+        &["parallel.lanes=2", "train.global_batch_size=16", "train.steps=3"],
         &[&["parallel.data=1"], &[BLOCK], &[BLOCK, "parallel.data=2"]],
     ),
     // Each stage recomputes in its own segments.

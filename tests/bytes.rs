@@ -11,7 +11,7 @@ use run::TrainReport;
 use telemetry::{RankStatistics, Statistic};
 use worker::{DeviceChoice, Placement};
 
-const SHARDED: &str = "parallel.shard_optimizer=true";
+const SHARDED: &str = "parallel.zero_stage=1";
 
 fn figures_of(ran: &RankStatistics) -> [u64; 4] {
     [
@@ -56,7 +56,7 @@ fn pipeline_plans_equal_runs() {
     for schedule in ["gpipe", "1f1b", "interleaved", "zero-bubble"] {
         let schedule = format!("parallel.schedule={schedule}");
         for grid in more {
-            let common = ["model.layers=8", "train.micro_batches=8", "train.steps=2", &schedule];
+            let common = ["model.layers=8", "train.global_batch_size=16", "train.steps=2", &schedule];
             compare(GPT, &[&common[..], grid].concat());
         }
     }
@@ -70,7 +70,7 @@ fn plans_equal_runs() {
         (MLP, &["parallel.data=1"]),
         (MLP, &["parallel.data=2"]),
         (MLP, &["parallel.data=4"]),
-        (MLP, &["model.activation=gelu", "train.micro_batches=4"]),
+        (MLP, &["model.activation=gelu", "train.global_batch_size=40"]),
         (GPT, &["parallel.data=1"]),
         (GPT, &["parallel.data=2"]),
         (GPT, &["parallel.data=4"]),
@@ -90,7 +90,12 @@ fn plans_equal_runs() {
         (GPT, &["model.layers=5", "memory.recompute=2", "parallel.data=2", SHARDED]),
         (
             GPT,
-            &["model.layers=5", "memory.recompute=2", "memory.recompute_layers=3", "train.micro_batches=8"],
+            &[
+                "model.layers=5",
+                "memory.recompute=2",
+                "memory.recompute_layers=3",
+                "train.global_batch_size=16",
+            ],
         ),
         (GPT, &["memory.recompute=auto", "parallel.data=2"]),
         (MLP, &["memory.recompute=2", "parallel.data=4"]),
@@ -99,13 +104,22 @@ fn plans_equal_runs() {
         (GPT, &["parallel.data=2", "checkpoint.every=1"]),
         (MLP, &["checkpoint.every=2", "optim.kind=adamw"]),
         // Large enough for the large pool.
-        (GPT, &["model.width=256", "model.context=128", "train.micro_batch=4", "train.steps=2"]),
+        (
+            GPT,
+            &[
+                "model.width=256",
+                "model.context=128",
+                "train.micro_batch_size=4",
+                "train.global_batch_size=16",
+                "train.steps=2",
+            ],
+        ),
         (GPT, &["parallel.data=2", "memory.allocator=expandable_segments:True"]),
         (GPT, &["parallel.data=2", "memory.allocator=roundup_power2_divisions:4"]),
         (MLP, &["memory.allocator='max_split_size_mb:20,garbage_collection_threshold:0.5'"]),
         // Several micro-batches in a lane, and several lanes on a rank.
-        (GPT, &["parallel.data=2", SHARDED, "train.micro_batches=16"]),
-        (MLP, &["parallel.data=2", "train.micro_batches=32", "parallel.lanes=2"]),
+        (GPT, &["parallel.data=2", SHARDED, "train.global_batch_size=32"]),
+        (MLP, &["parallel.data=2", "train.global_batch_size=320", "parallel.lanes=2"]),
     ];
     for (text, overrides) in table {
         compare(text, overrides);
@@ -130,8 +144,8 @@ const SETTINGS: [&str; 10] = [
 const LARGE: [&str; 6] = [
     "model.sizes=[64, 512, 768, 64]",
     "optim.kind=adamw",
-    "train.micro_batch=600",
-    "train.micro_batches=4",
+    "train.micro_batch_size=600",
+    "train.global_batch_size=2400",
     "train.steps=2",
     "parallel.bucket_bytes=1048576",
 ];
@@ -166,13 +180,22 @@ fn gpu_plans_equal_runs() {
     }
     let table: &[(&str, &[&str])] = &[
         (MLP, &[]),
-        (MLP, &["model.activation=gelu", "train.micro_batches=4"]),
+        (MLP, &["model.activation=gelu", "train.global_batch_size=40"]),
         (MLP, &["precision.compute=bf16", "optim.kind=adamw"]),
         (GPT, &[]),
-        (GPT, &["model.width=256", "model.context=128", "train.micro_batch=4", "train.steps=3"]),
+        (
+            GPT,
+            &[
+                "model.width=256",
+                "model.context=128",
+                "train.micro_batch_size=4",
+                "train.global_batch_size=16",
+                "train.steps=3",
+            ],
+        ),
         (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "train.steps=3"]),
         (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "precision.gradients=bf16"]),
-        (MLP, &["precision.compute=bf16", "precision.gradients=bf16", "train.micro_batches=4"]),
+        (MLP, &["precision.compute=bf16", "precision.gradients=bf16", "train.global_batch_size=40"]),
         (
             GPT,
             &[
@@ -315,8 +338,8 @@ const DEEP: [&str; 8] = [
     "model.layers=6",
     "model.width=64",
     "model.context=128",
-    "train.micro_batch=16",
-    "train.micro_batches=1",
+    "train.micro_batch_size=16",
+    "train.global_batch_size=16",
     "parallel.lanes=1",
     "train.steps=1",
     "train.validation_micro_batches=1",

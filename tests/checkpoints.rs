@@ -114,7 +114,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
 
 #[test]
 fn sharded_and_whole_optimizer_state_make_equal_checkpoints() {
-    const SHARDED: &str = "parallel.shard_optimizer=true";
+    const SHARDED: &str = "parallel.zero_stage=1";
     let table: [(&str, &[&str]); 3] = [
         (GPT, &["model.width=64", "optim.clip_norm=0.1"]),
         (MLP, &[]),
@@ -141,7 +141,7 @@ fn sharded_and_whole_optimizer_state_make_equal_checkpoints() {
 /// One rank, a pipeline and replicated pipelines write equal checkpoints, and each grid resumes each.
 #[test]
 fn pipelines_write_the_checkpoints_of_one_rank() {
-    const SHARDED: &str = "parallel.shard_optimizer=true";
+    const SHARDED: &str = "parallel.zero_stage=1";
     let table: [(&str, &[&str]); 2] =
         [(GPT, &["model.layers=4", "optim.clip_norm=0.1"]), (MLP, &["optim.kind=adamw"])];
     for (text, overrides) in table {
@@ -314,7 +314,10 @@ fn checkpoints_of_other_runs_are_refused_key_by_key() {
         (&["optim.kind=sgd"], "optim.kind is \"sgd\" here and \"adamw\" there"),
         (&["optim.learning_rate=2e-3"], "optim.learning_rate is 0.002 here and 0.001 there"),
         (&["train.steps=12"], "train.steps is 12 here and 6 there"),
-        (&["train.micro_batch=4"], "train.micro_batch is 4 here and 2 there"),
+        (
+            &["train.micro_batch_size=4", "train.global_batch_size=16"],
+            "train.global_batch_size is 16 here and 8 there, train.micro_batch_size is 4 here and 2 there",
+        ),
         (&["parallel.lanes=2"], "parallel.lanes is 2 here and 4 there"),
         (&["data.validation_fraction=0.1"], "data.validation_fraction is 0.1 here and 0.05 there"),
         (&["data.paths=['README.md']"], "data.paths: it is not the text that"),

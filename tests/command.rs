@@ -62,8 +62,8 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
             "2 layers cannot be divided into 3 stages: a stage would be empty",
         ),
         (
-            &["--set", "parallel.pipeline=2", "--set", "parallel.division=[1, 2]"],
-            "parallel.division = [1, 2]: the stages' layers add up to 3, the model has 2",
+            &["--set", "parallel.pipeline=2", "--set", "parallel.partition=[1, 2]"],
+            "parallel.partition = [1, 2]: the stages' layers add up to 3, the model has 2",
         ),
         (&["--set", "precision.compute=bf16"], "heads of 32, 64 and 128 values"),
         (
@@ -342,11 +342,9 @@ fn the_printed_plan_is_what_the_run_then_uses() {
         let of = |rank: &serde_json::Value| keys.iter().map(|key| rank[key].as_u64().unwrap()).collect();
         ranks.as_array().unwrap().iter().map(of).collect()
     };
-    for sets in [
-        &["parallel.data=1"][..],
-        &["parallel.data=2"],
-        &["parallel.data=4", "parallel.shard_optimizer=true"],
-    ] {
+    for sets in
+        [&["parallel.data=1"][..], &["parallel.data=2"], &["parallel.data=4", "parallel.zero_stage=1"]]
+    {
         let sets = || sets.iter().flat_map(|set| ["--set", set]);
         let planned =
             plimsoll(directory.path()).args(["plan", "run.toml", "--json"]).args(sets()).output().unwrap();

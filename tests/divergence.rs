@@ -145,7 +145,7 @@ fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
     }
 }
 
-const SHARDED: &str = "parallel.shard_optimizer=true";
+const SHARDED: &str = "parallel.zero_stage=1";
 
 #[test]
 fn traces_equal_plans() {

@@ -215,7 +215,8 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
     let directory = workplace();
     for more in [&[][..], &HALF, &HALF_GRADIENTS] {
         let set = |key: &str| ["--set".to_owned(), key.to_owned()];
-        let common = ["model.layers=4", "train.micro_batches=8", "optim.clip_norm=0.1"].map(set).concat();
+        let common =
+            ["model.layers=4", "train.global_batch_size=16", "optim.clip_norm=0.1"].map(set).concat();
         let train_as = |command: Command, run: &str, grid: &[&str]| {
             let grid: Vec<String> = grid.iter().flat_map(|key| set(key)).collect();
             let sets: Vec<&str> = common.iter().chain(&grid).map(String::as_str).collect();
@@ -232,7 +233,7 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
                 2 => grids.push(stages("parallel.schedule=interleaved")),
                 _ => {
                     grids.push(vec!["parallel.data=2", "parallel.pipeline=2"]);
-                    let sharded = ["parallel.shard_optimizer=true", "parallel.schedule=interleaved"];
+                    let sharded = ["parallel.zero_stage=1", "parallel.schedule=interleaved"];
                     grids.push([&["parallel.data=2", "parallel.pipeline=2"][..], &sharded].concat());
                 }
             }
@@ -295,7 +296,7 @@ fn several_gpus_have_the_bits_of_one() {
         };
         for ranks in &sizes {
             let data = format!("parallel.data={ranks}");
-            for sharded in ["parallel.shard_optimizer=false", "parallel.shard_optimizer=true"] {
+            for sharded in ["parallel.zero_stage=0", "parallel.zero_stage=1"] {
                 let sets = ["--set", &data, "--set", sharded];
                 let command = Command::new(common::program());
                 same(command, &format!("{ranks} threads, {sharded}"), *ranks, &sets);
@@ -322,8 +323,8 @@ fn weights_in_flight_are_waited_for() {
         train_with(Command::new(common::program()), directory.path(), run, &[&sets, flags].concat()).1
     };
     let whole = of("whole", &[], &[]);
-    for peers in ["parallel.peers=kernel", "parallel.peers=off"] {
-        let sets = ["parallel.shard_optimizer=true", "checkpoint.every=3", peers];
+    for peers in ["parallel.peer_access=kernel", "parallel.peer_access=off"] {
+        let sets = ["parallel.zero_stage=1", "checkpoint.every=3", peers];
         let divided = of("divided", &sets, &[]);
         std::fs::remove_dir_all(directory.path().join("divided/checkpoints/step-000006")).unwrap();
         let resumed = of("divided", &sets, &["--resume"]);

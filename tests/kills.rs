@@ -20,8 +20,8 @@ context = 16
 paths = ["corpus.txt"]
 [train]
 steps = 100
-micro_batch = 1
-micro_batches = 4
+micro_batch_size = 1
+global_batch_size = 4
 validation_micro_batches = 1
 [optim]
 warmup_steps = 2

@@ -42,13 +42,13 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
         "model.sizes=[3, 300, 300, 400, 300, 100]",
         "data.kind=synthetic",
         "optim.kind=sgd",
-        "train.micro_batches=8",
+        "train.global_batch_size=16",
     ];
     let table: [(&str, &[&str]); 5] = [
         ("transformer", &[]),
-        ("the optimizer's state in parts", &["parallel.shard_optimizer=true", "optim.clip_norm=0.1"]),
-        ("sums of the transport", &["parallel.shard_optimizer=true", "parallel.reduction=nccl"]),
-        ("several micro-batches a lane", &["train.micro_batches=8", "optim.clip_norm=0.5"]),
+        ("the optimizer's state in parts", &["parallel.zero_stage=1", "optim.clip_norm=0.1"]),
+        ("sums of the transport", &["parallel.zero_stage=1", "parallel.reduction=nccl"]),
+        ("several micro-batches a lane", &["train.global_batch_size=16", "optim.clip_norm=0.5"]),
         ("perceptron", mlp),
     ];
     for (name, sets) in table {
@@ -73,7 +73,7 @@ fn stages_have_the_bits_of_one_rank() {
         (2, &["parallel.data=1", "parallel.pipeline=2"]),
         (2, &["parallel.data=1", "parallel.pipeline=2", "parallel.schedule=interleaved"]),
         (4, &["parallel.data=1", "parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
-        (4, &["parallel.data=2", "parallel.pipeline=2", "parallel.shard_optimizer=true"]),
+        (4, &["parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"]),
     ];
     for (ranks, grid) in table {
         let sets = [&common[..], grid].concat();

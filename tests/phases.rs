@@ -117,7 +117,7 @@ impl Model for Look {
 /// for them where it reads them.
 #[test]
 fn new_weights_arrive_during_the_next_pass() {
-    let sharded = "parallel.shard_optimizer=true";
+    let sharded = "parallel.zero_stage=1";
     let table: &[(&str, &[&str], bool)] = &[
         (GPT, &["parallel.data=2", sharded], true),
         (GPT, &["parallel.data=2", "parallel.pipeline=2", sharded], true),

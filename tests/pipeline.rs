@@ -80,7 +80,7 @@ fn the_benchmark_measures_every_schedule() {
     let divisions: Vec<_> = divisions.map(|line| line.split(", ").count() - 2).collect();
     assert_eq!(divisions, [2, 2, 4, 4], "{said}");
     // A partition cannot follow both.
-    for key in ["parallel.division=smallest", "parallel.profile=times.toml"] {
+    for key in ["parallel.partition=smallest", "parallel.profile=times.toml"] {
         let set = format!("--set={key}");
         let said =
             refused(directory.path(), &["bench", "pipeline", "--device=cpu", "--profile=new.toml", &set]);
@@ -214,13 +214,14 @@ fn the_use_of_a_profile_is_told_as_a_command() {
     let directory = workplace();
     let directory = directory.path();
     let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
-    let divisions = ["parallel.division=fastest", "parallel.division=smallest", "parallel.division=[2, 2]"];
+    let divisions =
+        ["parallel.partition=fastest", "parallel.partition=smallest", "parallel.partition=[2, 2]"];
     for (number, division) in divisions.iter().enumerate() {
         let file = format!("times{number}.toml");
         let plan = [&plan[..], &["--set", division]].concat();
         let said = done(directory, &[&plan[..], &["--profile", &file]].concat());
         let (_, typed) = said.trim_end().rsplit_once("to divide by these times: ").unwrap();
-        assert_eq!(typed.ends_with(" --set parallel.division=fastest"), number > 0, "{said}");
+        assert_eq!(typed.ends_with(" --set parallel.partition=fastest"), number > 0, "{said}");
         let typed: Vec<_> = typed.split(' ').collect();
         let planned = done(directory, &[&plan[..], &["--json"], &typed].concat());
         let planned: serde_json::Value = serde_json::from_str(&planned).unwrap();

@@ -28,7 +28,8 @@ fn json(output: &Output) -> serde_json::Value {
 #[test]
 fn a_plan_says_what_fits_and_what_would() {
     let directory = workplace();
-    let large = ["model.width=256", "model.context=64", "train.micro_batch=8", "train.micro_batches=4"];
+    let large =
+        ["model.width=256", "model.context=64", "train.micro_batch_size=8", "train.global_batch_size=32"];
     let fits = planned(directory.path(), &large, &["--json"]);
     let needs = json(&fits)["fit"]["needs_bytes"].as_u64().unwrap();
     assert_eq!(json(&fits)["ranks"][0]["peak_reserved_bytes"], needs);
@@ -44,7 +45,7 @@ fn a_plan_says_what_fits_and_what_would() {
     assert!(table.contains("does not fit: rank 0 needs") && said.trim_end().lines().count() == 1, "{said}");
     let advice: Vec<&str> =
         said.split("--set ").skip(1).map(|set| set.split([' ', ';']).next().unwrap()).collect();
-    assert_eq!(advice, ["train.micro_batch=4", "train.micro_batches=8"], "{said}");
+    assert_eq!(advice, ["train.micro_batch_size=4"], "{said}");
     let advised =
         planned(directory.path(), &[&large[..], &advice].concat(), &["--json", "--capacity", &capacity]);
     assert_eq!(advised.status.code(), Some(0));
@@ -63,7 +64,10 @@ fn a_plan_says_what_fits_and_what_would() {
             .unwrap()
     };
     let said = text(&train(&[]).stderr);
-    assert!(said.contains("memory.limit_bytes = ") && said.contains("--set train.micro_batch=4"), "{said}");
+    assert!(
+        said.contains("memory.limit_bytes = ") && said.contains("--set train.micro_batch_size=4"),
+        "{said}"
+    );
     assert!(!directory.path().join("out").exists());
     // Without a plan it starts, and runs out of memory.
     let output = train(&["--no-plan"]);
@@ -122,8 +126,8 @@ fn an_unwritable_file_leaves_nothing() {
 #[test]
 fn a_thousand_ranks_are_planned_by_role() {
     let directory = workplace();
-    let sets = ["parallel.data=1024", "parallel.lanes=1024", "train.micro_batches=1024"];
-    for more in ["parallel.shard_optimizer=false", "parallel.shard_optimizer=true"] {
+    let sets = ["parallel.data=1024", "parallel.lanes=1024", "train.global_batch_size=2048"];
+    for more in ["parallel.zero_stage=0", "parallel.zero_stage=1"] {
         let sets = [&sets[..], &["train.validation_micro_batches=3", more]].concat();
         let output = planned(directory.path(), &sets, &["--json", "--device", "cuda"]);
         let plan = json(&output);
@@ -132,7 +136,7 @@ fn a_thousand_ranks_are_planned_by_role() {
         let roles = plan["roles"].as_array().unwrap();
         // At least two kinds: ranks that validate and ranks that do not.
         assert!((2..24).contains(&roles.len()), "{}", roles.len());
-        if more == "parallel.shard_optimizer=false" {
+        if more == "parallel.zero_stage=0" {
             assert_eq!(roles[0]["ranks"], "0-2");
         }
         for (rank, entry) in plan["ranks"].as_array().unwrap().iter().enumerate() {
@@ -142,11 +146,16 @@ fn a_thousand_ranks_are_planned_by_role() {
     }
 }
 
+/// Four micro-batches of `size` sequences.
+fn micro_batches_of(size: usize) -> Vec<String> {
+    vec![format!("train.micro_batch_size={size}"), format!("train.global_batch_size={}", 4 * size)]
+}
+
 #[test]
 fn the_largest_that_fits_is_found_and_the_next_does_not_fit() {
     let directory = workplace();
     for (name, sets, unit) in [
-        ("micro_batch", |value: usize| vec![format!("train.micro_batch={value}")], 1),
+        ("micro_batch_size", micro_batches_of, 1),
         ("layers", |value| vec![format!("model.layers={value}")], 1),
         ("width", |value| vec![format!("model.width={value}"), format!("model.heads={}", value / 16)], 16),
         ("context", |value| vec![format!("model.context={value}")], 1),
@@ -180,7 +189,13 @@ fn the_largest_that_fits_is_found_and_the_next_does_not_fit() {
 #[test]
 fn proposals_fit_as_they_say() {
     let directory = workplace();
-    let large = ["model.width=256", "model.heads=4", "model.context=64", "train.micro_batch=8"];
+    let large = [
+        "model.width=256",
+        "model.heads=4",
+        "model.context=64",
+        "train.micro_batch_size=8",
+        "train.global_batch_size=32",
+    ];
     let output =
         planned(directory.path(), &large, &["--fit", "4GiB", "--ranks", "2", "--device", "cuda", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -190,7 +205,7 @@ fn proposals_fit_as_they_say() {
     let seconds: Vec<f64> = list.iter().map(|p| p["step_seconds"].as_f64().unwrap()).collect();
     assert!(seconds.windows(2).all(|pair| pair[0] <= pair[1]), "{seconds:?}");
     for proposal in list {
-        let samples = ["micro_batch", "micro_batches"].map(|key| proposal[key].as_u64().unwrap());
+        let samples = ["micro_batch_size", "micro_batches"].map(|key| proposal[key].as_u64().unwrap());
         assert_eq!(samples[0] * samples[1], 32);
         let sets: Vec<&str> =
             proposal["set"].as_array().unwrap().iter().map(|set| set.as_str().unwrap()).collect();

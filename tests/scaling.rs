@@ -91,7 +91,7 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
         (&["--ranks=2", "--micro-batches=0"], "--ranks 2: 0 micro-batches"),
         (&["--ranks=one"], "invalid value 'one'"),
         (&["--set=parallel.data=2"], "--set parallel.data: the suite sets it itself"),
-        (&["--set= train.micro_batches = 2"], "--set train.micro_batches: the suite sets it itself"),
+        (&["--set= train.global_batch_size = 2"], "--set train.global_batch_size: the suite sets it itself"),
         (&["--set=parallel.datas=2"], "did you mean"),
         (&["--strong", "--weak"], "cannot be used with"),
         (&["--reduction=ring"], "possible values: tree, nccl"),

@@ -26,7 +26,7 @@ fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
     let overrides = [
         "parallel.data=2",
         &format!("parallel.reduction={reduction:?}"),
-        &format!("parallel.shard_optimizer={sharded}"),
+        &format!("parallel.zero_stage={}", u8::from(sharded)),
     ];
     let setup = prepare(config(MLP, &overrides), Placement::Cpu).unwrap();
     let ranks = run(2, Options::default(), move |communicator| -> Result<Traffic, TrainError> {

@@ -138,10 +138,11 @@ impl BenchModel {
     ) -> String {
         let Self { layers, heads, width, context, vocabulary, .. } = self;
         let micro_batch = micro_batch.unwrap_or(self.micro_batch);
+        let global_batch = micro_batch * micro_batches;
         format!(
             "[model]\nlayers = {layers}\nheads = {heads}\nwidth = {width}\ncontext = {context}\nvocabulary = {vocabulary}\n\
-             [data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch = {micro_batch}\n\
-             micro_batches = {micro_batches}\n[optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{compute}\"\n"
+             [data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch_size = {micro_batch}\n\
+             global_batch_size = {global_batch}\n[optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{compute}\"\n"
         )
     }
 }

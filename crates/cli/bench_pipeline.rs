@@ -6,13 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bench::{BenchOptions, PipelineMeasure, bench_pipeline};
-use config::{Division, RunConfig, Schedule};
+use config::{PartitionPolicy, RunConfig};
+use parallel::pipeline::ScheduleKind;
 use plan::{PlanTarget, timed_divisions};
 use telemetry::units::{bytes, grouped};
 use worker::{DeviceChoice, TrainError};
 
 use crate::bench_model::{BenchModel, StepArgs};
 use crate::profile;
+
+/// The names of all schedules.
+const SCHEDULES: [&str; 4] = {
+    let [a, b, c, d] = ScheduleKind::ALL;
+    [a.name(), b.name(), c.name(), d.name()]
+};
 
 /// The arguments of `plimsoll bench pipeline`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +36,7 @@ pub(crate) struct BenchPipelineArgs {
     #[arg(long, value_name = "M", default_value_t = 16)]
     micro_batches: usize,
     /// The schedules [default: all]
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = Schedule::NAMES.to_vec())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = SCHEDULES)]
     schedules: Vec<String>,
     /// First time the layers, into FILE, which must not exist, and divide by these times
     #[arg(long, value_name = "FILE")]
@@ -71,7 +78,8 @@ fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
             }
         }
         for config in &mut cases {
-            (config.parallel.division, config.parallel.profile) = (Division::Fastest, Some(path.clone()));
+            (config.parallel.partition, config.parallel.profile) =
+                (PartitionPolicy::Fastest, Some(path.clone()));
         }
     }
     let mut measures = Vec::new();
@@ -102,7 +110,7 @@ fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
 /// Every run, checked before the first one starts.
 fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), TrainError> {
     let divides = |key: &&&str| args.profile.is_some() && args.step.sets(key);
-    if let Some(key) = ["parallel.division", "parallel.profile"].iter().find(divides) {
+    if let Some(key) = ["parallel.partition", "parallel.profile"].iter().find(divides) {
         let text =
             format!("--set {key}: --profile says itself that layers are divided by the times it takes");
         return Err(TrainError::Refused(text));
@@ -113,7 +121,7 @@ fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), T
     let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
     let precision = args.step.precision.as_deref().unwrap_or(precision);
     let ranks = args.ranks.unwrap_or(if on_gpus { gpus.max(1) } else { 2 });
-    let all: Vec<String> = Schedule::NAMES.iter().map(|name| (*name).to_owned()).collect();
+    let all: Vec<String> = SCHEDULES.map(str::to_owned).to_vec();
     let schedules = if args.schedules.is_empty() { &all } else { &args.schedules };
     let configuration = |pipeline: usize, schedule: &str| {
         let mut text = model.configuration(args.step.micro_batch, args.micro_batches, precision);

@@ -52,8 +52,8 @@ fn measure(args: &BenchProductsArgs) -> Result<(), TrainError> {
     let head = format!(
         "{}, micro-batch {}, {} a step, {}",
         args.model,
-        config.train.micro_batch,
-        config.train.micro_batches,
+        config.train.micro_batch_size,
+        config.train.micro_batches(),
         config.precision.name()
     );
     let tried = ProductsOptions { candidates: args.candidates.max(1), sustained: args.sustained_seconds };

@@ -52,8 +52,8 @@ fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
     let head = format!(
         "{}: {shape}, micro-batch {}, {} a step, {}, AdamW, clipping at {}",
         args.model,
-        config.train.micro_batch,
-        config.train.micro_batches,
+        config.train.micro_batch_size,
+        config.train.micro_batches(),
         config.precision.name(),
         config.optim.clip_norm
     );

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
-use config::{Division, RunConfig};
+use config::{PartitionPolicy, RunConfig};
 use plan::{
     PlanOptions, PlanTarget, Proposal, Searched, Try, plan_page, plan_run, propose, search_largest,
     timed_divisions,
@@ -155,9 +155,9 @@ fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), T
         print(&division.to_string());
     }
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let fastest = match config.parallel.division {
-        Division::Fastest => "",
-        Division::Smallest | Division::Layers(_) => " --set parallel.division=fastest",
+    let fastest = match config.parallel.partition {
+        PartitionPolicy::Fastest => "",
+        PartitionPolicy::Smallest | PartitionPolicy::Layers(_) => " --set parallel.partition=fastest",
     };
     let divide = match config.stages() {
         1 => "one stage has all layers, and there is nothing to divide; to divide more stages by these times",

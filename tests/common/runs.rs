@@ -19,8 +19,8 @@ kind = "text"
 paths = ["ARCHITECTURE.md", "crates/tensor/src/*.rs"]
 [train]
 steps = 6
-micro_batch = 2
-micro_batches = 4
+micro_batch_size = 2
+global_batch_size = 8
 validation_micro_batches = 3
 validate_every = 4
 [optim]
@@ -39,8 +39,8 @@ sizes = [3, 300, 300, 400, 300, 100]
 kind = "synthetic"
 [train]
 steps = 5
-micro_batch = 10
-micro_batches = 8
+micro_batch_size = 10
+global_batch_size = 80
 [optim]
 kind = "sgd"
 learning_rate = 0.01

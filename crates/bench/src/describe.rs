@@ -31,6 +31,7 @@ kind = "synthetic"
 compute = "bf16"
 [train]
 steps = 3
+micro_batch_size = 8
 "#;
 /// The region of the all-reduce that is timed.
 const LINK_BYTES: usize = 1 << 30;
@@ -72,7 +73,7 @@ fn measure(gpus: usize) -> Result<PlanDevice> {
     let ranks = if connected { 1 << gpus.ilog2() } else { 1 };
     let sets = [
         format!("parallel.data={ranks}"),
-        format!("train.micro_batches={ranks}"),
+        format!("train.global_batch_size={}", 8 * ranks),
         format!("parallel.lanes={ranks}"),
     ];
     let config = RunConfig::parse(MEASURED, "the measurement", std::path::Path::new("/"), &sets)?;

@@ -11,7 +11,7 @@ use parallel::pipeline::{Crossing, StagePart};
 use tensor::{Tensor, ops};
 
 use crate::options::{GPU_WARM_UP, median};
-use config::{Recompute, RunConfig};
+use config::{RecomputePolicy, RunConfig};
 use plan::PlanTarget;
 use plan::costs::with_recompute;
 use plan::measure;
@@ -66,14 +66,14 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
 /// The same step on one rank, with no more micro-batches than are worth timing, whatever it is divided by.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut alone = config.clone();
-    let of_lane = (config.train.micro_batches / config.parallel.lanes).min(MICRO_BATCHES);
+    let of_lane = (config.train.micro_batches() / config.parallel.lanes).min(MICRO_BATCHES);
     let mut lanes = config.parallel.lanes / config.parallel.data;
     while lanes > 1 && lanes * of_lane > MICRO_BATCHES {
         lanes /= 2;
     }
     (alone.parallel.data, alone.parallel.pipeline, alone.parallel.lanes) = (1, 1, lanes);
-    (alone.parallel.shard_optimizer, alone.parallel.profile) = (false, None);
-    alone.train.micro_batches = lanes * of_lane;
+    (alone.parallel.zero_stage, alone.parallel.profile) = (0, None);
+    alone.train.global_batch_size = lanes * of_lane * alone.train.micro_batch_size;
     alone
 }
 
@@ -81,8 +81,8 @@ fn alone(config: &RunConfig) -> RunConfig {
 /// timed, so that all are at the same clocks.
 fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
     let (config, of) = (&setup.config, setup.config.layers());
-    let kept = with_recompute(config, Recompute::None);
-    let again = with_recompute(config, Recompute::Block);
+    let kept = with_recompute(config, RecomputePolicy::None);
+    let again = with_recompute(config, RecomputePolicy::Block);
     let counted = measure::layers(&kept, &setup.dataset, device.description())?;
     let mut layers: Vec<LayerTimes> = Vec::new();
     for (layer, measure) in counted.iter().enumerate() {
@@ -155,7 +155,7 @@ impl<'a> Alone<'a> {
             targets,
             stage: stage.clone(),
             seed: after?,
-            micro_batches: config.train.micro_batches,
+            micro_batches: config.train.micro_batches(),
         })
     }
 
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     fn config(sets: &[&str]) -> RunConfig {
-        let mut small = vec!["train.micro_batch=1", "data.kind=synthetic"];
+        let mut small = vec!["train.micro_batch_size=1", "train.global_batch_size=4", "data.kind=synthetic"];
         if !sets.contains(&"model.kind=mlp") {
             small.extend(["model.width=32", "model.context=16"]);
         }
@@ -280,12 +280,12 @@ mod tests {
         for (sets, counts) in [
             // The first with what comes before, those that are alike, the last with what comes after.
             (&["model.layers=5"][..], &[1, 3, 1][..]),
-            (&["model.layers=2", "train.micro_batches=64", "parallel.lanes=64"], &[1, 1]),
+            (&["model.layers=2", "train.global_batch_size=64", "parallel.lanes=64"], &[1, 1]),
             (&mlp, &[1, 3, 1, 1]),
-            (&["model.layers=1", "parallel.data=4", "parallel.shard_optimizer=true"], &[1]),
+            (&["model.layers=1", "parallel.data=4", "parallel.zero_stage=1"], &[1]),
         ] {
             let config = alone(&config(sets));
-            assert!(config.train.micro_batches <= 16 && config.world_size() == 1);
+            assert!(config.train.micro_batches() <= 16 && config.world_size() == 1);
             let setup = plan::prepare(config, Placement::Cpu).unwrap();
             let device = setup.device(0).unwrap();
             let (began, warm_up) = (Instant::now(), Duration::from_millis(200));

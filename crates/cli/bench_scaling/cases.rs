@@ -11,12 +11,13 @@ use super::BenchScalingArgs;
 use crate::bench_model::BenchModel;
 
 /// What the suite itself says of a run.
-const OWN: [&str; 5] = [
+const OWN: [&str; 6] = [
     "parallel.data",
     "parallel.pipeline",
     "parallel.reduction",
-    "parallel.shard_optimizer",
-    "train.micro_batches",
+    "parallel.zero_stage",
+    "train.micro_batch_size",
+    "train.global_batch_size",
 ];
 /// Lanes of a run where nobody says otherwise, at most: more ranks need more.
 const DEFAULT_LANES: usize = 8;
@@ -32,7 +33,7 @@ pub(super) fn prepare(
     let on_gpus = device == DeviceChoice::Cuda;
     if let Some(own) = OWN.iter().find(|own| args.step.sets(own)) {
         return Err(TrainError::Refused(format!(
-            "--set {own}: the suite sets it itself; --ranks, --micro-batches, --reduction and --shard say how"
+            "--set {own}: the suite sets it itself; --ranks, --micro-batch, --micro-batches, --reduction and --shard say how"
         )));
     }
     if in_job && args.rounds > 1 {
@@ -134,8 +135,8 @@ fn case(
 ) -> Result<ScalingCase, TrainError> {
     let (micro_batches, lanes) = sizes.on(ranks, scaling);
     let mut parallel = format!(
-        "[parallel]\ndata = {ranks}\nreduction = \"{reduction}\"\nshard_optimizer = {}\n",
-        args.shard
+        "[parallel]\ndata = {ranks}\nreduction = \"{reduction}\"\nzero_stage = {}\n",
+        u32::from(args.shard)
     );
     if lanes > DEFAULT_LANES {
         parallel += &format!("lanes = {lanes}\n");

@@ -47,6 +47,17 @@ pub enum Way {
     Engines,
 }
 
+impl Way {
+    /// Its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Way::Kernel => "kernel",
+            Way::Copies => "copies",
+            Way::Engines => "engines",
+        }
+    }
+}
+
 /// A sum over ranks of what lies at one part of a shared region, the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedSum<'a> {

@@ -1,85 +1,91 @@
-//! What must hold between keys.
+//! Checks between keys.
 
+use device::DType;
+use keys::{Error, Given};
 use parallel::pipeline;
 
 use crate::RunConfig;
-use crate::error::ConfigError;
-use crate::key::Key;
-use crate::keys::*;
-use crate::raw::Raw;
-use crate::sections::{Compute, DataKind, Division, Gpt, Gradients, Model, Recompute};
+use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
+use crate::sections::{Data, Gpt, Memory, Mlp, Model, ModelSection, Optim, Parallel, Precision, Train};
 
-/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
-/// of a few of them, and the allocator's rounding, cannot overflow.
+/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums of a few
+/// of them, and the allocator's rounding, cannot overflow.
 const MOST_BYTES: u128 = 1 << 56;
 const BYTES_OF_F32: usize = 4;
 /// Widths of a head that attention in half precision has kernels for.
 const HALF_PRECISION_HEADS: [usize; 3] = [32, 64, 128];
-/// Lanes beyond this many are for those who ask for them.
-const MOST_DEFAULT_LANES: usize = 8;
+/// The most lanes that are chosen by default.
+const MOST_DEFAULT_LANES: u64 = 8;
+/// The most micro-batches of a step.
+const MOST_MICRO_BATCHES: usize = 1 << 20;
 
-/// The largest power of two that divides the micro-batches, at most 8.
-pub(crate) fn default_lanes(micro_batches: usize) -> usize {
+/// Returns the largest power of two, at most 8, that divides the micro-batches of a step.
+pub(crate) fn default_lanes(micro_batches: u64) -> u64 {
     power_of_two_divisors(micro_batches).take_while(|lanes| *lanes <= MOST_DEFAULT_LANES).last().unwrap_or(1)
 }
 
-/// 1, 2, 4 … as far as they divide `number`.
-fn power_of_two_divisors(number: usize) -> impl Iterator<Item = usize> {
-    (0..usize::BITS)
-        .map(|bit| 1_usize << bit)
+/// Returns the powers of two that divide `number`: 1, 2, 4 ….
+fn power_of_two_divisors(number: u64) -> impl Iterator<Item = u64> {
+    (0..u64::BITS)
+        .map(|bit| 1_u64 << bit)
         .take_while(move |power| number.is_multiple_of(*power) && *power <= number)
 }
 
+fn is_power_of_two_divisor(lanes: usize, number: usize) -> bool {
+    lanes.is_power_of_two() && number.is_multiple_of(lanes)
+}
+
 /// Refuses the first values that do not go together.
-pub(crate) fn check(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
+pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     match &config.model {
-        Model::Gpt(gpt) => check_gpt(raw, config, gpt)?,
+        Model::Gpt(gpt) => check_gpt(given, config, gpt)?,
         Model::Mlp(_) if config.data.kind == DataKind::Text => {
             let reason = "data.kind = \"text\" gives tokens and model.kind = \"mlp\" takes numbers: use \
                           data.kind = \"synthetic\"";
-            return Err(conflict(raw, &[&DATA_KIND, &MODEL_KIND], reason.to_owned()));
+            return Err(given.conflict(&[Data::kind, ModelSection::kind], reason.to_owned()));
         }
         Model::Mlp(_) => {}
     }
     if config.data.kind == DataKind::Text && config.data.paths.is_empty() {
         let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
-        return Err(conflict(raw, &[&PATHS], reason));
+        return Err(given.conflict(&[Data::paths], reason));
     }
     if config.optim.min_learning_rate > config.optim.learning_rate {
         let reason = format!(
             "optim.min_learning_rate = {} is above optim.learning_rate = {}",
             config.optim.min_learning_rate, config.optim.learning_rate
         );
-        return Err(conflict(raw, &[&MIN_LEARNING_RATE, &LEARNING_RATE], reason));
+        return Err(given.conflict(&[Optim::min_learning_rate, Optim::learning_rate], reason));
     }
-    if config.precision.gradients == Gradients::Bf16 && config.precision.compute != Compute::Bf16 {
+    if config.precision.gradients == DType::Bf16 && config.precision.compute != DType::Bf16 {
         let compute = config.precision.compute.name();
         let reason = format!(
             "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"{compute}\""
         );
-        return Err(conflict(raw, &[&GRADIENTS, &COMPUTE], reason));
+        return Err(given.conflict(&[Precision::gradients, Precision::compute], reason));
     }
-    check_lanes(raw, config)?;
-    check_pipeline(raw, config)?;
-    check_recompute(raw, config)?;
+    check_batch(given, config)?;
+    check_lanes(given, config)?;
+    check_pipeline(given, config)?;
+    check_recompute(given, config)?;
     memory::Settings::parse(&config.memory.allocator)
-        .map_err(|error| conflict(raw, &[&ALLOCATOR], format!("{}: {error}", ALLOCATOR.path)))?;
+        .map_err(|error| given.conflict(&[Memory::allocator], format!("{}: {error}", Memory::allocator)))?;
     Ok(())
 }
 
-fn check_gpt(raw: &Raw, config: &RunConfig, gpt: &Gpt) -> Result<(), ConfigError> {
+fn check_gpt(given: &Given, config: &RunConfig, gpt: &Gpt) -> Result<(), Error> {
     let Gpt { layers, heads, width, context, vocabulary } = *gpt;
     if !width.is_multiple_of(heads) {
         let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
-        return Err(conflict(raw, &[&WIDTH, &HEADS], reason));
+        return Err(given.conflict(&[Gpt::width, Gpt::heads], reason));
     }
-    if config.precision.compute == Compute::Bf16 && !HALF_PRECISION_HEADS.contains(&(width / heads)) {
+    if config.precision.compute == DType::Bf16 && !HALF_PRECISION_HEADS.contains(&(width / heads)) {
         let reason = format!(
             "precision.compute = \"bf16\" has attention for heads of 32, 64 and 128 values, and model.width = {width} \
              over model.heads = {heads} makes {}",
             width / heads
         );
-        return Err(conflict(raw, &[&COMPUTE, &HEADS, &WIDTH], reason));
+        return Err(given.conflict(&[Precision::compute, Gpt::heads, Gpt::width], reason));
     }
     let tokens = config.data.tokenizer.vocabulary();
     if config.data.kind == DataKind::Text && vocabulary < tokens {
@@ -87,71 +93,103 @@ fn check_gpt(raw: &Raw, config: &RunConfig, gpt: &Gpt) -> Result<(), ConfigError
         let reason = format!(
             "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \"{tokenizer}\""
         );
-        return Err(conflict(raw, &[&VOCABULARY, &TOKENIZER], reason));
+        return Err(given.conflict(&[Gpt::vocabulary, Data::tokenizer], reason));
     }
-    // Roughly the weights of a block are 12·width²; a micro-batch's widest activations are the logits and the
-    // hidden layer of the MLP. This is no estimate of memory: it keeps sizes within what can be counted.
-    let micro_batch = config.train.micro_batch;
-    let groups: [(&str, &[usize], &[&Key]); 5] = [
-        ("the token embedding", &[vocabulary, width], &[&VOCABULARY, &WIDTH]),
-        ("the position embedding", &[context, width], &[&CONTEXT, &WIDTH]),
-        ("the blocks' weights", &[layers, 12, width, width], &[&LAYERS, &WIDTH]),
+    // Roughly the weights of a block are 12·width²; a micro-batch's widest activations are the logits and the hidden
+    // layer of the MLP. This is no estimate of memory: it keeps sizes within what can be counted.
+    let micro_batch = config.train.micro_batch_size;
+    let groups: [(&str, &[usize], &[&str]); 5] = [
+        ("the token embedding", &[vocabulary, width], &[Gpt::vocabulary, Gpt::width]),
+        ("the position embedding", &[context, width], &[Gpt::context, Gpt::width]),
+        ("the blocks' weights", &[layers, 12, width, width], &[Gpt::layers, Gpt::width]),
         (
             "a micro-batch's logits",
             &[micro_batch, context, vocabulary],
-            &[&MICRO_BATCH, &CONTEXT, &VOCABULARY],
+            &[Train::micro_batch_size, Gpt::context, Gpt::vocabulary],
         ),
         (
             "a micro-batch's activations",
             &[layers, micro_batch, context, 16, width],
-            &[&LAYERS, &MICRO_BATCH, &CONTEXT, &WIDTH],
+            &[Gpt::layers, Train::micro_batch_size, Gpt::context, Gpt::width],
         ),
     ];
-    for (what, factors, keys) in groups {
+    let settings = config.settings();
+    for (what, factors, paths) in groups {
         let bytes =
             factors.iter().fold(BYTES_OF_F32 as u128, |bytes, factor| bytes.saturating_mul(*factor as u128));
         if bytes > MOST_BYTES {
-            let values =
-                keys.iter().filter_map(|key| Some(format!("{} = {}", key.path, (key.read)(config)?)));
-            let values = values.collect::<Vec<_>>().join(", ");
-            let reason = format!("{values}: {what} would have more than {MOST_BYTES} bytes");
-            return Err(conflict(raw, keys, reason));
+            let named = settings.iter().filter(|(key, _)| paths.contains(&key.path));
+            let values = named.map(|(key, value)| format!("{} = {value}", key.path)).collect::<Vec<_>>();
+            let reason = format!("{}: {what} would have more than {MOST_BYTES} bytes", values.join(", "));
+            return Err(given.conflict(paths, reason));
         }
     }
     Ok(())
 }
 
-fn check_lanes(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
+/// Checks that a step is a number of whole micro-batches.
+fn check_batch(given: &Given, config: &RunConfig) -> Result<(), Error> {
+    let Train { micro_batch_size: micro, global_batch_size: global, .. } = config.train;
+    let default = |path| if given.is_given(path) { "" } else { " (its default)" };
+    let sizes = || {
+        let (of_global, of_micro) = (default(Train::global_batch_size), default(Train::micro_batch_size));
+        (
+            format!("train.global_batch_size = {global}{of_global}"),
+            format!("train.micro_batch_size = {micro}{of_micro}"),
+        )
+    };
+    let reason = if !global.is_multiple_of(micro) {
+        let below = global / micro * micro;
+        let near = if below > 0 { format!("{below} or {}", below + micro) } else { micro.to_string() };
+        let (of_step, of_micro) = sizes();
+        format!("{of_step} is not a multiple of {of_micro}: use {near}")
+    } else if config.train.micro_batches() > MOST_MICRO_BATCHES {
+        let (of_step, of_micro) = sizes();
+        format!("{of_step} is more than {MOST_MICRO_BATCHES} micro-batches of {of_micro}")
+    } else {
+        return Ok(());
+    };
+    Err(given.conflict(&[Train::global_batch_size, Train::micro_batch_size], reason))
+}
+
+fn check_lanes(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let (micro_batches, lanes, data) =
-        (config.train.micro_batches, config.parallel.lanes, config.parallel.data);
-    if !power_of_two_divisors(micro_batches).any(|good| good == lanes) {
+        (config.train.micro_batches(), config.parallel.lanes, config.parallel.data);
+    if !is_power_of_two_divisor(lanes, micro_batches) {
         let reason = format!(
-            "parallel.lanes = {lanes} is not a power of two that divides train.micro_batches = {micro_batches}: use {}",
+            "parallel.lanes = {lanes} is not a power of two that divides {}: use {}",
+            micro_batches_in_words(config),
             alternatives(micro_batches)
         );
-        return Err(conflict(raw, &[&LANES, &MICRO_BATCHES], reason));
+        return Err(given.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
     }
-    if !power_of_two_divisors(lanes).any(|good| good == data) {
-        let given = if raw.given(&LANES).is_some() { "" } else { " (its default)" };
+    if !is_power_of_two_divisor(data, lanes) {
+        let default = if given.is_given(Parallel::lanes) { "" } else { " (its default)" };
         let reason = format!(
-            "parallel.data = {data} does not divide parallel.lanes = {lanes}{given}: use {}",
+            "parallel.data = {data} does not divide parallel.lanes = {lanes}{default}: use {}",
             alternatives(lanes)
         );
-        return Err(conflict(raw, &[&DATA_PARALLEL, &LANES, &MICRO_BATCHES], reason));
+        return Err(given.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
     }
     Ok(())
 }
 
-/// Whether the layers divide into stages, and the schedule has a place for every micro-batch.
-fn check_pipeline(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
-    let (parallel, micro_batches) = (&config.parallel, config.train.micro_batches);
+/// `the 4 micro-batches of train.global_batch_size = 32`.
+fn micro_batches_in_words(config: &RunConfig) -> String {
+    let (count, global) = (config.train.micro_batches(), config.train.global_batch_size);
+    format!("the {count} micro-batches of train.global_batch_size = {global}")
+}
+
+/// Checks that the layers divide into stages, and that the schedule has room for every micro-batch.
+fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
+    let (parallel, micro_batches) = (&config.parallel, config.train.micro_batches());
     if parallel.pipeline == 1 {
         return Ok(());
     }
     let (layers, stages) = (config.layers(), config.stages());
-    let grid: &[&Key] = match parallel.chunks {
-        1 => &[&PIPELINE, &LAYERS, &SIZES],
-        _ => &[&PIPELINE, &CHUNKS, &LAYERS, &SIZES],
+    let grid: &[&str] = match parallel.chunks {
+        1 => &[Parallel::pipeline, Gpt::layers, Mlp::sizes],
+        _ => &[Parallel::pipeline, Parallel::chunks, Gpt::layers, Mlp::sizes],
     };
     let of = if parallel.chunks == 1 {
         String::new()
@@ -160,10 +198,12 @@ fn check_pipeline(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
     };
     let here = format!("parallel.pipeline = {}{of}", parallel.pipeline);
     if let Err(error) = pipeline::Partition::possible(layers, stages) {
-        return Err(conflict(raw, grid, format!("{here}: {error}")));
+        return Err(given.conflict(grid, format!("{here}: {error}")));
     }
-    if let Division::Layers(counts) = &parallel.division {
-        let refused = |error| conflict(raw, &[&DIVISION], format!("parallel.division = {counts:?}: {error}"));
+    if let PartitionPolicy::Layers(counts) = &parallel.partition {
+        let refused = |error| {
+            given.conflict(&[Parallel::partition], format!("parallel.partition = {counts:?}: {error}"))
+        };
         pipeline::Partition::explicit(layers, stages, counts).map_err(refused)?;
     }
     let shape = pipeline::Shape {
@@ -174,20 +214,24 @@ fn check_pipeline(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
     let kind = config.schedule_kind();
     pipeline::Schedule::check(kind, shape).map_err(|error| {
         let reason = format!(
-            "parallel.schedule = \"{kind}\" with train.micro_batches = {micro_batches} over parallel.data = {}: {error}",
+            "parallel.schedule = \"{kind}\" with {} over parallel.data = {}: {error}",
+            micro_batches_in_words(config),
             parallel.data
         );
-        conflict(raw, &[&SCHEDULE, &MICRO_BATCHES, &DATA_PARALLEL, &PIPELINE], reason)
+        given.conflict(
+            &[Parallel::schedule, Train::global_batch_size, Parallel::data, Parallel::pipeline],
+            reason,
+        )
     })
 }
 
-fn check_recompute(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
+fn check_recompute(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let (of, layers) = (config.memory.recompute_layers, config.layers());
     let reason = match config.memory.recompute {
-        Recompute::None if of > 0 => {
+        RecomputePolicy::None if of > 0 => {
             format!("memory.recompute_layers = {of} needs a memory.recompute other than \"none\"")
         }
-        Recompute::Auto if of > 0 => {
+        RecomputePolicy::Auto if of > 0 => {
             format!(
                 "memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = {of} is given"
             )
@@ -195,27 +239,23 @@ fn check_recompute(raw: &Raw, config: &RunConfig) -> Result<(), ConfigError> {
         _ if of > layers => {
             format!("memory.recompute_layers = {of} is more than the model's {layers} layers")
         }
-        Recompute::Segments(count) if count > layers => {
+        RecomputePolicy::Segments(count) if count > layers => {
             format!("memory.recompute = {count} is more segments than the model's {layers} layers make")
         }
-        Recompute::Segments(count) if of > 0 && count > of => {
+        RecomputePolicy::Segments(count) if of > 0 && count > of => {
             format!("memory.recompute = {count} is more segments than memory.recompute_layers = {of} make")
         }
         _ => return Ok(()),
     };
-    Err(conflict(raw, &[&RECOMPUTE, &RECOMPUTE_LAYERS], reason))
+    Err(given.conflict(&[Memory::recompute, Memory::recompute_layers], reason))
 }
 
 /// `1, 2 or 4`: the powers of two that divide `number`.
 fn alternatives(number: usize) -> String {
-    let mut all: Vec<String> = power_of_two_divisors(number).map(|power| power.to_string()).collect();
+    let mut all: Vec<String> = power_of_two_divisors(number as u64).map(|power| power.to_string()).collect();
     match all.pop() {
         Some(last) if all.is_empty() => last,
         Some(last) => format!("{} or {last}", all.join(", ")),
         None => String::new(),
     }
-}
-
-fn conflict(raw: &Raw, keys: &[&Key], reason: String) -> ConfigError {
-    ConfigError::Conflict { place: raw.place(keys), reason }
 }

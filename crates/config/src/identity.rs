@@ -1,63 +1,42 @@
-//! Which settings decide the bits of a run, and which may change when it is continued; and which decide its times.
+//! The settings that decide the bits of a run, and those that decide its times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::RunConfig;
-use crate::error::ConfigError;
-use crate::key::Key;
-use crate::keys::{self, KEYS};
+use keys::{Error, Key};
 
-/// Sections that decide where and how the work is done, and never what comes out.
-const FREE_SECTIONS: [&str; 3] = ["memory", "telemetry", "checkpoint"];
+use crate::RunConfig;
+use crate::sections::Parallel;
 
 impl RunConfig {
-    /// The settings that decide the losses and weights of a run, by `section.key`, as TOML. A run may be continued with
-    /// any other grid, memory, report or place of the data. What the data is, is for its hash to say, so `data.paths` are
-    /// not among them. A key that is added is, until it is named here.
+    /// Returns the settings that decide the losses and weights of a run, by `section.key`, as TOML.
+    ///
+    /// A run may be continued with any other grid, memory, report or location of the data. The contents of the data
+    /// have a hash of their own, so `data.paths` are not among the settings.
     #[must_use]
     pub fn identity(&self) -> BTreeMap<String, String> {
-        let free = [
-            &keys::PATHS,
-            &keys::BASE,
-            &keys::VALIDATE_EVERY,
-            &keys::VALIDATION_MICRO_BATCHES,
-            &keys::DATA_PARALLEL,
-            &keys::PIPELINE,
-            &keys::SCHEDULE,
-            &keys::CHUNKS,
-            &keys::DIVISION,
-            &keys::PROFILE,
-            &keys::SHARD_OPTIMIZER,
-            &keys::BUCKET_BYTES,
-            &keys::OVERLAP,
-            &keys::PEERS,
-            &keys::PEER_BLOCKS,
-            &keys::TIMEOUT_SECONDS,
-        ];
-        self.settings(|key| {
-            !FREE_SECTIONS.contains(&key.section) && !free.iter().any(|free| free.path == key.path)
-        })
+        self.settings_where(|key| key.decides_bits)
     }
 
-    /// The settings that decide how long a layer of a run takes on a device, in the same way.
+    /// Returns the settings that decide how long a layer of a run takes on a device, by `section.key`, as TOML.
     #[must_use]
     pub fn timing(&self) -> BTreeMap<String, String> {
-        let others = [&keys::MICRO_BATCH, &keys::OPTIM_KIND, &keys::COMPUTE, &keys::GRADIENTS];
-        let model = keys::MODEL_KIND.section;
-        self.settings(|key| key.section == model || others.iter().any(|other| other.path == key.path))
+        self.settings_where(|key| key.decides_times)
     }
 
-    /// `sets`, each as `section.key=value`; and, where these make other layers than the profile is of, that there is none.
-    pub fn with_profile_of(&self, mut sets: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    /// Returns `sets`, each `section.key=value`, with `parallel.profile` unset if they change the times of a layer.
+    ///
+    /// # Errors
+    /// Values that are wrong or do not go together with the others.
+    pub fn with_profile_of(&self, mut sets: Vec<String>) -> Result<Vec<String>, Error> {
         if self.parallel.profile.is_some() && self.with(&sets)?.timing() != self.timing() {
-            sets.push(format!("{}=", keys::PROFILE.path));
+            sets.push(format!("{}=", Parallel::profile));
         }
         Ok(sets)
     }
 
-    fn settings(&self, chosen: impl Fn(&Key) -> bool) -> BTreeMap<String, String> {
-        let chosen = KEYS.iter().filter(|key| key.applies(self) && chosen(key));
-        chosen.filter_map(|key| Some((key.path.to_owned(), (key.read)(self)?.to_string()))).collect()
+    fn settings_where(&self, chosen: impl Fn(&Key) -> bool) -> BTreeMap<String, String> {
+        let chosen = self.settings().into_iter().filter(|(key, _)| chosen(key));
+        chosen.map(|(key, value)| (key.path.to_owned(), value.to_string())).collect()
     }
 }
 

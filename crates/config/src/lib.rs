@@ -5,9 +5,9 @@
 //! goes together with the others. What is wrong is refused before anything is allocated, in one sentence that
 //! names the key, the file and the line ([`ConfigError`]).
 //!
-//! Keys are listed once, in a table from which come types, defaults, the documentation's [`reference()`], the
-//! suggestion for a misspelt key and the resolved text ([`RunConfig::to_toml`]). What is known and not built
-//! yet is refused by one list (`unbuilt.rs`).
+//! Each key is one row of `sections.rs`: name, type, default, documentation, what it decides, how it is read and
+//! written. The crate `keys` makes of the rows the structs below, the suggestion for a misspelt key, the resolved text
+//! ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks between keys are in `check.rs`.
 //!
 //! ```
 //! use std::path::Path;
@@ -32,27 +32,20 @@
 //! ```
 
 mod check;
-mod error;
+mod choices;
 mod identity;
-mod key;
-mod keys;
-mod places;
-mod raw;
-mod reference;
-mod resolve;
+mod paths;
 mod sections;
-mod typed;
-mod unbuilt;
-mod value;
 
-pub use error::{ConfigError, Place};
+pub use choices::{DataKind, ModelKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy};
 pub use identity::differences;
-pub use places::Places;
-pub use reference::{defaults, reference};
-pub use sections::*;
+pub use keys::{Error as ConfigError, Origin, Origins};
+pub use sections::{
+    Checkpoint, Data, Gpt, Memory, Mlp, Model, ModelSection, Optim, Parallel, Precision, Telemetry, Train,
+};
 
+use keys::{Given, Key, Only, Section, Table, Value};
 use parallel::pipeline::ScheduleKind;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -62,31 +55,30 @@ const QUICKSTART: &str = "the built-in quickstart";
 
 /// A validated configuration with every default filled in.
 ///
-/// It is made by [`RunConfig::load`] and its like only, and handed down unchanged.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// [`RunConfig::load`] and its like alone make it, and it is handed down unchanged.
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RunConfig {
-    /// What is trained.
+    /// The model that is trained.
     pub model: Model,
-    /// What it is trained on.
+    /// The data that it is trained on.
     pub data: Data,
-    /// How long and in which portions.
+    /// How long, and in which portions.
     pub train: Train,
-    /// How weights follow from gradients.
+    /// The optimizer and its learning rate.
     pub optim: Optim,
-    /// How the work is divided over ranks.
+    /// How the work is distributed over ranks.
     pub parallel: Parallel,
-    /// Types that are computed in.
+    /// The types of values.
     pub precision: Precision,
-    /// The caching allocator.
+    /// The caching allocator, and the activations that are kept for backward.
     pub memory: Memory,
-    /// What is reported.
+    /// Reports of progress.
     pub telemetry: Telemetry,
-    /// What is saved.
+    /// What is saved during a run.
     pub checkpoint: Checkpoint,
     /// Where each value was written.
-    #[serde(skip)]
-    pub places: Places,
+    pub origins: Origins,
 }
 
 impl RunConfig {
@@ -113,7 +105,21 @@ impl RunConfig {
         directory: &Path,
         overrides: &[String],
     ) -> Result<Self, ConfigError> {
-        resolve::resolve(raw::Raw::parse(text, name, overrides)?, directory)
+        let given = Given::parse(&table(), text, name, directory, overrides)?;
+        let config = Self {
+            model: model(&given)?,
+            data: Data::read(&given)?,
+            train: Train::read(&given)?,
+            optim: Optim::read(&given)?,
+            parallel: Parallel::read(&given)?,
+            precision: Precision::read(&given)?,
+            memory: Memory::read(&given)?,
+            telemetry: Telemetry::read(&given)?,
+            checkpoint: Checkpoint::read(&given)?,
+            origins: given.origins(),
+        };
+        check::check(&given, &config)?;
+        Ok(config)
     }
 
     /// The built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two ranks. The paths
@@ -166,12 +172,9 @@ impl RunConfig {
     /// The schedule that is run; on one rank each micro-batch ends before the next begins, which is 1F1B there.
     #[must_use]
     pub fn schedule_kind(&self) -> ScheduleKind {
-        match self.parallel.schedule {
-            _ if self.parallel.pipeline == 1 => ScheduleKind::OneForwardOneBackward,
-            Schedule::GPipe => ScheduleKind::GPipe,
-            Schedule::OneForwardOneBackward => ScheduleKind::OneForwardOneBackward,
-            Schedule::Interleaved => ScheduleKind::Interleaved,
-            Schedule::ZeroBubble => ScheduleKind::ZeroBubble,
+        match self.parallel.pipeline {
+            1 => ScheduleKind::OneForwardOneBackward,
+            _ => self.parallel.schedule,
         }
     }
 
@@ -179,33 +182,103 @@ impl RunConfig {
     /// directory.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        self.render(|_| true)
+        render(self.settings())
     }
 
-    /// The SHA-256 of the resolved text in hexadecimal, without the paths `data.base` and `parallel.profile`: ranks on
-    /// machines that keep files in different places have the same configuration. What the data is, its own fingerprint
-    /// tells, and what the division is, its stages.
+    /// The SHA-256 of the resolved text in hexadecimal, without the paths of this machine (`data.base` and
+    /// `parallel.profile`): ranks on machines that keep files elsewhere have the same configuration. The data has a
+    /// fingerprint of its own, and the partition is compared by its stages.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let text = self.render(|path| path != keys::BASE.path && path != keys::PROFILE.path);
+        let text = render(self.settings().into_iter().filter(|(key, _)| !key.is_local));
         format!("{:x}", Sha256::digest(text))
     }
 
-    fn render(&self, with: impl Fn(&str) -> bool) -> String {
-        let mut text = String::new();
-        let mut section = "";
-        for key in keys::KEYS.iter().filter(|key| key.applies(self) && with(key.path)) {
-            let Some(value) = (key.read)(self) else { continue };
-            if key.section != section {
-                section = key.section;
-                let gap = if text.is_empty() { "" } else { "\n" };
-                // Writing to a string does not fail.
-                let _ = writeln!(text, "{gap}[{section}]");
-            }
-            let _ = writeln!(text, "{} = {value}", key.name);
-        }
-        text
+    /// Every key that applies, with its value, in the order of the file.
+    fn settings(&self) -> Vec<(&'static Key, Value)> {
+        let model = ModelSection { kind: self.model.kind() };
+        let mut settings = pairs(&model);
+        settings.extend(match &self.model {
+            Model::Gpt(gpt) => pairs(gpt),
+            Model::Mlp(mlp) => pairs(mlp),
+        });
+        settings.extend(pairs(&self.data));
+        settings.extend(pairs(&self.train));
+        settings.extend(pairs(&self.optim));
+        settings.extend(pairs(&self.parallel));
+        settings.extend(pairs(&self.precision));
+        settings.extend(pairs(&self.memory));
+        settings.extend(pairs(&self.telemetry));
+        settings.extend(pairs(&self.checkpoint));
+        let applies = |only: Option<Only>| {
+            let kind = |only: Only| settings.iter().find(|(key, _)| key.path == only.key);
+            only.is_none_or(|only| kind(only).is_some_and(|(_, value)| *value == only.is.into()))
+        };
+        let applies: Vec<bool> = settings.iter().map(|(key, _)| applies(key.only)).collect();
+        settings
+            .into_iter()
+            .zip(applies)
+            .filter_map(|(setting, applies)| applies.then_some(setting))
+            .collect()
     }
+}
+
+/// Every key as a Markdown table. Ends with a newline.
+///
+/// ```
+/// let table = config::reference();
+/// assert!(table.contains("| `train.steps` | an integer from 1 to "));
+/// ```
+#[must_use]
+pub fn reference() -> String {
+    keys::reference(&table())
+}
+
+/// Every key with its meaning and default, as a configuration file in which all of them are commented out.
+#[must_use]
+pub fn defaults() -> String {
+    keys::defaults(&table())
+}
+
+/// All keys, section by section.
+fn table() -> Table {
+    fn of<S: Section>() -> impl Iterator<Item = Key> {
+        S::keys().into_iter().cloned()
+    }
+    fn of_model<S: Section>(kind: ModelKind) -> impl Iterator<Item = Key> {
+        of::<S>().map(move |key| key.for_kind(Only { key: ModelSection::kind, is: kind.name() }))
+    }
+    let model =
+        of::<ModelSection>().chain(of_model::<Gpt>(ModelKind::Gpt)).chain(of_model::<Mlp>(ModelKind::Mlp));
+    let what = model.chain(of::<Data>()).chain(of::<Train>()).chain(of::<Optim>());
+    let how = of::<Parallel>().chain(of::<Precision>()).chain(of::<Memory>());
+    Table::new(what.chain(how).chain(of::<Telemetry>()).chain(of::<Checkpoint>()).collect())
+}
+
+fn model(given: &Given) -> Result<Model, ConfigError> {
+    Ok(match ModelSection::read(given)?.kind {
+        ModelKind::Gpt => Model::Gpt(Gpt::read(given)?),
+        ModelKind::Mlp => Model::Mlp(Mlp::read(given)?),
+    })
+}
+
+fn pairs<S: Section>(section: &S) -> Vec<(&'static Key, Value)> {
+    S::keys().into_iter().zip(section.values()).collect()
+}
+
+fn render(settings: impl IntoIterator<Item = (&'static Key, Value)>) -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for (key, value) in settings {
+        if key.section != section {
+            section = key.section;
+            let gap = if text.is_empty() { "" } else { "\n" };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{gap}[{section}]");
+        }
+        let _ = writeln!(text, "{} = {value}", key.name);
+    }
+    text
 }
 
 #[cfg(test)]

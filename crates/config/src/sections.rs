@@ -1,40 +1,273 @@
-//! The sections of a resolved configuration, as plain typed values.
+//! The sections of the configuration: every key, in the order of the file, on one row each.
 
-use data::Tokenizer;
-use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
-/// An enumeration whose variants have names in the configuration.
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-        pub enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $text)] $variant),+
-        }
+use collective::Way;
+use data::Tokenizer;
+use device::DType;
+use keys::{Interval, Reading, Row, Takes, Value, choice, section};
+use parallel::data::Reduction;
+use parallel::pipeline::ScheduleKind;
+use tensor::ops::Activation;
 
-        impl $name {
-            /// The names in the order of declaration.
-            pub const NAMES: &'static [&'static str] = &[$($text),+];
+use crate::choices::{
+    DataKind, ModelKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path,
+};
+use crate::{check, paths};
 
-            /// The name in a configuration.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
-            }
+/// The largest integer that TOML guarantees.
+const MOST: u64 = i64::MAX as u64;
+/// The largest extent of a tensor's axis.
+const EXTENT: u64 = 1 << 24;
+/// The most ranks that share the layers, layers of a stage, or stages of a rank.
+const LAYERS: u64 = 10_000;
 
-            /// The variant with this name.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name { $($text => Some(Self::$variant),)+ _ => None }
-            }
-        }
-    };
+section! {
+    /// The key of `[model]` that every model has.
+    pub struct ModelSection = "model" {
+        /// A GPT-2-like transformer, or a multilayer perceptron.
+        kind: ModelKind = choice!(ModelKind, ModelKind::ALL).default("\"gpt\"").decides_times();
+    }
 }
 
-/// `[model]`: what is trained.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+section! {
+    /// The sizes of a GPT.
+    pub struct Gpt = "model" {
+        /// Transformer blocks.
+        layers: usize = Row::count(1, LAYERS).default("4").decides_times();
+        /// Attention heads; they divide the width.
+        heads: usize = Row::count(1, EXTENT).default("4").decides_times();
+        /// Values in a token's vector.
+        width: usize = Row::count(1, EXTENT).default("128").decides_times();
+        /// Tokens in a sequence.
+        context: usize = Row::count(1, EXTENT).default("128").decides_times();
+        /// Tokens that exist; 0: as many as the tokenizer has.
+        vocabulary: usize = Row::count(0, 1 << 31).default("0").decides_times().finish(|count, given| match count {
+            0 => Ok(paths::tokenizer(given)?.vocabulary()),
+            count => Ok(count),
+        });
+    }
+}
+
+section! {
+    /// The sizes of an MLP.
+    pub struct Mlp = "model" {
+        /// Values in the input, after each hidden layer, and in the output.
+        sizes: Vec<usize> = Row::counts(2, 1, EXTENT).default("[64, 256, 256, 8]").decides_times();
+        /// The function after every layer but the last.
+        activation: Activation = choice!(
+            Activation, [Activation::Relu, Activation::Gelu, Activation::None]
+        ).default("\"relu\"").decides_times();
+    }
+}
+
+section! {
+    /// `[data]`: the data that is trained on.
+    pub struct Data = "data" {
+        /// Text files, or numbers from a generator for benchmarks and planning.
+        kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
+        /// Text files and globs; at least one.
+        paths: Vec<String> = Row::texts().default("[]").only(Data::kind, "text").any_bits();
+        /// The directory that `paths` are relative to; relative to its default itself.
+        base: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
+            .derived("the configuration file's directory", |_| Ok("".into()))
+            .only(Data::kind, "text")
+            .any_bits()
+            .local()
+            .finish(paths::base);
+        /// The tokenizer: "bytes".
+        tokenizer: Tokenizer = Row::new(Takes::Text, read_tokenizer, |one| one.name().into())
+            .default("\"bytes\"")
+            .only(ModelSection::kind, "gpt")
+            .unbuilt(
+                "tokenizers other than \"bytes\" are",
+                |value| matches!(value, Value::Text(name) if name != "bytes"),
+            );
+        /// The fraction of the text, at its end, that is held out for validation.
+        validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, "text");
+    }
+}
+
+section! {
+    /// `[train]`: how long, and in which portions.
+    pub struct Train = "train" {
+        /// Optimizer steps.
+        steps: u64 = Row::integer(1, 1 << 40).default("300");
+        /// Sequences (samples of an MLP) in one micro-batch.
+        micro_batch_size: usize = Row::count(1, EXTENT).default("8").decides_times()
+            .renamed("train.micro_batch", "");
+        /// Sequences (samples of an MLP) in one step, over all ranks: a multiple of `micro_batch_size`.
+        global_batch_size: usize = Row::count(1, EXTENT << 20).default("32").renamed(
+            "train.micro_batches",
+            ", in sequences or samples: train.micro_batches × train.micro_batch",
+        );
+        /// The seed of initial weights and of the order of the data.
+        seed: u64 = Row::integer(0, MOST).default("1");
+        /// Steps between validations; 0: only after the last step.
+        validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// Micro-batches in a validation, over all ranks.
+        validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
+    }
+}
+
+section! {
+    /// `[optim]`: the optimizer and its learning rate.
+    pub struct Optim = "optim" {
+        /// AdamW, or stochastic gradient descent with momentum.
+        kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
+        /// The highest learning rate, at the end of warm-up.
+        learning_rate: f64 = Row::number(Interval::Positive).default("1e-3");
+        /// The learning rate of the last step, reached along a cosine.
+        min_learning_rate: f64 = Row::number(Interval::NotNegative)
+            .derived("a tenth of `learning_rate`", |given| Ok((given.number(Optim::learning_rate)? / 10.0).into()));
+        /// Steps in which the learning rate rises linearly.
+        warmup_steps: u64 = Row::integer(0, MOST).default("20");
+        /// Decoupled weight decay.
+        weight_decay: f64 = Row::number(Interval::NotNegative).default("0.1");
+        /// The norm that the gradient is clipped to; 0: no clipping.
+        clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0");
+        /// Decay of the gradient's running mean.
+        beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, "adamw");
+        /// Decay of the squared gradient's running mean.
+        beta2: f64 = Row::number(Interval::Fraction).default("0.95").only(Optim::kind, "adamw");
+        /// Added to the denominator of the update.
+        epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, "adamw");
+        /// The fraction of the last update's direction that stays.
+        momentum: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, "sgd");
+    }
+}
+
+section! {
+    /// `[parallel]`: how the work is distributed over ranks.
+    pub struct Parallel = "parallel" {
+        /// Ranks that share the micro-batches: a power of two that divides `lanes`.
+        data: usize = Row::count(1, 1 << 20).default("1").any_bits();
+        /// Ranks that share the layers.
+        pipeline: usize = Row::count(1, LAYERS).default("1").any_bits();
+        /// Gradient sums that a fixed tree adds: a power of two that divides the micro-batches of a step.
+        lanes: usize = Row::count(1, 1 << 20).derived(
+            "the largest power of two, at most 8, that divides the micro-batches of a step",
+            |given| {
+                let global = given.integer(Train::global_batch_size)?;
+                Ok(check::default_lanes(global / given.integer(Train::micro_batch_size)?).into())
+            },
+        );
+        /// The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before the next
+        /// begins.
+        schedule: ScheduleKind = choice!(ScheduleKind, ScheduleKind::ALL).default("\"1f1b\"").any_bits();
+        /// Stages of each rank.
+        chunks: usize = Row::count(1, LAYERS).default("2").only(Parallel::schedule, "interleaved").any_bits()
+            .finish(|count, given| match given.text(Parallel::schedule)?.as_str() {
+                "interleaved" => Ok(count),
+                _ => Ok(1),
+            });
+        /// The partition of the layers over a pipeline's stages: the one whose slowest stage is fastest, the one whose
+        /// largest peak is lowest, or the number of layers in each stage.
+        partition: PartitionPolicy = Row::new(
+            Takes::ChoiceOrIntegers(PartitionPolicy::NAMES, 1, LAYERS),
+            PartitionPolicy::read,
+            PartitionPolicy::value,
+        ).default("\"fastest\"").any_bits().renamed("parallel.division", "");
+        /// A file of times that `plimsoll plan --profile` wrote, for choosing the partition, relative to the
+        /// configuration; without one, the partition follows counted FLOPs and bytes.
+        profile: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .only(Parallel::partition, "fastest")
+            .any_bits()
+            .local()
+            .finish(paths::profile);
+        /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid, or
+        /// NCCL's, with the same bits on the same grid.
+        reduction: Reduction = choice!(Reduction, Reduction::ALL).default("\"tree\"");
+        /// 1: each data-parallel rank keeps only its shard of the optimizer state (ZeRO stage 1); the bits are the same.
+        zero_stage: u32 = Row::small(0, 1).default("0").any_bits()
+            .renamed("parallel.shard_optimizer", ": true is 1, false is 0");
+        /// Bytes of gradients that are reduced together.
+        bucket_bytes: u64 = Row::integer(512, 1 << 40).default("67108864").any_bits();
+        /// When ranks sum gradients: as buckets fill (on), from late in backward on, or after backward (off). auto:
+        /// late where GPUs of one host sum through peer access, or after backward if the optimizer state is sharded
+        /// there too; elsewhere as buckets fill. The bits are the same.
+        overlap: Overlap = choice!(Overlap, Overlap::ALL).default("\"auto\"").any_bits();
+        /// How GPUs of one host sum through peer access during backward: copy engines move all values (engines), a
+        /// kernel reads them and copy engines move the sums (copies), one kernel does both (kernel), or NCCL without
+        /// peer access (off); the bits are the same.
+        peer_access: Option<Way> = choice!(
+            Option<Way>, [Some(Way::Engines), Some(Way::Copies), Some(Way::Kernel), None], way_name
+        ).default("\"kernel\"").any_bits().renamed("parallel.peers", "");
+        /// Thread blocks of the kernel that reads other GPUs' memory: the multiprocessors that it takes from other work.
+        peer_blocks: u32 = Row::small(1, 1024).default("16").any_bits();
+        /// Seconds that a rank waits for another before it gives up.
+        timeout_seconds: u64 = Row::integer(1, 1_000_000_000).default("60").any_bits();
+    }
+}
+
+section! {
+    /// `[precision]`: the types of values.
+    pub struct Precision = "precision" {
+        /// The type of activations and their gradients. bf16 needs a GPU and keeps master weights, statistics, sums and
+        /// the loss in f32.
+        compute: DType = choice!(DType, [DType::F32, DType::Bf16]).default("\"f32\"").decides_times()
+            .unbuilt("computing in f16 is", |value| *value == "f16".into());
+        /// The type of the weights' gradients and of every sum of them; bf16 needs `compute = "bf16"`.
+        gradients: DType = choice!(DType, [DType::F32, DType::Bf16]).default("\"f32\"").decides_times();
+    }
+}
+
+section! {
+    /// `[memory]`: the caching allocator, and the activations that are kept for backward.
+    pub struct Memory = "memory" {
+        /// Settings of the caching allocator, in the syntax of PYTORCH_CUDA_ALLOC_CONF.
+        allocator: String = Row::text().default("\"\"").any_bits();
+        /// Bytes that a rank may reserve; 0: all of the device.
+        limit_bytes: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// The activations that backward computes again instead of keeping: none, those of each layer, those of the
+        /// layers in so many segments one segment at a time, or the cheapest of these that fits; the bits are the same.
+        recompute: RecomputePolicy = Row::new(
+            Takes::ChoiceOrInteger(RecomputePolicy::NAMES, 1, LAYERS),
+            RecomputePolicy::read,
+            |policy| policy.value(),
+        ).default("\"none\"").any_bits();
+        /// The number of layers of a pipeline stage that `recompute` is for, the first ones; 0: all.
+        recompute_layers: usize = Row::count(0, LAYERS).default("0").any_bits();
+        /// Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are written.
+        history: u64 = Row::integer(0, 100_000_000).default("0").any_bits();
+    }
+}
+
+section! {
+    /// `[telemetry]`: reports of progress.
+    pub struct Telemetry = "telemetry" {
+        /// Steps between lines of progress.
+        every: u64 = Row::integer(1, MOST).default("10").any_bits();
+    }
+}
+
+section! {
+    /// `[checkpoint]`: what is saved during a run.
+    pub struct Checkpoint = "checkpoint" {
+        /// Steps between checkpoints; 0: none.
+        every: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// Checkpoints that are kept, the latest.
+        keep: u64 = Row::integer(1, MOST).default("2").any_bits();
+    }
+}
+
+const fn way_name(way: Option<Way>) -> &'static str {
+    match way {
+        Some(way) => way.name(),
+        None => "off",
+    }
+}
+
+fn read_tokenizer(value: &Value, _: &Takes) -> Reading<Tokenizer> {
+    match value {
+        Value::Text(name) => Reading::within(Tokenizer::from_name(name).ok()),
+        _ => Reading::WrongType,
+    }
+}
+
+/// `[model]`: the model that is trained.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Model {
     /// A decoder-only transformer in the manner of GPT-2.
     Gpt(Gpt),
@@ -42,18 +275,8 @@ pub enum Model {
     Mlp(Mlp),
 }
 
-choice! {
-    /// The name of a [`Model`].
-    ModelKind {
-        /// [`Model::Gpt`].
-        Gpt = "gpt",
-        /// [`Model::Mlp`].
-        Mlp = "mlp",
-    }
-}
-
 impl Model {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn kind(&self) -> ModelKind {
         match self {
@@ -63,335 +286,29 @@ impl Model {
     }
 }
 
-/// The sizes of a GPT.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gpt {
-    /// Transformer blocks.
-    pub layers: usize,
-    /// Attention heads; they divide the width.
-    pub heads: usize,
-    /// Values in a token's vector.
-    pub width: usize,
-    /// Tokens in a sequence.
-    pub context: usize,
-    /// Tokens that exist: the tokenizer's, or more.
-    pub vocabulary: usize,
-}
-
-/// The sizes of an MLP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Mlp {
-    /// Values in the input, after each hidden layer, and in the output: at least two.
-    pub sizes: Vec<usize>,
-    /// What comes after every layer but the last.
-    pub activation: Activation,
-}
-
-choice! {
-    /// The non-linearity of an MLP.
-    Activation {
-        /// max(x, 0).
-        Relu = "relu",
-        /// x · Φ(x).
-        Gelu = "gelu",
-        /// The layers follow each other directly.
-        None = "none",
-    }
-}
-
-choice! {
-    /// Where micro-batches come from.
-    DataKind {
-        /// Text files.
-        Text = "text",
-        /// A random number generator.
-        Synthetic = "synthetic",
-    }
-}
-
-/// `[data]`: what is trained on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Data {
-    /// Where micro-batches come from.
-    pub kind: DataKind,
-    /// What turns text into tokens (GPT only).
-    #[serde(serialize_with = "tokenizer_name")]
-    pub tokenizer: Tokenizer,
-    /// The absolute directory that `paths` are relative to; empty for synthetic data.
-    pub base: PathBuf,
-    /// Files and globs; empty for synthetic data.
-    pub paths: Vec<String>,
-    /// The part at the end that is held out, inside (0, 1).
-    pub validation_fraction: f64,
-}
-
-fn tokenizer_name<S: Serializer>(tokenizer: &Tokenizer, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(tokenizer.name())
-}
-
-/// `[train]`: how long and in which portions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Train {
-    /// Optimizer steps.
-    pub steps: u64,
-    /// Sequences or samples in a micro-batch.
-    pub micro_batch: usize,
+impl Train {
     /// Micro-batches in a step, over all ranks.
-    pub micro_batches: usize,
-    /// What all random numbers follow from.
-    pub seed: u64,
-    /// Steps between validations; 0: only after the last step.
-    pub validate_every: u64,
-    /// Micro-batches in a validation, over all ranks.
-    pub validation_micro_batches: u64,
-}
-
-choice! {
-    /// The optimizer.
-    OptimKind {
-        /// Adam with decoupled weight decay.
-        AdamW = "adamw",
-        /// Stochastic gradient descent with momentum.
-        Sgd = "sgd",
+    #[must_use]
+    pub fn micro_batches(&self) -> usize {
+        self.global_batch_size / self.micro_batch_size
     }
 }
 
-/// `[optim]`: how weights follow from gradients.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Optim {
-    /// The optimizer.
-    pub kind: OptimKind,
-    /// The highest learning rate: after warm-up.
-    pub learning_rate: f64,
-    /// What the learning rate falls to at the last step, along a cosine.
-    pub min_learning_rate: f64,
-    /// Steps in which the learning rate rises linearly.
-    pub warmup_steps: u64,
-    /// Decoupled weight decay.
-    pub weight_decay: f64,
-    /// The norm that gradients are clipped to; 0: no clipping.
-    pub clip_norm: f64,
-    /// Decay of the gradient's mean (AdamW).
-    pub beta1: f64,
-    /// Decay of the squared gradient's mean (AdamW).
-    pub beta2: f64,
-    /// Added to the denominator (AdamW).
-    pub epsilon: f64,
-    /// Momentum (SGD).
-    pub momentum: f64,
-}
-
-choice! {
-    /// The order of a pipeline's passes.
-    Schedule {
-        /// All forward passes, then all backward passes.
-        GPipe = "gpipe",
-        /// One forward, one backward.
-        OneForwardOneBackward = "1f1b",
-        /// The same with several stages per rank.
-        Interleaved = "interleaved",
-        /// ZB-H1: gradients of weights fill what would be idle.
-        ZeroBubble = "zero-bubble",
+impl Parallel {
+    /// Returns whether each data-parallel rank keeps only its shard of the optimizer state.
+    #[must_use]
+    pub fn shards_optimizer(&self) -> bool {
+        self.zero_stage >= 1
     }
-}
-
-/// How a model's layers are divided over a pipeline's stages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Division {
-    /// So that the slowest stage is as fast as it can be.
-    Fastest,
-    /// So that the largest peak is as low as it can be.
-    Smallest,
-    /// So many layers in each stage.
-    #[serde(untagged)]
-    Layers(Vec<usize>),
-}
-
-impl Division {
-    /// The names of those that have one.
-    pub const NAMES: &'static [&'static str] = &["fastest", "smallest"];
-}
-
-choice! {
-    /// Who adds gradients over ranks.
-    Reduction {
-        /// Plimsoll, in the order of a fixed tree: the same bits on every grid.
-        Tree = "tree",
-        /// The transport, NCCL on GPUs, in its own order: the same bits on the same grid.
-        Library = "nccl",
-    }
-}
-
-choice! {
-    /// When ranks sum gradients.
-    Overlap {
-        /// As soon as a bucket is full; where GPUs sum in each other's memory late, and after backward if the optimizer is divided.
-        Auto = "auto",
-        /// As soon as a bucket is full.
-        On = "on",
-        /// From late in backward on.
-        Late = "late",
-        /// After backward.
-        Off = "off",
-    }
-}
-
-choice! {
-    /// How sums get from GPU to GPU where these reach each other's memory.
-    Peers {
-        /// Copy engines move everything, and a kernel adds what they brought.
-        Engines = "engines",
-        /// A kernel reads and adds, and copy engines move the sums.
-        Copies = "copies",
-        /// One kernel reads, adds and writes.
-        Kernel = "kernel",
-        /// They go over NCCL, as they do between hosts.
-        Off = "off",
-    }
-}
-
-/// `[parallel]`: how the work is divided over ranks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Parallel {
-    /// Ranks that share the micro-batches; a power of two that divides `lanes`.
-    pub data: usize,
-    /// Ranks that share the layers.
-    pub pipeline: usize,
-    /// Gradient sums that the tree adds: a power of two that divides the micro-batches.
-    pub lanes: usize,
-    /// The order of a pipeline's passes.
-    pub schedule: Schedule,
-    /// Stages of each rank (interleaved); 1 elsewhere.
-    pub chunks: usize,
-    /// How layers are divided over stages.
-    pub division: Division,
-    /// The absolute path of the times that the division goes by, instead of what is counted on Meta.
-    pub profile: Option<PathBuf>,
-    /// Who adds gradients over ranks.
-    pub reduction: Reduction,
-    /// Whether each rank holds a part of the optimizer's state only.
-    pub shard_optimizer: bool,
-    /// Bytes in a bucket of gradients.
-    pub bucket_bytes: u64,
-    /// When gradients are summed.
-    pub overlap: Overlap,
-    /// How sums get from GPU to GPU of one host.
-    pub peers: Peers,
-    /// Blocks of the kernel that reads the other GPUs' memory.
-    pub peer_blocks: u32,
-    /// How long a rank waits for another before it gives up.
-    pub timeout_seconds: u64,
-}
-
-choice! {
-    /// The type that activations and their gradients have.
-    Compute {
-        /// IEEE single precision.
-        F32 = "f32",
-        /// bfloat16, with master weights, statistics, sums and the loss in f32. Needs a GPU.
-        Bf16 = "bf16",
-    }
-}
-
-choice! {
-    /// The type that the gradients of weights have.
-    Gradients {
-        /// IEEE single precision.
-        F32 = "f32",
-        /// bfloat16: half the bytes to keep and to reduce, and every sum of them rounded to it. Computing must be in it too.
-        Bf16 = "bf16",
-    }
-}
-
-/// `[precision]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Precision {
-    /// The type that activations and their gradients have.
-    pub compute: Compute,
-    /// The type that the gradients of weights, and their sums over micro-batches and ranks, have.
-    pub gradients: Gradients,
 }
 
 impl Precision {
     /// Both types, for reports: `f32`, `bf16`, or `bf16 with bf16 gradients`.
     #[must_use]
     pub fn name(&self) -> String {
-        let compute = self.compute.name();
         match self.gradients {
-            Gradients::F32 => compute.to_owned(),
-            Gradients::Bf16 => format!("{compute} with bf16 gradients"),
+            DType::F32 => self.compute.name().to_owned(),
+            gradients => format!("{} with {} gradients", self.compute, gradients),
         }
     }
-}
-
-/// Which layers keep no activations and compute them again in backward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recompute {
-    /// None of them.
-    None,
-    /// Each on its own.
-    Block,
-    /// In so many segments.
-    Segments(usize),
-    /// What planning finds to be the cheapest that fits. A run begins with that in its place.
-    Auto,
-}
-
-impl Recompute {
-    /// The names that are not numbers.
-    pub const NAMES: &'static [&'static str] = &["none", "block", "auto"];
-
-    /// The variant with this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "none" => Some(Self::None),
-            "block" => Some(Self::Block),
-            "auto" => Some(Self::Auto),
-            _ => None,
-        }
-    }
-}
-
-impl Serialize for Recompute {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::None => serializer.serialize_str("none"),
-            Self::Block => serializer.serialize_str("block"),
-            Self::Segments(count) => serializer.serialize_u64(*count as u64),
-            Self::Auto => serializer.serialize_str("auto"),
-        }
-    }
-}
-
-/// `[memory]`: the caching allocator, and what is kept for backward.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
-    /// Settings in the syntax of `PYTORCH_CUDA_ALLOC_CONF`; valid.
-    pub allocator: String,
-    /// Bytes that a rank may reserve; 0: all of the device.
-    pub limit_bytes: u64,
-    /// Which layers compute their activations again in backward.
-    pub recompute: Recompute,
-    /// How many of a stage's layers that is for, the first ones; 0: all.
-    pub recompute_layers: usize,
-    /// Allocator events that each rank keeps; 0: none.
-    pub history: u64,
-}
-
-/// `[telemetry]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Telemetry {
-    /// Steps between lines of progress.
-    pub every: u64,
-}
-
-/// `[checkpoint]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Checkpoint {
-    /// Steps between checkpoints; 0: none.
-    pub every: u64,
-    /// Checkpoints that are kept, the latest.
-    pub keep: u64,
 }

@@ -10,9 +10,9 @@ use nn::Stage;
 use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
 use crate::imitated::DeviceRates;
-use config::{Memory, Model, OptimKind, Recompute, RunConfig};
+use config::{Memory, Model, OptimKind, RecomputePolicy, RunConfig};
+use worker::blueprint;
 use worker::{Result, TrainError};
-use worker::{blueprint, build};
 
 /// The parts of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -102,8 +102,8 @@ pub(crate) fn equal_stages(config: &RunConfig) -> Vec<Stage> {
 /// What a step of `config` would take with its layers in these stages. Errors: a schedule that there is none of.
 pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) -> Result<Cost> {
     let work = Work::of(&config.model);
-    let (parallel, samples) = (&config.parallel, config.train.micro_batch as f64);
-    let half = build::compute_dtype(config) != DType::F32;
+    let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
+    let half = config.precision.compute != DType::F32;
     let flops = rates.efficiency * if half { rates.flops_bf16 } else { rates.flops_f32 };
     let forward = |stage: &Stage| samples * work.flops(stage).0 / flops;
     let again = |stage: &Stage| recomputed(config, stage) * samples * work.flops(stage).1 / flops;
@@ -126,7 +126,7 @@ pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) ->
         (0..parallel.pipeline).map(of_rank).fold(0.0, f64::max)
     };
     let parameters = most(&|stage| work.parameters(stage));
-    let shards = if parallel.shard_optimizer { parallel.data as f64 } else { 1.0 };
+    let shards = if parallel.shards_optimizer() { parallel.data as f64 } else { 1.0 };
     let hidden = most(&|stage| 2.0 * forward(stage) + again(stage));
     Ok(Cost {
         passes: timeline.makespan as f64 / 1e9,
@@ -141,7 +141,7 @@ pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) ->
 fn recomputed(config: &RunConfig, stage: &Stage) -> f64 {
     let Memory { recompute, recompute_layers, .. } = &config.memory;
     match (recompute, recompute_layers) {
-        (Recompute::None | Recompute::Auto, _) => 0.0,
+        (RecomputePolicy::None | RecomputePolicy::Auto, _) => 0.0,
         (_, 0) => 1.0,
         (_, layers) => (*layers as f64 / stage.layers.len() as f64).min(1.0),
     }
@@ -155,11 +155,11 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
     }
     let others = (data - 1.0) / data;
     // Gradients out and back; where the state is divided, weights come back instead, when all is updated.
-    let (rounds, weights) = match config.parallel.shard_optimizer {
-        true => (1.0, parameters * build::compute_dtype(config).bytes() as f64),
+    let (rounds, weights) = match config.parallel.shards_optimizer() {
+        true => (1.0, parameters * config.precision.compute.bytes() as f64),
         false => (2.0, 0.0),
     };
-    let gradients = build::gradient_dtype(config).bytes() as f64 * parameters * rounds;
+    let gradients = config.precision.gradients.bytes() as f64 * parameters * rounds;
     let last = (config.parallel.bucket_bytes as f64 * rounds).min(gradients);
     let time = |bytes: f64| others * bytes / rates.link_bytes;
     (time(gradients) - hidden).max(time(last)) + time(weights)
@@ -185,8 +185,8 @@ mod tests {
     fn the_step_that_was_measured_costs_what_it_took() {
         let sets = [
             "model.vocabulary=50304",
-            "train.micro_batch=64",
-            "train.micro_batches=1",
+            "train.micro_batch_size=64",
+            "train.global_batch_size=64",
             "precision.compute=bf16",
         ];
         let sets = sets.map(str::to_owned);
@@ -202,16 +202,16 @@ mod tests {
         assert!((step.seconds() / 0.1074 - 1.0).abs() < 0.1, "{step:?}");
         assert_eq!((step.exposed, step.bubble, step.recomputed), (0.0, 0.0, 0.0));
         // Each of four ranks with as many samples takes that and what is exposed; with a divided state it updates less.
-        let four = ["parallel.data=4", "train.micro_batches=4", "parallel.lanes=4"];
+        let four = ["parallel.data=4", "train.global_batch_size=256", "parallel.lanes=4"];
         let together = with(&four);
         assert!(together.exposed > 0.0 && together.passes == step.passes && together.update == step.update);
-        let sharded = with(&[&four[..], &["parallel.shard_optimizer=true"]].concat());
+        let sharded = with(&[&four[..], &["parallel.zero_stage=1"]].concat());
         assert!((sharded.update / step.update - 0.25).abs() < 1e-9);
         let recomputed = with(&["memory.recompute=block"]);
         assert!((recomputed.passes - step.passes - recomputed.recomputed).abs() < 1e-6);
         assert!(recomputed.recomputed > 0.2 * step.passes);
         // With equal stages, 1F1B would wait for (p − 1) / (m + p − 1) of the time; here the head makes it more.
-        let stages = with(&["parallel.pipeline=2", "train.micro_batches=8"]);
+        let stages = with(&["parallel.pipeline=2", "train.global_batch_size=512"]);
         assert!(stages.bubble > 1.0 / 9.0 && stages.bubble < 0.3, "{stages:?}");
     }
 }

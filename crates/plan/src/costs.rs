@@ -9,7 +9,7 @@ use parallel::pipeline::{LayerCosts, StageTimes};
 
 use crate::measure;
 use crate::profile::Profile;
-use config::{Memory, Recompute, RunConfig};
+use config::{Memory, RecomputePolicy, RunConfig};
 use worker::Result;
 use worker::build::Dataset;
 
@@ -63,8 +63,8 @@ impl Costs {
     /// What a layer keeps its rank busy with for each micro-batch: its passes, and the part of its update.
     pub fn for_division(&self, config: &RunConfig) -> LayerCosts {
         let parallel = &config.parallel;
-        let owners = if parallel.shard_optimizer { parallel.data } else { 1 };
-        let micro_batches = config.train.micro_batches / parallel.data;
+        let owners = if parallel.shards_optimizer() { parallel.data } else { 1 };
+        let micro_batches = config.train.micro_batches() / parallel.data;
         let among = (owners * micro_batches).max(1) as u64;
         let layer =
             |layer: &LayerCost| layer.passes.into_iter().fold(layer.update / among, u64::saturating_add);
@@ -83,7 +83,7 @@ impl Costs {
 
 fn recomputed(memory: &Memory) -> usize {
     match (memory.recompute, memory.recompute_layers) {
-        (Recompute::None | Recompute::Auto, _) => 0,
+        (RecomputePolicy::None | RecomputePolicy::Auto, _) => 0,
         (_, 0) => usize::MAX,
         (_, layers) => layers,
     }
@@ -91,10 +91,10 @@ fn recomputed(memory: &Memory) -> usize {
 
 /// As operators count their work on Meta, in operations.
 fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerCost>> {
-    let kept = measure::layers(&with_recompute(config, Recompute::None), dataset, description)?;
+    let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
     let again = match recomputed(&config.memory) {
         0 => Vec::new(),
-        _ => measure::layers(&with_recompute(config, Recompute::Block), dataset, description)?,
+        _ => measure::layers(&with_recompute(config, RecomputePolicy::Block), dataset, description)?,
     };
     let work = |passes: &[u64; 3]| passes.iter().sum::<u64>();
     let cost = |(number, layer): (usize, &measure::LayerMeasure)| {
@@ -105,7 +105,7 @@ fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> 
 }
 
 /// The same run, with all of its layers recomputed or none.
-pub fn with_recompute(config: &RunConfig, recompute: Recompute) -> RunConfig {
+pub fn with_recompute(config: &RunConfig, recompute: RecomputePolicy) -> RunConfig {
     let mut config = config.clone();
     (config.memory.recompute, config.memory.recompute_layers) = (recompute, 0);
     config

@@ -24,12 +24,12 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
         }
         return Ok(vec![Stage::whole(layers)]);
     }
-    let division = match &config.parallel.division {
-        config::Division::Layers(counts) => Partition::explicit(layers, stages, counts),
-        config::Division::Fastest => {
+    let division = match &config.parallel.partition {
+        config::PartitionPolicy::Layers(counts) => Partition::explicit(layers, stages, counts),
+        config::PartitionPolicy::Fastest => {
             Partition::fastest(&Costs::of(config, dataset, description)?.for_division(config), stages)
         }
-        config::Division::Smallest => {
+        config::PartitionPolicy::Smallest => {
             let measured = measure::layers(config, dataset, description)?;
             let crossing = measured.iter().filter_map(|layer| layer.output);
             let crossing = crossing.map(|cut| (cut.shape.elements() * cut.dtype.bytes()) as u64).max();
@@ -38,16 +38,18 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
             Partition::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
         }
     };
-    let refused = |error: PartitionError| TrainError::Refused(format!("parallel.division: {error}"));
+    let refused = |error: PartitionError| TrainError::Refused(format!("parallel.partition: {error}"));
     Ok(division.map_err(refused)?.stages())
 }
 
 /// How layers are divided, in words.
 pub fn in_words(config: &RunConfig) -> String {
-    match (&config.parallel.division, &config.parallel.profile) {
-        (config::Division::Layers(_), _) => "as configured".to_owned(),
-        (config::Division::Smallest, _) => "for the smallest peak".to_owned(),
-        (config::Division::Fastest, None) => "the fastest by operations and bytes".to_owned(),
-        (config::Division::Fastest, Some(path)) => format!("the fastest by the times in {}", path.display()),
+    match (&config.parallel.partition, &config.parallel.profile) {
+        (config::PartitionPolicy::Layers(_), _) => "as configured".to_owned(),
+        (config::PartitionPolicy::Smallest, _) => "for the smallest peak".to_owned(),
+        (config::PartitionPolicy::Fastest, None) => "the fastest by operations and bytes".to_owned(),
+        (config::PartitionPolicy::Fastest, Some(path)) => {
+            format!("the fastest by the times in {}", path.display())
+        }
     }
 }

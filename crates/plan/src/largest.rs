@@ -17,7 +17,7 @@ use worker::{Result, TrainError};
 /// What can be searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Searched {
-    /// `train.micro_batch`.
+    /// `train.micro_batch_size`.
     MicroBatch,
     /// `model.layers`.
     Layers,
@@ -29,24 +29,24 @@ pub enum Searched {
 
 impl Searched {
     /// The names on the command line.
-    pub const NAMES: [&'static str; 4] = ["micro_batch", "layers", "width", "context"];
+    pub const NAMES: [&'static str; 4] = ["micro_batch_size", "layers", "width", "context"];
 
     /// From the command line. Errors: a name that is none.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
-            "micro_batch" => Ok(Searched::MicroBatch),
+            "micro_batch_size" => Ok(Searched::MicroBatch),
             "layers" => Ok(Searched::Layers),
             "width" => Ok(Searched::Width),
             "context" => Ok(Searched::Context),
             _ => Err(TrainError::Refused(format!(
-                "--largest {name}: micro_batch, layers, width and context can be searched for"
+                "--largest {name}: micro_batch_size, layers, width and context can be searched for"
             ))),
         }
     }
 
     fn key(self) -> &'static str {
         match self {
-            Searched::MicroBatch => "train.micro_batch",
+            Searched::MicroBatch => "train.micro_batch_size",
             Searched::Layers => "model.layers",
             Searched::Width => "model.width",
             Searched::Context => "model.context",
@@ -57,14 +57,14 @@ impl Searched {
     fn start(self, config: &RunConfig) -> Result<(usize, usize)> {
         let Model::Gpt(gpt) = &config.model else {
             return match self {
-                Searched::MicroBatch => Ok((config.train.micro_batch, 1)),
+                Searched::MicroBatch => Ok((config.train.micro_batch_size, 1)),
                 _ => {
                     Err(TrainError::Refused(format!("--largest: a model of kind mlp has no {}", self.key())))
                 }
             };
         };
         Ok(match self {
-            Searched::MicroBatch => (config.train.micro_batch, 1),
+            Searched::MicroBatch => (config.train.micro_batch_size, 1),
             Searched::Layers => (gpt.layers, 1),
             Searched::Width => (gpt.width, gpt.width / gpt.heads),
             Searched::Context => (gpt.context, if gpt.context.is_multiple_of(64) { 64 } else { 1 }),
@@ -74,8 +74,13 @@ impl Searched {
     /// The keys of a configuration like `config` that has so many of it. Errors: what is no configuration.
     fn sets(self, config: &RunConfig, value: usize, step: usize) -> Result<Vec<String>> {
         let mut sets = vec![format!("{}={value}", self.key())];
-        if self == Searched::Width {
-            sets.push(format!("model.heads={}", value / step));
+        match self {
+            Searched::MicroBatch => {
+                let global = value.saturating_mul(config.train.micro_batches());
+                sets.push(format!("train.global_batch_size={global}"));
+            }
+            Searched::Width => sets.push(format!("model.heads={}", value / step)),
+            Searched::Layers | Searched::Context => {}
         }
         Ok(config.with_profile_of(sets)?)
     }

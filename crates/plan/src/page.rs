@@ -12,7 +12,7 @@ use crate::recompute;
 use crate::report::PlanOptions;
 use crate::roles::plan_all;
 use crate::schedule::PlannedSchedule;
-use config::{Recompute, RunConfig};
+use config::{RecomputePolicy, RunConfig};
 use worker::Placement;
 use worker::Result;
 use worker::Setup;
@@ -43,9 +43,9 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
         value: plans.world_size().to_string(),
         note: format!("for {steps} steps"),
     });
-    if config.memory.recompute != Recompute::None {
+    if config.memory.recompute != RecomputePolicy::None {
         let value = match config.memory.recompute {
-            Recompute::Segments(count) => format!("{count} segments"),
+            RecomputePolicy::Segments(count) => format!("{count} segments"),
             _ => "each layer".to_owned(),
         };
         tiles.push(Tile { name: "Recomputed", value, note: recompute::in_words(&config.memory) });

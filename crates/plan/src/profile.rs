@@ -79,7 +79,7 @@ impl Profile {
     /// That of a run on devices like `description`, from the file that its configuration names. Errors: as for
     /// [`Profile::load`], and a file of another model, other sizes or another device.
     pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
-        let place = config.places.of("parallel.profile");
+        let place = config.origins.of("parallel.profile");
         let refused = |what: String| TrainError::Refused(format!("{place}: parallel.profile: {what}"));
         let read = Self::load(path).map_err(|error| refused(error.to_string()))?;
         let path = path.display();

@@ -12,7 +12,8 @@ use crate::fit::Fit;
 use crate::prepare::prepare;
 use crate::report::PlanOptions;
 use crate::roles::plan_within;
-use config::{Recompute, RunConfig, Schedule};
+use config::{RecomputePolicy, RunConfig};
+use parallel::pipeline::ScheduleKind;
 use worker::Placement;
 use worker::build;
 use worker::{Result, TrainError};
@@ -25,7 +26,7 @@ const PROPOSALS: usize = 12;
 struct Layout {
     data: usize,
     pipeline: usize,
-    schedule: Schedule,
+    schedule: ScheduleKind,
     sharded: bool,
     recomputed: bool,
     micro_batch: usize,
@@ -89,7 +90,7 @@ pub fn propose(
         candidates.push((layout, sets, cost));
     }
     if candidates.is_empty() {
-        let samples = config.train.micro_batch * config.train.micro_batches;
+        let samples = config.train.global_batch_size;
         return Err(TrainError::Refused(format!(
             "--fit: no grid of {ranks} ranks divides the {samples} samples of a step and the model's layers"
         )));
@@ -103,7 +104,7 @@ pub fn propose(
         device_model: device.model.clone(),
         capacity: device.total_bytes,
         ranks,
-        samples: config.train.micro_batch * config.train.micro_batches,
+        samples: config.train.global_batch_size,
         tokens: build::tokens_per_step(&config),
         assumed,
     };
@@ -151,11 +152,11 @@ fn needs_no_less(layout: &Layout, other: &Layout) -> bool {
 
 /// All ways to lay out the configuration's step over `ranks` ranks.
 fn layouts(config: &RunConfig, ranks: usize) -> Vec<Layout> {
-    let samples = config.train.micro_batch * config.train.micro_batches;
+    let samples = config.train.global_batch_size;
     let powers = |number: usize| (0..=number.trailing_zeros()).map(|power| 1_usize << power);
     // Twice as many of half the size, and so on: sizes that the kernels like stay such sizes.
-    let smaller = powers(config.train.micro_batch).skip(1).map(|by| config.train.micro_batch / by);
-    let larger = powers(config.train.micro_batches).map(|by| config.train.micro_batch * by);
+    let smaller = powers(config.train.micro_batch_size).skip(1).map(|by| config.train.micro_batch_size / by);
+    let larger = powers(config.train.micro_batches()).map(|by| config.train.micro_batch_size * by);
     let sizes: Vec<_> = smaller.chain(larger).collect();
     let mut all = Vec::new();
     for data in powers(ranks) {
@@ -182,10 +183,10 @@ fn layouts(config: &RunConfig, ranks: usize) -> Vec<Layout> {
 }
 
 /// Those of a pipeline; one where there is nothing to schedule.
-fn schedules(pipeline: usize) -> Vec<Schedule> {
+fn schedules(pipeline: usize) -> Vec<ScheduleKind> {
     match pipeline {
-        1 => vec![Schedule::OneForwardOneBackward],
-        _ => Schedule::NAMES.iter().filter_map(|name| Schedule::from_name(name)).collect(),
+        1 => vec![ScheduleKind::OneForwardOneBackward],
+        _ => ScheduleKind::ALL.to_vec(),
     }
 }
 
@@ -200,7 +201,7 @@ fn sets(config: &RunConfig, layout: &Layout) -> Vec<String> {
     let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
     // There is nothing to schedule on one rank.
     let scheduled = pipeline > 1 && layout.schedule != parallel.schedule;
-    let recompute = if layout.recomputed { Recompute::Block } else { Recompute::None };
+    let recompute = if layout.recomputed { RecomputePolicy::Block } else { RecomputePolicy::None };
     let recompute = (recompute != memory.recompute)
         .then(|| format!("memory.recompute={}", if layout.recomputed { "block" } else { "none" }));
     let all_layers = memory.recompute_layers != 0 && (layout.recomputed || recompute.is_some());
@@ -209,12 +210,11 @@ fn sets(config: &RunConfig, layout: &Layout) -> Vec<String> {
         number("parallel.pipeline", pipeline, parallel.pipeline),
         scheduled.then(|| format!("parallel.schedule={}", layout.schedule.name())),
         number("parallel.lanes", lanes, kept),
-        (layout.sharded != parallel.shard_optimizer)
-            .then(|| format!("parallel.shard_optimizer={}", layout.sharded)),
+        (layout.sharded != parallel.shards_optimizer())
+            .then(|| format!("parallel.zero_stage={}", u8::from(layout.sharded))),
         recompute,
         all_layers.then(|| "memory.recompute_layers=0".to_owned()),
-        number("train.micro_batch", micro_batch, train.micro_batch),
-        number("train.micro_batches", micro_batches, train.micro_batches),
+        number("train.micro_batch_size", micro_batch, train.micro_batch_size),
     ];
     sets.into_iter().flatten().collect()
 }
@@ -246,9 +246,9 @@ impl Proposal {
             "set": self.sets,
             "grid": {"data": layout.data, "pipeline": layout.pipeline},
             "schedule": layout.schedule.name(),
-            "shard_optimizer": layout.sharded,
+            "zero_stage": u8::from(layout.sharded),
             "recompute": layout.recomputed,
-            "micro_batch": layout.micro_batch,
+            "micro_batch_size": layout.micro_batch,
             "micro_batches": layout.micro_batches,
             "step_seconds": cost.seconds(),
             "tokens_per_second": tokens as f64 / cost.seconds(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::division;
 use crate::roles::{Plans, plan_within};
-use config::{Memory, Recompute};
+use config::{Memory, RecomputePolicy};
 use worker::Setup;
 use worker::blueprint::Blueprint;
 use worker::{Result, TrainError};
@@ -27,7 +27,7 @@ struct Choice {
 ///
 /// Errors: those of planning; nothing fits.
 pub fn settle(setup: Setup) -> Result<Setup> {
-    if setup.config.memory.recompute != Recompute::Auto {
+    if setup.config.memory.recompute != RecomputePolicy::Auto {
         return Ok(setup);
     }
     let search = Search { setup: &setup, layers: layers_of_a_stage(&setup) };
@@ -53,10 +53,10 @@ pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
 pub fn encode(memory: &Memory) -> String {
     let Memory { recompute, recompute_layers, .. } = memory;
     match recompute {
-        Recompute::Auto => String::new(),
-        Recompute::None => format!("none {recompute_layers}"),
-        Recompute::Block => format!("block {recompute_layers}"),
-        Recompute::Segments(count) => format!("{count} {recompute_layers}"),
+        RecomputePolicy::Auto => String::new(),
+        RecomputePolicy::None => format!("none {recompute_layers}"),
+        RecomputePolicy::Block => format!("block {recompute_layers}"),
+        RecomputePolicy::Segments(count) => format!("{count} {recompute_layers}"),
     }
 }
 
@@ -68,18 +68,18 @@ pub fn adopt(setup: Setup, text: &str) -> Result<Setup> {
     }
 }
 
-fn decode(text: &str) -> Option<(Recompute, usize)> {
+fn decode(text: &str) -> Option<(RecomputePolicy, usize)> {
     let (recompute, layers) = text.split_once(' ')?;
     let recompute = match recompute {
-        "none" => Recompute::None,
-        "block" => Recompute::Block,
-        count => Recompute::Segments(count.parse().ok()?),
+        "none" => RecomputePolicy::None,
+        "block" => RecomputePolicy::Block,
+        count => RecomputePolicy::Segments(count.parse().ok()?),
     };
     Some((recompute, layers.parse().ok()?))
 }
 
 /// The same run with these keys. What is computed again counts in where the model is divided.
-fn with(setup: &Setup, recompute: Recompute, recompute_layers: usize) -> Result<Setup> {
+fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> Result<Setup> {
     let mut setup = setup.clone();
     let memory = &mut Arc::make_mut(&mut setup.config).memory;
     (memory.recompute, memory.recompute_layers) = (recompute, recompute_layers);
@@ -101,9 +101,9 @@ impl Choice {
     /// `setup` with it, where a stage has `all` layers at most.
     fn apply(self, setup: &Setup, all: usize) -> Result<Setup> {
         let recompute = match self {
-            Choice { segments: 0, .. } => Recompute::None,
-            Choice { layers, segments } if layers == segments => Recompute::Block,
-            Choice { segments, .. } => Recompute::Segments(segments),
+            Choice { segments: 0, .. } => RecomputePolicy::None,
+            Choice { layers, segments } if layers == segments => RecomputePolicy::Block,
+            Choice { segments, .. } => RecomputePolicy::Segments(segments),
         };
         with(setup, recompute, if self.layers >= all { 0 } else { self.layers })
     }
@@ -182,7 +182,7 @@ impl Search<'_> {
         let least = self.lengths().filter_map(needs).min();
         let limit = match self.setup.device.limit_bytes {
             Some(limit) => {
-                let place = self.setup.config.places.of("memory.limit_bytes");
+                let place = self.setup.config.origins.of("memory.limit_bytes");
                 format!("{place}: memory.limit_bytes = {limit} is too small")
             }
             None => "the run does not fit on this device".to_owned(),
@@ -199,10 +199,10 @@ impl Search<'_> {
 /// The keys that say the same.
 pub fn in_words(memory: &Memory) -> String {
     let recompute = match memory.recompute {
-        Recompute::None => "\"none\"".to_owned(),
-        Recompute::Block => "\"block\"".to_owned(),
-        Recompute::Segments(count) => count.to_string(),
-        Recompute::Auto => "\"auto\"".to_owned(),
+        RecomputePolicy::None => "\"none\"".to_owned(),
+        RecomputePolicy::Block => "\"block\"".to_owned(),
+        RecomputePolicy::Segments(count) => count.to_string(),
+        RecomputePolicy::Auto => "\"auto\"".to_owned(),
     };
     let layers = match memory.recompute_layers {
         0 => String::new(),

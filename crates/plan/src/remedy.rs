@@ -8,7 +8,7 @@ use crate::fit::{Fit, Limit};
 use crate::prepare::prepare;
 use crate::recompute;
 use crate::roles::plan_within;
-use config::{Recompute, RunConfig};
+use config::{RecomputePolicy, RunConfig};
 use worker::Setup;
 use worker::{Result, TrainError};
 
@@ -30,7 +30,7 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> TrainError {
         Some(Limit { setting, bytes }) => {
             let key =
                 if setup.device.limit_bytes.is_some() { "memory.limit_bytes" } else { "memory.allocator" };
-            let (place, rank, most) = (setup.config.places.of(key), fit.rank, fit.most);
+            let (place, rank, most) = (setup.config.origins.of(key), fit.rank, fit.most);
             format!("{place}: {setting} = {bytes} is too small: rank {rank} needs {most} bytes")
         }
         None => format!("the run does not fit on this device: {}", fit.figures()),
@@ -71,16 +71,11 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
         let with = when.then(|| vec![set.to_owned()]);
         with.into_iter().collect()
     };
-    let shard =
-        one(config.parallel.data > 1 && !config.parallel.shard_optimizer, "parallel.shard_optimizer=true");
-    let again = one(config.memory.recompute == Recompute::None, "memory.recompute=block");
-    let (size, count) = (config.train.micro_batch, config.train.micro_batches);
+    let shard = one(config.parallel.data > 1 && !config.parallel.shards_optimizer(), "parallel.zero_stage=1");
+    let again = one(config.memory.recompute == RecomputePolicy::None, "memory.recompute=block");
+    let size = config.train.micro_batch_size;
     let halves = (1..usize::BITS).map(|power| 1_usize << power).take_while(|by| size.is_multiple_of(*by));
-    let smaller: Vec<_> = halves
-        .map(|by| {
-            vec![format!("train.micro_batch={}", size / by), format!("train.micro_batches={}", count * by)]
-        })
-        .collect();
+    let smaller: Vec<_> = halves.map(|by| vec![format!("train.micro_batch_size={}", size / by)]).collect();
     let both = |first: &[Vec<String>], second: &[Vec<String>]| -> Vec<Vec<String>> {
         first.iter().flat_map(|a| second.iter().map(move |b| [&a[..], b].concat())).collect()
     };

@@ -10,7 +10,7 @@ use crate::division;
 use crate::prepare::prepare;
 use crate::profile::Profile;
 use crate::target::PlanTarget;
-use config::{Division, RunConfig};
+use config::{PartitionPolicy, RunConfig};
 use worker::Placement;
 use worker::Result;
 
@@ -34,7 +34,7 @@ pub fn timed_divisions(config: &RunConfig, path: &Path, target: &PlanTarget) -> 
     }
     let description = target.device(None)?.description(config.world_size() > 1);
     let mut timed = config.clone();
-    (timed.parallel.division, timed.parallel.profile) = (Division::Fastest, Some(path.to_owned()));
+    (timed.parallel.partition, timed.parallel.profile) = (PartitionPolicy::Fastest, Some(path.to_owned()));
     let mut plain = config.clone();
     plain.parallel.profile = None;
     let profile = Profile::of_run(path, &timed, &description)?;

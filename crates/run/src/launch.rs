@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collective::{Communicator, threads};
+use device::DType;
 use telemetry::RankStatistics;
 use telemetry::log::Log;
 use telemetry::run_files::Summary;
@@ -22,7 +23,7 @@ use crate::rank::{Outcome, run_rank};
 use crate::resume::{self, Found};
 use crate::run_directory::RunDirectory;
 use crate::startup::Startup;
-use config::{Compute, Model, Recompute, RunConfig};
+use config::{Model, RecomputePolicy, RunConfig};
 use plan::Fit;
 use plan::division;
 use plan::recompute;
@@ -229,7 +230,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     }
     warn_of_vocabulary(config);
     tracing::info!("run directory {}", directory.path().display());
-    if config.memory.recompute != Recompute::None {
+    if config.memory.recompute != RecomputePolicy::None {
         tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
     }
     if config.stages() > 1 {
@@ -259,7 +260,7 @@ const VOCABULARY_PADDING: usize = 128;
 
 /// Says so where the head's products are slow for want of a rounder number.
 fn warn_of_vocabulary(config: &RunConfig) {
-    if let (Model::Gpt(gpt), Compute::Bf16) = (&config.model, config.precision.compute)
+    if let (Model::Gpt(gpt), DType::Bf16) = (&config.model, config.precision.compute)
         && !gpt.vocabulary.is_multiple_of(HALF_LANES)
     {
         tracing::warn!(

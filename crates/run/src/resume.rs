@@ -59,7 +59,7 @@ impl Found {
         if setup.dataset.corpus_sha256() != point.checkpoint.corpus_sha256() {
             return Err(TrainError::Refused(format!(
                 "{}: data.paths: it is not the text that {} was trained on",
-                setup.config.places.of("data.paths"),
+                setup.config.origins.of("data.paths"),
                 point.checkpoint.path().display()
             )));
         }

@@ -55,7 +55,7 @@ impl Blueprint {
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
         let (mut by_name, mut hidden) = (BTreeMap::new(), None);
         for (number, stage) in stages.iter().enumerate() {
-            let model = build::model(config, &device, build::compute_dtype(config), stage)?;
+            let model = build::model(config, &device, config.precision.compute, stage)?;
             add(&mut parameters, &mut by_name, number, &*model);
             shards.push(divide(config, &*model));
             if !stage.is_last() {
@@ -162,10 +162,10 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
 
 fn divide(config: &RunConfig, model: &dyn Model) -> Shards {
     let (parameters, ranks) = (model.parameters(), config.parallel.data);
-    if !config.parallel.shard_optimizer || ranks == 1 {
+    if !config.parallel.shards_optimizer() || ranks == 1 {
         return Shards::undivided(parameters);
     }
-    let (dtype, bytes) = (build::gradient_dtype(config), build::bucket_bytes(config));
+    let (dtype, bytes) = (config.precision.gradients, build::bucket_bytes(config));
     let layout = BucketLayout::of(parameters, dtype, bytes, ranks);
     Shards::divided(parameters, &layout, ranks, 0)
 }
@@ -176,7 +176,7 @@ pub fn schedule(config: &RunConfig) -> Result<Schedule> {
     let shape = PipelineShape {
         ranks: parallel.pipeline,
         chunks: config.stages() / parallel.pipeline,
-        micro_batches: config.train.micro_batches / parallel.data,
+        micro_batches: config.train.micro_batches() / parallel.data,
     };
     Schedule::new(config.schedule_kind(), shape).map_err(|error| TrainError::Refused(error.to_string()))
 }

@@ -7,7 +7,6 @@ use device::{DType, Device};
 use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
 use nn::{Model, Recompute, Stage};
 use optim::{Kind, Schedule};
-use tensor::ops::Activation;
 
 use crate::error::{Result, TrainError};
 use config::{self, DataKind, OptimKind, RunConfig};
@@ -42,15 +41,15 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
             };
             let options = TextOptions {
                 context,
-                micro_batch: train.micro_batch,
+                micro_batch: train.micro_batch_size,
                 seed: train.seed,
                 validation_fraction: data.validation_fraction,
                 validation_micro_batches: train.validation_micro_batches,
             };
             let corpus = Corpus::open(&data.base, &data.paths);
             let text = corpus.and_then(|corpus| TextSource::new(corpus, data.tokenizer, &options));
-            let place = || config.places.of("data.paths");
-            let text = Arc::new(text.map_err(|source| TrainError::Data { place: place(), source })?);
+            let origin = || config.origins.of("data.paths");
+            let text = Arc::new(text.map_err(|source| TrainError::Data { origin: origin(), source })?);
             Ok(Dataset {
                 source: Arc::clone(&text) as Arc<dyn Source>,
                 text: Some(text),
@@ -69,7 +68,7 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
             };
             let options = SyntheticOptions {
                 kind,
-                micro_batch: train.micro_batch,
+                micro_batch: train.micro_batch_size,
                 seed: train.seed,
                 validation_micro_batches: train.validation_micro_batches,
             };
@@ -79,22 +78,6 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
                 corpus_sha256: Arc::default(),
             })
         }
-    }
-}
-
-/// The type that activations and weights in use have.
-pub fn compute_dtype(config: &RunConfig) -> DType {
-    match config.precision.compute {
-        config::Compute::F32 => DType::F32,
-        config::Compute::Bf16 => DType::Bf16,
-    }
-}
-
-/// The type that gradients of weights have.
-pub fn gradient_dtype(config: &RunConfig) -> DType {
-    match config.precision.gradients {
-        config::Gradients::F32 => DType::F32,
-        config::Gradients::Bf16 => DType::Bf16,
     }
 }
 
@@ -108,12 +91,7 @@ pub fn model(config: &RunConfig, device: &Device, dtype: DType, stage: &Stage) -
             Box::new(Gpt::new(device, sizes, stage, seed, dtype)?.recomputing(recompute))
         }
         config::Model::Mlp(mlp) => {
-            let activation = match mlp.activation {
-                config::Activation::Relu => Activation::Relu,
-                config::Activation::Gelu => Activation::Gelu,
-                config::Activation::None => Activation::None,
-            };
-            let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation };
+            let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation: mlp.activation };
             Box::new(Mlp::new(device, &sizes, stage, seed, dtype)?.recomputing(recompute))
         }
     })
@@ -131,9 +109,9 @@ fn recompute(config: &RunConfig) -> Recompute {
         layers => layers,
     };
     match config.memory.recompute {
-        config::Recompute::None | config::Recompute::Auto => Recompute::NONE,
-        config::Recompute::Block => Recompute::first(layers, usize::MAX),
-        config::Recompute::Segments(count) => Recompute::first(layers, count),
+        config::RecomputePolicy::None | config::RecomputePolicy::Auto => Recompute::NONE,
+        config::RecomputePolicy::Block => Recompute::first(layers, usize::MAX),
+        config::RecomputePolicy::Segments(count) => Recompute::first(layers, count),
     }
 }
 
@@ -168,5 +146,5 @@ pub fn tokens_per_step(config: &RunConfig) -> u64 {
         config::Model::Gpt(gpt) => gpt.context,
         config::Model::Mlp(_) => 1,
     };
-    (config.train.micro_batch * config.train.micro_batches * per_sample) as u64
+    (config.train.global_batch_size * per_sample) as u64
 }

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, DataPlane, PeerOptions, Sharing, SumKernels, Way};
+use collective::{Communicator, DataPlane, PeerOptions, Sharing, SumKernels};
 use device::{Backend, Device};
 use parallel::RankGrid;
 use parallel::data::Uses;
 use parallel::pipeline::{StagePart, stage_uses};
 use tensor::ops::tree;
 
-use crate::build;
 use crate::error::{Result, TrainError};
-use crate::parts;
-use config::{Peers, RunConfig};
+use config::RunConfig;
 
 /// The plane of the ranks that hold the same stages as this one; none where all ranks do.
 pub(crate) type DataPlaneOfStage = Option<Box<dyn DataPlane>>;
@@ -52,8 +50,8 @@ pub(crate) fn warm_up(
     grid: &RankGrid,
     direct: bool,
 ) -> Result<()> {
-    let (reduction, dtype) = (parts::reduction(config), build::gradient_dtype(config));
-    let uses = Uses { reduction, sharded: config.parallel.shard_optimizer, dtype, direct }.of(grid.data());
+    let (reduction, dtype) = (config.parallel.reduction, config.precision.gradients);
+    let uses = Uses { reduction, sharded: config.parallel.shards_optimizer(), dtype, direct }.of(grid.data());
     device.connecting(|| {
         match data {
             None => communicator.data.warm_up(&uses)?,
@@ -74,12 +72,7 @@ pub(crate) fn share(
     parts: &[StagePart],
     config: &RunConfig,
 ) -> Result<bool> {
-    let way = match config.parallel.peers {
-        Peers::Engines => Way::Engines,
-        Peers::Copies => Way::Copies,
-        Peers::Kernel => Way::Kernel,
-        Peers::Off => return Ok(false),
-    };
+    let Some(way) = config.parallel.peer_access else { return Ok(false) };
     let regions = parts.iter().flat_map(|part| part.reduction.shared(part.model.parameters()));
     let regions: Vec<_> = regions.collect();
     if device.backend() != Backend::Cuda || regions.is_empty() {

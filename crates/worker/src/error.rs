@@ -10,7 +10,7 @@ use nn::NnError;
 use parallel::ParallelError;
 use tensor::TensorError;
 
-use config::{ConfigError, Place};
+use config::{ConfigError, Origin};
 
 /// Result of a trainer's call.
 pub type Result<T> = std::result::Result<T, TrainError>;
@@ -22,10 +22,10 @@ pub enum TrainError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The data is wrong.
-    #[error("{place}: data.paths: {source}")]
+    #[error("{origin}: data.paths: {source}")]
     Data {
         /// Where the configuration names it.
-        place: Place,
+        origin: Origin,
         /// What is wrong.
         #[source]
         source: data::Error,

@@ -4,7 +4,7 @@ use device::Device;
 use nn::{Model, ParameterId, Stage};
 use optim::{GradientNorm, Optimizer, Slot};
 use parallel::RankGrid;
-use parallel::data::{GradientReduction, Lanes, Reduction, ReductionOptions};
+use parallel::data::{GradientReduction, Lanes, ReductionOptions};
 use parallel::pipeline::StagePart;
 use tensor::Tensor;
 
@@ -12,7 +12,7 @@ use crate::blueprint::Blueprint;
 use crate::build;
 use crate::error::Result;
 use crate::hook::ModelHook;
-use config::{self, Overlap, RunConfig};
+use config::{Overlap, RunConfig};
 
 /// The part of backward before sums that are late.
 const LATE: f64 = 0.6;
@@ -27,7 +27,7 @@ pub fn build(
     hook: Option<&ModelHook>,
 ) -> Result<Vec<StagePart>> {
     let (parallel, train) = (&config.parallel, &config.train);
-    let dtype = build::compute_dtype(config);
+    let dtype = config.precision.compute;
     let model = |stage: &Stage| -> Result<Box<dyn Model>> {
         let model = build::model(config, device, dtype, stage)?;
         Ok(match hook {
@@ -39,13 +39,13 @@ pub fn build(
     let mut parts = Vec::with_capacity(stages.len());
     for (model, stage) in models.into_iter().zip(stages) {
         let options = ReductionOptions {
-            lanes: Lanes::new(parallel.lanes, train.micro_batches, parallel.data)?,
+            lanes: Lanes::new(parallel.lanes, train.micro_batches(), parallel.data)?,
             data: parallel.data,
             rank: data_rank,
-            dtype: build::gradient_dtype(config),
+            dtype: config.precision.gradients,
             bucket_bytes: build::bucket_bytes(config),
-            reduction: reduction(config),
-            sharded: parallel.shard_optimizer,
+            reduction: config.parallel.reduction,
+            sharded: parallel.shards_optimizer(),
             loss: stage.is_last(),
         };
         let reduction = GradientReduction::new(device, model.parameters(), options)?;
@@ -59,19 +59,11 @@ pub fn build(
 /// between GPUs are awake, which they are until 50 ms after a transfer: late transfers let them sleep.
 pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     match config.parallel.overlap {
-        Overlap::Auto if direct && config.parallel.shard_optimizer => 1.0,
+        Overlap::Auto if direct && config.parallel.shards_optimizer() => 1.0,
         Overlap::Auto if direct => LATE,
         Overlap::Auto | Overlap::On => 0.0,
         Overlap::Late => LATE,
         Overlap::Off => 1.0,
-    }
-}
-
-/// Who adds gradients over ranks.
-pub fn reduction(config: &RunConfig) -> Reduction {
-    match config.parallel.reduction {
-        config::Reduction::Tree => Reduction::Tree,
-        config::Reduction::Library => Reduction::Library,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use checkpoint::ResumePoint;
-use config::{Compute, RunConfig};
-use device::{Description, Device, DeviceOptions, Kind};
+use config::RunConfig;
+use device::{DType, Description, Device, DeviceOptions, Kind};
 use nn::Stage;
 
 use crate::blueprint::Blueprint;
@@ -48,8 +48,8 @@ impl Setup {
         placement: Placement,
         divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> Result<Vec<Stage>>,
     ) -> Result<Self> {
-        if config.precision.compute == Compute::Bf16 && placement.description().kind != Kind::Cuda {
-            let place = config.places.of("precision.compute");
+        if config.precision.compute == DType::Bf16 && placement.description().kind != Kind::Cuda {
+            let place = config.origins.of("precision.compute");
             let text = "precision.compute = \"bf16\" needs a GPU: use \"f32\" on the CPU";
             return Err(TrainError::Refused(format!("{place}: {text}")));
         }

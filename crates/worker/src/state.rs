@@ -37,7 +37,7 @@ type Which = fn(&State) -> Option<&Tensor>;
 
 /// Every parameter's master weights, by the name of the parameter, in the order of the whole model.
 pub fn masters(worker: &Worker) -> Vec<Array> {
-    let whole = build::compute_dtype(&worker.setup.config) == DType::F32;
+    let whole = worker.setup.config.precision.compute == DType::F32;
     let master = |place: usize| {
         // Weights in f32 are their own masters and whole on every rank of the stage.
         if whole {
@@ -102,7 +102,7 @@ fn array(worker: &Worker, place: usize, prefix: &str, which: impl Fn(&State) -> 
 
 /// Where the arrays of a checkpoint go on this rank: everything that it keeps, also copies of what counts elsewhere.
 pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
-    let whole = build::compute_dtype(&worker.setup.config) == DType::F32;
+    let whole = worker.setup.config.precision.compute == DType::F32;
     let mut targets = Vec::new();
     for part in worker.parts.iter().filter(|_| whole) {
         targets.extend(part.model.parameters().list().iter().map(whole_parameter));

@@ -9,7 +9,6 @@ use parallel::pipeline::{Planes, StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::RunPart;
 
-use crate::build;
 use crate::error::{Result, TrainError};
 use crate::feed::{Numbers, WorkerFeed};
 use crate::parts::ModelNorm;
@@ -45,10 +44,10 @@ impl Worker {
 
     /// Runs forward and backward of this rank's micro-batches through its stages, to train or to rehearse.
     pub(crate) fn passes(&mut self, step: u64, mode: Mode) -> Result<()> {
-        let count = self.setup.config.train.micro_batches;
+        let count = self.setup.config.train.micro_batches();
         let first = self.grid.micro_batches(count).start as u64;
         let scale = 1.0 / count as f32;
-        let (setup, dtype) = (&self.setup, build::compute_dtype(&self.setup.config));
+        let (setup, dtype) = (&self.setup, self.setup.config.precision.compute);
         let numbers = Numbers::Training { step: step * count as u64, own: first };
         let (batch, phases) = (&mut self.batch, &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, batch, phases);
@@ -173,7 +172,7 @@ impl Worker {
     /// The losses of this rank's validation micro-batches, where the model ends.
     pub(crate) fn validation_passes(&mut self) -> Result<Vec<f32>> {
         let (grid, config) = (self.grid, &self.setup.config);
-        let (count, dtype) = (config.train.validation_micro_batches, build::compute_dtype(config));
+        let (count, dtype) = (config.train.validation_micro_batches, config.precision.compute);
         let own = (grid.data_rank() as u64..count).step_by(grid.data()).count();
         let numbers = Numbers::Validation { first: grid.data_rank() as u64, every: grid.data() as u64 };
         let (batch, phases) = (&mut self.batch, &mut self.phases);

@@ -5,6 +5,7 @@ mod properties;
 mod refused;
 
 use super::{ConfigError, RunConfig};
+use keys::Key;
 use std::path::Path;
 
 /// The smallest file that is a configuration.
@@ -13,6 +14,11 @@ const LEAST: &str = "[data]\npaths = [\"a.txt\"]\n";
 fn parse(text: &str, overrides: &[&str]) -> Result<RunConfig, ConfigError> {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
     RunConfig::parse(text, "quick.toml", Path::new("/base"), &overrides)
+}
+
+/// All keys that exist.
+fn all_keys() -> Vec<Key> {
+    super::table().keys().to_vec()
 }
 
 fn refusal(text: &str, overrides: &[&str]) -> String {

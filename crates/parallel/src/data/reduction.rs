@@ -25,6 +25,19 @@ pub enum Reduction {
     Library,
 }
 
+impl Reduction {
+    /// All of them.
+    pub const ALL: [Reduction; 2] = [Reduction::Tree, Reduction::Library];
+
+    /// Its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reduction::Tree => "tree",
+            Reduction::Library => "nccl",
+        }
+    }
+}
+
 /// How gradients are reduced.
 #[derive(Clone, Copy, Debug)]
 pub struct ReductionOptions {

@@ -32,7 +32,7 @@ impl ScheduleKind {
     ];
 
     /// The name in the configuration.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             ScheduleKind::GPipe => "gpipe",
             ScheduleKind::OneForwardOneBackward => "1f1b",

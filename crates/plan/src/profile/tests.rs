@@ -7,12 +7,12 @@ use crate::costs::{Costs, with_recompute};
 use crate::prepare::prepare;
 use crate::recompute;
 use crate::roles::plan_within;
-use config::Recompute;
+use config::RecomputePolicy;
 use worker::Placement;
 use worker::Setup;
 
 fn config(sets: &[&str]) -> RunConfig {
-    let mut small = vec!["train.micro_batch=1", "data.kind=synthetic"];
+    let mut small = vec!["train.micro_batch_size=1", "train.global_batch_size=4", "data.kind=synthetic"];
     if !sets.contains(&"model.kind=mlp") {
         small.extend(["model.width=32", "model.context=16"]);
     }
@@ -79,7 +79,7 @@ fn stages_follow_the_times() {
     let two = ["parallel.pipeline=2"];
     assert_eq!(stages(&two, first(|layer| layer.forward += 40)), [3, 5]);
     assert_eq!(stages(&two, first(|layer| layer.update = 4 * 40)), [3, 5]);
-    let owners = ["parallel.pipeline=2", "parallel.data=2", "parallel.shard_optimizer=true"];
+    let owners = ["parallel.pipeline=2", "parallel.data=2", "parallel.zero_stage=1"];
     assert_eq!(stages(&owners, first(|layer| layer.update = 4 * 40)), [3, 5]);
     assert_eq!(stages(&owners, first(|layer| layer.update = 4 * 20)), [4, 4]);
     // Layers that are computed again: all of them, or the first of each stage.
@@ -143,7 +143,7 @@ fn wrong_files_are_refused_in_one_sentence() {
             "is of other layers: model.width is 64 here and 32 there",
         ),
         (&["model.layers=4"], "model.layers is 4 here and 8 there"),
-        (&["model.layers=8", "train.micro_batch=2"], "train.micro_batch is 2 here and 1 there"),
+        (&["model.layers=8", "train.micro_batch_size=2"], "train.micro_batch_size is 2 here and 1 there"),
         (&["model.layers=8", "optim.kind=sgd"], "optim.kind is \"sgd\" here and \"adamw\" there"),
         (&["model.kind=mlp"], "model.kind is \"mlp\" here and \"gpt\" there"),
     ] {
@@ -159,7 +159,7 @@ fn wrong_files_are_refused_in_one_sentence() {
 #[test]
 fn counted_stages_have_what_is_computed_again() {
     let setup = |sets: &[&str]| prepare(config(sets), Placement::Cpu).unwrap();
-    let four = ["model.layers=4", "parallel.pipeline=2", "parallel.division=[2, 2]"];
+    let four = ["model.layers=4", "parallel.pipeline=2", "parallel.partition=[2, 2]"];
     let times = |sets: &[&str], stage: usize| {
         let setup = setup(&[&four[..], sets].concat());
         let costs = Costs::of(&setup.config, &setup.dataset, &Description::host()).unwrap();
@@ -171,8 +171,8 @@ fn counted_stages_have_what_is_computed_again() {
     assert_eq!((kept.forward, kept.backward_weight), (all.forward, all.backward_weight));
     assert!(kept.backward_input < some.backward_input && some.backward_input < all.backward_input);
     assert_eq!(all.backward_input - some.backward_input, some.backward_input - kept.backward_input);
-    let none = with_recompute(&setup(&four).config, Recompute::None);
-    assert_eq!(none.memory.recompute, Recompute::None);
+    let none = with_recompute(&setup(&four).config, RecomputePolicy::None);
+    assert_eq!(none.memory.recompute, RecomputePolicy::None);
 }
 
 /// What `"auto"` chooses is written into the run's configuration, which whoever goes on divides by.
@@ -180,7 +180,7 @@ fn counted_stages_have_what_is_computed_again() {
 fn a_chosen_recomputation_divides_as_its_keys_do() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("times.toml");
-    let sets = ["model.layers=8", "model.context=128", "parallel.pipeline=2", "train.micro_batches=8"];
+    let sets = ["model.layers=8", "model.context=128", "parallel.pipeline=2", "train.global_batch_size=8"];
     let mut times = profile(8, 2, &config(&sets));
     times.layers[0].recomputed = 10;
     std::fs::write(&path, times.to_toml().unwrap()).unwrap();

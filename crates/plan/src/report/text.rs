@@ -12,7 +12,7 @@ use super::{PipelinePlan, PlanReport};
 use crate::plan::Plan;
 use crate::recompute;
 use crate::roles::Plans;
-use config::Recompute;
+use config::RecomputePolicy;
 use worker::expected::PlannedPeak;
 
 /// Lines of the table by rank; those after these are in the JSON alone.
@@ -88,7 +88,7 @@ impl fmt::Display for PlanReport {
         writeln!(f, "planned for {model}, {capacity} bytes, in {:.1} s\n", self.took.as_secs_f64())?;
         let lines = Line::all(&self.plans);
         write!(f, "{}", rank_table(&lines))?;
-        if self.memory.recompute != Recompute::None {
+        if self.memory.recompute != RecomputePolicy::None {
             writeln!(f, "\nwith {}", recompute::in_words(&self.memory))?;
         }
         let largest = lines.iter().rev().max_by_key(|line| line.plan.statistics.peak_reserved());

@@ -29,6 +29,17 @@ pub enum Activation {
     Gelu,
 }
 
+impl Activation {
+    /// Returns its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::None => "none",
+            Activation::Relu => "relu",
+            Activation::Gelu => "gelu",
+        }
+    }
+}
+
 /// `activation(x)` for f32 or bf16 `x` of any shape; `None` gives `x` itself. Errors: another type, out of memory.
 pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.forward";

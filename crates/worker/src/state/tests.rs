@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use checkpoint::{Contents, Writer};
 use collective::{Communicator, threads};
+use device::DType;
 use nn::Stage;
 use parallel::data::gather_weights;
 
@@ -13,7 +14,7 @@ use crate::hash::agreed_hash;
 use crate::placement::Placement;
 use crate::setup::Setup;
 use crate::worker::Worker;
-use config::{Compute, RunConfig};
+use config::RunConfig;
 
 const TEXT: &str = r#"
 [model]
@@ -23,7 +24,7 @@ sizes = [30, 300, 100, 70]
 kind = "synthetic"
 [train]
 steps = 9
-micro_batches = 4
+global_batch_size = 32
 [optim]
 kind = "adamw"
 [checkpoint]
@@ -33,11 +34,11 @@ every = 1
 /// Computing in bf16, which a host has no operators for; but all that this is about is there.
 fn setup(ranks: usize, sharded: bool) -> Setup {
     let overrides =
-        [format!("parallel.data={ranks}"), format!("parallel.shard_optimizer={sharded}")].to_vec();
+        [format!("parallel.data={ranks}"), format!("parallel.zero_stage={}", u8::from(sharded))].to_vec();
     let config = RunConfig::parse(TEXT, "test.toml", Path::new("/"), &overrides).unwrap();
     let one = |config: &RunConfig| vec![Stage::whole(config.layers())];
     let mut setup = Setup::new(config, Placement::Cpu, |config, _, _| Ok(one(config))).unwrap();
-    Arc::make_mut(&mut setup.config).precision.compute = Compute::Bf16;
+    Arc::make_mut(&mut setup.config).precision.compute = DType::Bf16;
     setup
 }
 

@@ -1,30 +1,13 @@
-//! What a key is: its name, what it takes, its default and its meaning.
+//! The values that a key takes.
 
-use crate::RunConfig;
-use crate::value::Value;
 use std::fmt;
 
-/// One key of the configuration. All of them are in the table of `keys.rs`.
-pub(crate) struct Key {
-    pub(crate) section: &'static str,
-    pub(crate) name: &'static str,
-    /// `section.name`.
-    pub(crate) path: &'static str,
-    pub(crate) takes: Takes,
-    pub(crate) default: Default,
-    /// The kind that this key belongs to: it is refused with another one.
-    pub(crate) only: Option<(&'static Key, &'static str)>,
-    /// One line: what it means, and its unit.
-    pub(crate) meaning: &'static str,
-    /// The value in a resolved configuration; `None` if the key does not apply there.
-    pub(crate) read: fn(&RunConfig) -> Option<Value>,
-}
-
-/// What values a key takes.
-pub(crate) enum Takes {
+/// The values that a key takes. Its text is how messages and the reference name them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Takes {
     /// An integer, both bounds included.
     Integer(u64, u64),
-    /// A finite number in single precision.
+    /// A number that is finite in single precision.
     Number(Interval),
     /// `true` or `false`.
     Flag,
@@ -32,19 +15,19 @@ pub(crate) enum Takes {
     Choice(&'static [&'static str]),
     /// One of some names, or an integer, both bounds included.
     ChoiceOrInteger(&'static [&'static str], u64, u64),
+    /// One of some names, or a list of integers within the bounds.
+    ChoiceOrIntegers(&'static [&'static str], u64, u64),
     /// Any string.
     Text,
     /// A list of strings.
     Texts,
     /// A list of at least so many integers, each within the bounds.
     Integers(usize, u64, u64),
-    /// One of some names, or a list of integers within the bounds.
-    ChoiceOrIntegers(&'static [&'static str], u64, u64),
 }
 
-/// Where a number has to lie.
-#[derive(Clone, Copy)]
-pub(crate) enum Interval {
+/// The interval that a number must lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
     /// \[0, ∞)
     NotNegative,
     /// (0, ∞)
@@ -52,19 +35,37 @@ pub(crate) enum Interval {
     /// \[0, 1)
     Fraction,
     /// (0, 1)
-    Part,
+    Inside,
 }
 
-/// What holds when a key is not written.
-pub(crate) enum Default {
-    /// A value as TOML.
-    Literal(&'static str),
-    /// What it follows from, in words.
-    Derived(&'static str),
+impl Takes {
+    /// The names among the values; empty if there are none.
+    #[must_use]
+    pub fn names(&self) -> &'static [&'static str] {
+        match *self {
+            Self::Choice(names) | Self::ChoiceOrInteger(names, ..) | Self::ChoiceOrIntegers(names, ..) => {
+                names
+            }
+            _ => &[],
+        }
+    }
+
+    /// The bounds of an integer, or of the integers in a list.
+    pub(crate) fn contains(&self, number: i128) -> Option<u64> {
+        let (Self::Integer(least, most)
+        | Self::ChoiceOrInteger(_, least, most)
+        | Self::ChoiceOrIntegers(_, least, most)
+        | Self::Integers(_, least, most)) = *self
+        else {
+            return None;
+        };
+        u64::try_from(number).ok().filter(|number| (least..=most).contains(number))
+    }
 }
 
 impl Interval {
-    /// Judged in single precision, which the trainer computes in: 1e-60 is zero there and 1e60 is infinite.
+    /// Returns whether `number` lies in the interval in single precision, which training computes in: 1e-60 is zero
+    /// there and 1e60 is infinite.
     pub(crate) fn contains(self, number: f64) -> bool {
         let single = number as f32;
         single.is_finite()
@@ -72,7 +73,7 @@ impl Interval {
                 Self::NotNegative => single >= 0.0,
                 Self::Positive => single > 0.0,
                 Self::Fraction => (0.0..1.0).contains(&single),
-                Self::Part => single > 0.0 && single < 1.0,
+                Self::Inside => single > 0.0 && single < 1.0,
             }
     }
 }
@@ -84,7 +85,7 @@ impl fmt::Display for Takes {
             Self::Number(Interval::NotNegative) => f.write_str("a finite number, 0 or more"),
             Self::Number(Interval::Positive) => f.write_str("a finite number above 0"),
             Self::Number(Interval::Fraction) => f.write_str("a number from 0 to below 1"),
-            Self::Number(Interval::Part) => f.write_str("a number above 0 and below 1"),
+            Self::Number(Interval::Inside) => f.write_str("a number above 0 and below 1"),
             Self::Flag => f.write_str("true or false"),
             Self::Choice(names) => f.write_str(&quoted(names)),
             Self::ChoiceOrIntegers(names, least, most) => {
@@ -102,15 +103,8 @@ impl fmt::Display for Takes {
     }
 }
 
-fn quoted(names: &[&str]) -> String {
+/// `"a" or "b"`.
+pub(crate) fn quoted(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     quoted.join(" or ")
-}
-
-impl fmt::Display for Default {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Literal(text) | Self::Derived(text) => f.write_str(text),
-        }
-    }
 }

@@ -1,18 +1,22 @@
-//! A configuration value before its key has had a say: what TOML can write.
+//! A value as TOML writes it, before its key has judged it.
 
 use std::fmt;
 use toml::de::DeValue;
 
 /// A value of a configuration file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
-    /// Wider than any key allows, so that a range error can name the number; what is wider still saturates.
+pub enum Value {
+    /// An integer, wider than any key allows so that a range error can name it; wider ones saturate.
     Integer(i128),
+    /// A floating-point number.
     Float(f64),
+    /// `true` or `false`.
     Flag(bool),
+    /// A string.
     Text(String),
+    /// A list.
     List(Vec<Value>),
-    /// A date, a table: no key takes one.
+    /// A date or a table, named with its article: no key takes one.
     Other(&'static str),
 }
 
@@ -34,8 +38,8 @@ impl Value {
         }
     }
 
-    /// What kind of value this is, with its article: "the integer" goes before the value itself.
-    pub(crate) fn what(&self) -> &'static str {
+    /// The name of its type with the article: "the integer" goes before the value itself.
+    pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Integer(_) => "the integer",
             Self::Float(_) => "the float",

@@ -1,0 +1,171 @@
+//! Values that a key chooses among, where no crate below has them.
+
+use std::path::PathBuf;
+
+use keys::{Reading, Takes, Value};
+use serde::{Serialize, Serializer};
+
+/// Defines an enumeration whose values have names in the configuration.
+macro_rules! names {
+    ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$value_doc])* $value),+
+        }
+
+        impl $name {
+            /// All values, in the order of declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$value),+];
+
+            /// Returns the name in a configuration.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$value => $text),+ }
+            }
+        }
+    };
+}
+
+names! {
+    /// The name of a [`crate::Model`].
+    ModelKind {
+        /// [`crate::Model::Gpt`].
+        Gpt = "gpt",
+        /// [`crate::Model::Mlp`].
+        Mlp = "mlp",
+    }
+}
+
+names! {
+    /// The origin of micro-batches.
+    DataKind {
+        /// Text files.
+        Text = "text",
+        /// A random number generator.
+        Synthetic = "synthetic",
+    }
+}
+
+names! {
+    /// The name of an optimizer. Its parameters are keys of their own, so that `optim::Kind`, which holds them, is
+    /// put together after all of them have been read.
+    OptimKind {
+        /// Adam with decoupled weight decay.
+        AdamW = "adamw",
+        /// Stochastic gradient descent with momentum.
+        Sgd = "sgd",
+    }
+}
+
+names! {
+    /// The time at which ranks sum gradients.
+    Overlap {
+        /// The fastest: late in backward where GPUs of one host sum through peer access, or after backward if the
+        /// optimizer state is sharded there too; elsewhere as buckets fill.
+        Auto = "auto",
+        /// As each bucket fills.
+        On = "on",
+        /// From late in backward on.
+        Late = "late",
+        /// After backward.
+        Off = "off",
+    }
+}
+
+/// How the layers of a model are distributed over the stages of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartitionPolicy {
+    /// The slowest stage is as fast as it can be.
+    Fastest,
+    /// The largest peak is as low as it can be.
+    Smallest,
+    /// The number of layers in each stage.
+    Layers(Vec<usize>),
+}
+
+impl PartitionPolicy {
+    /// The policies that have a name.
+    pub const NAMES: &'static [&'static str] = &["fastest", "smallest"];
+
+    pub(crate) fn read(value: &Value, takes: &Takes) -> Reading<Self> {
+        match value {
+            Value::Text(name) => Reading::within(match name.as_str() {
+                "fastest" => Some(Self::Fastest),
+                "smallest" => Some(Self::Smallest),
+                _ => None,
+            }),
+            _ => takes.read_counts(value).map(Self::Layers),
+        }
+    }
+
+    pub(crate) fn value(&self) -> Value {
+        match self {
+            Self::Fastest => "fastest".into(),
+            Self::Smallest => "smallest".into(),
+            Self::Layers(counts) => counts.as_slice().into(),
+        }
+    }
+}
+
+/// The layers that keep no activations and compute them again in backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecomputePolicy {
+    /// None of them.
+    None,
+    /// Each layer by itself.
+    Block,
+    /// The layers in this many segments.
+    Segments(usize),
+    /// The cheapest that fits, which planning finds and a run then has in its place.
+    Auto,
+}
+
+impl RecomputePolicy {
+    /// The policies that have a name.
+    pub const NAMES: &'static [&'static str] = &["none", "block", "auto"];
+
+    pub(crate) fn read(value: &Value, takes: &Takes) -> Reading<Self> {
+        match value {
+            Value::Text(name) => Reading::within(match name.as_str() {
+                "none" => Some(Self::None),
+                "block" => Some(Self::Block),
+                "auto" => Some(Self::Auto),
+                _ => None,
+            }),
+            _ => takes.read_count(value).map(Self::Segments),
+        }
+    }
+
+    pub(crate) fn value(self) -> Value {
+        match self {
+            Self::None => "none".into(),
+            Self::Block => "block".into(),
+            Self::Segments(count) => count.into(),
+            Self::Auto => "auto".into(),
+        }
+    }
+}
+
+impl Serialize for RecomputePolicy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_str("none"),
+            Self::Block => serializer.serialize_str("block"),
+            Self::Segments(count) => serializer.serialize_u64(*count as u64),
+            Self::Auto => serializer.serialize_str("auto"),
+        }
+    }
+}
+
+/// Reads a string; the empty one is no path.
+pub(crate) fn read_path(value: &Value, _: &Takes) -> Reading<Option<PathBuf>> {
+    match value {
+        Value::Text(text) => Reading::Good(Some(PathBuf::from(text)).filter(|_| !text.is_empty())),
+        _ => Reading::WrongType,
+    }
+}
+
+pub(crate) fn path_value(path: &Option<PathBuf>) -> Value {
+    path.as_ref().map_or_else(String::new, |path| path.to_string_lossy().into_owned()).into()
+}

@@ -1,0 +1,73 @@
+//! Keys that name files, and the tokenizer, in terms of the other keys.
+
+use std::path::{Component, Path, PathBuf};
+
+use data::Tokenizer;
+use keys::{Error, Given, Reading, Takes, Value};
+
+use crate::choices::DataKind;
+use crate::sections::{Data, Parallel};
+
+pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
+    match value {
+        Value::Text(text) => Reading::Good(PathBuf::from(text)),
+        _ => Reading::WrongType,
+    }
+}
+
+#[allow(clippy::ptr_arg, reason = "a row writes a reference to its field's type")]
+pub(crate) fn value(path: &PathBuf) -> Value {
+    path.to_string_lossy().into_owned().into()
+}
+
+/// The absolute directory of the data; empty for synthetic data.
+pub(crate) fn base(written: PathBuf, given: &Given) -> Result<PathBuf, Error> {
+    if given.text(Data::kind)? != DataKind::Text.name() {
+        return Ok(PathBuf::new());
+    }
+    let base = match given.is_given(Data::base) {
+        true => normal(&given.directory().join(written)),
+        false => given.directory().to_path_buf(),
+    };
+    in_utf8(given, Data::base, "directory of the data", &base)?;
+    Ok(base)
+}
+
+/// The absolute path of the file of times, if one is named.
+pub(crate) fn profile(written: Option<PathBuf>, given: &Given) -> Result<Option<PathBuf>, Error> {
+    let Some(written) = written else { return Ok(None) };
+    let path = normal(&given.directory().join(written));
+    in_utf8(given, Parallel::profile, "file of times", &path)?;
+    Ok(Some(path))
+}
+
+/// The tokenizer that is configured.
+pub(crate) fn tokenizer(given: &Given) -> Result<Tokenizer, Error> {
+    Tokenizer::from_name(&given.text(Data::tokenizer)?)
+        .map_err(|error| given.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))
+}
+
+/// Refuses a path that no text of a configuration can name.
+fn in_utf8(given: &Given, key: &str, what: &str, path: &Path) -> Result<(), Error> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => {
+            let reason = format!("the {what}, {}, has a name that is not UTF-8", path.display());
+            Err(given.conflict(&[key], reason))
+        }
+    }
+}
+
+/// The path without `.` and `..`, as a shell's `cd` reads them: by name, whatever is on disk.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            // At the root there is nothing above.
+            Component::ParentDir => drop(normal.pop()),
+            part => normal.push(part),
+        }
+    }
+    normal
+}

@@ -1,0 +1,106 @@
+//! From a value as it is written to a value of a field's type.
+
+use crate::takes::Takes;
+use crate::value::Value;
+
+/// The outcome of reading a value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reading<T> {
+    /// A value that the key takes.
+    Good(T),
+    /// A value of the right type that the key does not take.
+    OutOfRange,
+    /// A value of another type.
+    WrongType,
+}
+
+impl<T> Reading<T> {
+    /// Converts a good value.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Reading<U> {
+        match self {
+            Self::Good(value) => Reading::Good(convert(value)),
+            Self::OutOfRange => Reading::OutOfRange,
+            Self::WrongType => Reading::WrongType,
+        }
+    }
+
+    /// Converts a good value that the other type can hold; any other is out of range.
+    pub fn try_into<U: TryFrom<T>>(self) -> Reading<U> {
+        match self {
+            Self::Good(value) => Reading::within(U::try_from(value).ok()),
+            Self::OutOfRange => Reading::OutOfRange,
+            Self::WrongType => Reading::WrongType,
+        }
+    }
+
+    /// Returns `Good`, or `OutOfRange` for `None`.
+    pub fn within(value: Option<T>) -> Self {
+        value.map_or(Self::OutOfRange, Self::Good)
+    }
+}
+
+impl Takes {
+    /// Reads an integer within the bounds.
+    pub fn read_count(&self, value: &Value) -> Reading<usize> {
+        integer(value, self).try_into()
+    }
+
+    /// Reads a list of integers within the bounds.
+    pub fn read_counts(&self, value: &Value) -> Reading<Vec<usize>> {
+        integers(value, self)
+    }
+}
+
+pub(crate) fn integer(value: &Value, takes: &Takes) -> Reading<u64> {
+    match value {
+        Value::Integer(number) => Reading::within(takes.contains(*number)),
+        _ => Reading::WrongType,
+    }
+}
+
+pub(crate) fn integers(value: &Value, takes: &Takes) -> Reading<Vec<usize>> {
+    let Value::List(values) = value else { return Reading::WrongType };
+    let least = if let Takes::Integers(count, ..) = takes { *count } else { 0 };
+    let mut numbers = Vec::with_capacity(values.len());
+    for value in values {
+        let Value::Integer(number) = value else { return Reading::WrongType };
+        numbers.extend(takes.contains(*number).and_then(|number| usize::try_from(number).ok()));
+    }
+    let good = numbers.len() == values.len() && numbers.len() >= least;
+    Reading::within(good.then_some(numbers))
+}
+
+pub(crate) fn number(value: &Value, takes: &Takes) -> Reading<f64> {
+    let number = match value {
+        Value::Float(number) => *number,
+        Value::Integer(number) => *number as f64,
+        _ => return Reading::WrongType,
+    };
+    let good = matches!(takes, Takes::Number(interval) if interval.contains(number));
+    // A negative zero would come back as another configuration text.
+    Reading::within(good.then_some(number + 0.0))
+}
+
+pub(crate) fn flag(value: &Value, _: &Takes) -> Reading<bool> {
+    match value {
+        Value::Flag(flag) => Reading::Good(*flag),
+        _ => Reading::WrongType,
+    }
+}
+
+pub(crate) fn text(value: &Value, _: &Takes) -> Reading<String> {
+    match value {
+        Value::Text(text) => Reading::Good(text.clone()),
+        _ => Reading::WrongType,
+    }
+}
+
+pub(crate) fn texts(value: &Value, _: &Takes) -> Reading<Vec<String>> {
+    let Value::List(values) = value else { return Reading::WrongType };
+    let mut texts = Vec::with_capacity(values.len());
+    for value in values {
+        let Value::Text(text) = value else { return Reading::WrongType };
+        texts.push(text.clone());
+    }
+    Reading::Good(texts)
+}

@@ -1,0 +1,65 @@
+//! A configuration file's text, as entries with their lines.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::Error;
+use crate::given::Entry;
+use crate::origin::Origin;
+use crate::table::Table;
+use crate::value::Value;
+
+/// Reads the text of the file called `name`. Errors: text that is not TOML, names that do not exist.
+pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<&'static str, Entry>, Error> {
+    let file = |offset| Origin::File { name: name.to_owned(), line: Some(line_at(text, offset)) };
+    let document = DeTable::parse(text).map_err(|error| Error::Syntax {
+        origin: file(error.span().map_or(0, |span| span.start)),
+        message: one_line(error.message()),
+    })?;
+    let mut entries = BTreeMap::new();
+    for (section, value) in in_order(document.get_ref()) {
+        let origin = file(section.span().start);
+        let written = match (table.section(section.get_ref()), value.get_ref()) {
+            (Some(_), DeValue::Table(written)) => written,
+            (Some(section), _) => return Err(Error::NotASection { origin, section }),
+            (None, DeValue::Table(_)) => return Err(table.unknown_section(origin, section.get_ref())),
+            (None, _) => return Err(table.unknown_key(origin, section.get_ref())),
+        };
+        for (key, value) in in_order(written) {
+            let origin = file(key.span().start);
+            let path = format!("{}.{}", section.get_ref(), key.get_ref());
+            let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
+            let shown = shorten(text.get(value.span()).unwrap_or_default());
+            entries.insert(key.path, Entry { value: Value::from_toml(value.get_ref()), shown, origin });
+        }
+    }
+    Ok(entries)
+}
+
+/// The entries of a table as they stand in the file, so that the first mistake is the one reported.
+fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Spanned<Cow<'i, str>>, &'t Spanned<DeValue<'i>>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+/// The line of a byte offset, from 1.
+fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
+}
+
+/// A value for a message: on one line and of a readable length.
+pub(crate) fn shorten(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

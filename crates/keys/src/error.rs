@@ -1,0 +1,123 @@
+//! Reasons for refusing a configuration: one sentence each, which begins with the place.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::origin::Origin;
+
+/// Why a configuration is refused. The text is one sentence with the place, the key and the value.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("{path} cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The text is not TOML.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// The line.
+        origin: Origin,
+        /// The parser's message.
+        message: String,
+    },
+    /// An argument of `--set` that is not `section.key=value`.
+    #[error("{origin}: write --set section.key=value, such as --set train.steps=100")]
+    BadOverride {
+        /// The argument.
+        origin: Origin,
+    },
+    /// A section or a key that does not exist.
+    #[error("{origin}: unknown {what} {name}: did you mean {nearest}?")]
+    Unknown {
+        /// Where the name is written.
+        origin: Origin,
+        /// `key` or `section`.
+        what: &'static str,
+        /// The name as it is written.
+        name: String,
+        /// The most similar name that exists.
+        nearest: String,
+    },
+    /// A key's former name.
+    #[error("{origin}: {old} is now {new}{how}")]
+    Renamed {
+        /// Where the name is written.
+        origin: Origin,
+        /// The former name, with its section.
+        old: &'static str,
+        /// The name, with its section.
+        new: &'static str,
+        /// How a value of the old name translates, with its separator; empty if it is the same.
+        how: &'static str,
+    },
+    /// A section's name with a value.
+    #[error("{origin}: {section} is a section, not a key: write [{section}] and its keys below")]
+    NotASection {
+        /// Where the name is written.
+        origin: Origin,
+        /// The section.
+        section: &'static str,
+    },
+    /// A value of a type that its key does not take.
+    #[error("{origin}: {key} takes {allowed}, not {found}")]
+    WrongType {
+        /// Where the value is written.
+        origin: Origin,
+        /// Section and key.
+        key: &'static str,
+        /// The values that the key takes.
+        allowed: String,
+        /// The type of the value that was found, and the value.
+        found: String,
+    },
+    /// A value of the right type that its key does not take.
+    #[error("{origin}: {key} = {value} is not {allowed}")]
+    OutOfRange {
+        /// Where the value is written.
+        origin: Origin,
+        /// Section and key.
+        key: &'static str,
+        /// The value as it is written.
+        value: String,
+        /// The values that the key takes.
+        allowed: String,
+    },
+    /// A key that another key's value rules out, such as one of another kind of model.
+    #[error("{origin}: {key} belongs to {kind_key} = {needed}, and {kind_key} is {kind}")]
+    NotApplicable {
+        /// Where the key is written.
+        origin: Origin,
+        /// Section and key.
+        key: &'static str,
+        /// The key that decides.
+        kind_key: &'static str,
+        /// The values of `kind_key` that this key applies to, in quotes.
+        needed: String,
+        /// The value of `kind_key`.
+        kind: String,
+    },
+    /// Values that do not go together.
+    #[error("{origin}: {reason}")]
+    Conflict {
+        /// Where one of them is written.
+        origin: Origin,
+        /// A sentence that names the keys and values.
+        reason: String,
+    },
+    /// A value whose feature does not exist yet.
+    #[error("{origin}: {key} = {value}: {what} not built yet")]
+    Unbuilt {
+        /// Where the value is written.
+        origin: Origin,
+        /// Section and key.
+        key: &'static str,
+        /// The value as it is written.
+        value: String,
+        /// The feature and its verb.
+        what: &'static str,
+    },
+}

@@ -1,0 +1,210 @@
+//! The values that were given, each with its origin: the file's, then the command line's over them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use toml::de::DeValue;
+
+use crate::codec::{self, Reading};
+use crate::error::Error;
+use crate::key::{Default, Key};
+use crate::origin::Origin;
+use crate::origins::Origins;
+use crate::table::{Table, nearest};
+use crate::takes::{Takes, quoted};
+use crate::value::Value;
+use crate::{document, overrides};
+
+/// A value that someone wrote.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) value: Value,
+    /// The value as it is written, for messages.
+    pub(crate) shown: String,
+    pub(crate) origin: Origin,
+}
+
+/// What a file and the command line say, with the names checked and keys of other kinds sifted out.
+#[derive(Clone, Debug)]
+pub struct Given {
+    table: Table,
+    name: String,
+    directory: PathBuf,
+    entries: BTreeMap<&'static str, Entry>,
+}
+
+impl Given {
+    /// Reads the text of the file called `name` in the absolute `directory`, and puts `set` over it: the arguments
+    /// of `--set`, the last of a key winning.
+    ///
+    /// # Errors
+    /// Text that is not TOML, names that do not exist, values that are not built yet, keys of another kind.
+    pub fn parse(
+        table: &Table,
+        text: &str,
+        name: &str,
+        directory: &Path,
+        set: &[String],
+    ) -> Result<Self, Error> {
+        let mut entries = document::entries(table, text, name)?;
+        for argument in set {
+            let (path, entry) = overrides::entry(table, argument)?;
+            entries.insert(path, entry);
+        }
+        let (name, directory) = (name.to_owned(), directory.to_path_buf());
+        let mut given = Self { table: table.clone(), name, directory, entries };
+        given.refuse_unbuilt()?;
+        given.sift()?;
+        Ok(given)
+    }
+
+    /// Returns whether the key at `path` is written.
+    #[must_use]
+    pub fn is_given(&self, path: &str) -> bool {
+        self.entries.contains_key(path)
+    }
+
+    /// The absolute directory of the configuration file.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where every given value was written.
+    #[must_use]
+    pub fn origins(&self) -> Origins {
+        Origins::new(&self.name, self.entries.iter().map(|(key, entry)| (*key, entry.origin.clone())))
+    }
+
+    /// Returns where to look when the values of the keys at `paths` do not go together: the command line before the
+    /// file, and the file as a whole if none of them is written.
+    #[must_use]
+    pub fn origin(&self, paths: &[&str]) -> Origin {
+        let origins = || paths.iter().filter_map(|path| self.entries.get(path)).map(|entry| &entry.origin);
+        let overridden = origins().find(|origin| origin.is_override());
+        let file = || Origin::File { name: self.name.clone(), line: None };
+        overridden.or_else(|| origins().next()).cloned().unwrap_or_else(file)
+    }
+
+    /// The error for values of the keys at `paths` that do not go together: `reason` names them.
+    #[must_use]
+    pub fn conflict(&self, paths: &[&str], reason: String) -> Error {
+        Error::Conflict { origin: self.origin(paths), reason }
+    }
+
+    /// Returns the integer at `path`, given or its default.
+    ///
+    /// # Errors
+    /// A value that the key does not take.
+    pub fn integer(&self, path: &str) -> Result<u64, Error> {
+        self.read_at(path, codec::integer)
+    }
+
+    /// Returns the number at `path`, given or its default.
+    ///
+    /// # Errors
+    /// A value that the key does not take.
+    pub fn number(&self, path: &str) -> Result<f64, Error> {
+        self.read_at(path, codec::number)
+    }
+
+    /// Returns the string or name at `path`, given or its default.
+    ///
+    /// # Errors
+    /// A value that the key does not take.
+    pub fn text(&self, path: &str) -> Result<String, Error> {
+        self.read_at(path, |value, takes| match value {
+            Value::Text(text) if takes.names().is_empty() || takes.names().contains(&text.as_str()) => {
+                Reading::Good(text.clone())
+            }
+            Value::Text(_) => Reading::OutOfRange,
+            _ => Reading::WrongType,
+        })
+    }
+
+    fn read_at<T>(&self, path: &str, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T, Error> {
+        match self.table.find(path) {
+            Some(key) => self.read(key, read),
+            None => Err(self.table.unknown_key(self.origin(&[]), path)),
+        }
+    }
+
+    /// Reads the value of `key`, given or its default, with `read`.
+    pub(crate) fn read<T>(&self, key: &Key, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T, Error> {
+        let Entry { value, shown, origin } = self.entry(key)?;
+        match read(&value, &key.takes) {
+            Reading::Good(value) => Ok(value),
+            Reading::OutOfRange => {
+                let mut allowed = key.takes.to_string();
+                if let ([_, _, ..], Value::Text(name)) = (key.takes.names(), &value) {
+                    let nearest = nearest(name, key.takes.names().iter().copied());
+                    allowed += &format!(": did you mean \"{nearest}\"?");
+                }
+                Err(Error::OutOfRange { origin, key: key.path, value: shown, allowed })
+            }
+            Reading::WrongType => {
+                let found = format!("{} {shown}", value.type_name());
+                Err(Error::WrongType { origin, key: key.path, allowed: key.takes.to_string(), found })
+            }
+        }
+    }
+
+    /// The value of `key`: given or its default.
+    fn entry(&self, key: &Key) -> Result<Entry, Error> {
+        if let Some(entry) = self.entries.get(key.path) {
+            return Ok(entry.clone());
+        }
+        let value = match key.default {
+            Default::Literal(text) => {
+                let parsed = DeValue::parse(text).ok();
+                parsed.map_or(Value::Other("the text"), |value| Value::from_toml(value.get_ref()))
+            }
+            Default::Derived(_, rule) => rule(self)?,
+        };
+        Ok(Entry { shown: value.to_string(), value, origin: self.origin(&[]) })
+    }
+
+    /// Refuses the first value that needs a feature that is not built.
+    fn refuse_unbuilt(&self) -> Result<(), Error> {
+        for key in self.table.keys() {
+            let (Some(unbuilt), Some(entry)) = (key.unbuilt, self.entries.get(key.path)) else { continue };
+            if (unbuilt.needs)(&entry.value) {
+                let Entry { shown: value, origin, .. } = entry.clone();
+                return Err(Error::Unbuilt { origin, key: key.path, value, what: unbuilt.what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses keys that belong to another kind. Those of the file are dropped silently where the command line has
+    /// changed the kind: `--set data.kind=synthetic` must not need an edited file.
+    fn sift(&mut self) -> Result<(), Error> {
+        let paths: Vec<&'static str> = self.table.keys().iter().map(|key| key.path).collect();
+        for path in paths {
+            let kinds = self.table.kinds(path);
+            let (Some(first), Some(given)) = (kinds.first(), self.entries.get(path)) else { continue };
+            let Some(kind_key) = self.table.find(first.key) else { continue };
+            let kind = self.entry(kind_key)?;
+            if kinds.iter().any(|only| kind.value == only.is.into()) {
+                continue;
+            }
+            // A kind that does not exist is reported as such, later.
+            let exists = match (&kind_key.takes, &kind.value) {
+                (takes, Value::Text(name)) => takes.names().contains(&name.as_str()),
+                (Takes::ChoiceOrIntegers(..), Value::List(_)) => true,
+                _ => false,
+            };
+            if exists && (given.origin.is_override() || !kind.origin.is_override()) {
+                return Err(Error::NotApplicable {
+                    origin: given.origin.clone(),
+                    key: path,
+                    kind_key: kind_key.path,
+                    needed: quoted(&kinds.iter().map(|only| only.is).collect::<Vec<_>>()),
+                    kind: kind.shown,
+                });
+            }
+            self.entries.remove(path);
+        }
+        Ok(())
+    }
+}

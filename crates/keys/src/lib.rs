@@ -1,0 +1,66 @@
+//! Configuration keys: one definition per key, from which everything about it follows.
+//!
+//! The one idea: a section of the configuration is written once, as a struct whose fields carry their rows
+//! ([`section!`]). A [`Row`] holds the field's type, the values that it takes, its default, what it decides, and how
+//! it is read and written; the doc comment of the field is the documentation of the key. From the rows come the typed
+//! struct, the refusal of wrong values in one sentence that names key, file and line ([`Error`]), the suggestion for
+//! a misspelt name, the resolved text, and the [`reference()`].
+//!
+//! This crate knows no key. `config` and the model families of `nn` define theirs with it, collect them in a
+//! [`Table`], and read a file and the command line through [`Given`].
+//!
+//! ```
+//! use std::path::Path;
+//! use keys::{Given, Row, Section, Table, Takes};
+//!
+//! keys::section! {
+//!     /// `[oven]`: how to bake.
+//!     pub struct Oven = "oven" {
+//!         /// Degrees Celsius.
+//!         degrees: u64 = Row::integer(50, 300).default("180");
+//!         /// Minutes until it is done.
+//!         minutes: u64 = Row::integer(1, 600).derived("a third of `degrees`", |given| {
+//!             Ok((given.integer(Oven::degrees)? / 3).into())
+//!         });
+//!     }
+//! }
+//!
+//! let table = Table::new(Oven::keys().into_iter().cloned().collect());
+//! let given = Given::parse(&table, "[oven]\ndegrees = 90\n", "bread.toml", Path::new("/"), &[])?;
+//! assert_eq!(Oven::read(&given)?, Oven { degrees: 90, minutes: 30 });
+//!
+//! let given = Given::parse(&table, "[oven]\ndegrees = 900\n", "bread.toml", Path::new("/"), &[])?;
+//! assert_eq!(
+//!     Oven::read(&given).unwrap_err().to_string(),
+//!     "bread.toml:2: oven.degrees = 900 is not an integer from 50 to 300",
+//! );
+//! # Ok::<(), keys::Error>(())
+//! ```
+
+mod codec;
+mod document;
+mod error;
+mod given;
+mod key;
+mod origin;
+mod origins;
+mod overrides;
+mod reference;
+mod row;
+mod section;
+mod table;
+mod takes;
+mod value;
+
+pub use codec::Reading;
+pub use error::Error;
+pub use given::Given;
+pub use key::{Default, Key, Only, Renamed, Unbuilt};
+pub use origin::Origin;
+pub use origins::Origins;
+pub use reference::{defaults, reference};
+pub use row::Row;
+pub use section::Section;
+pub use table::Table;
+pub use takes::{Interval, Takes};
+pub use value::Value;

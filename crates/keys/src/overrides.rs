@@ -1,0 +1,40 @@
+//! The arguments of `--set`.
+
+use toml::de::DeValue;
+
+use crate::document::shorten;
+use crate::error::Error;
+use crate::given::Entry;
+use crate::origin::Origin;
+use crate::table::Table;
+use crate::takes::Takes;
+use crate::value::Value;
+
+/// Reads `section.key=value`. Errors: another form, a key that does not exist.
+pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entry), Error> {
+    let origin = Origin::Override { argument: shorten(argument) };
+    let Some((path, text)) = argument.split_once('=').map(|(path, text)| (path.trim(), text.trim())) else {
+        return Err(Error::BadOverride { origin });
+    };
+    if path.is_empty() {
+        return Err(Error::BadOverride { origin });
+    }
+    let Some(key) = table.find(path) else { return Err(table.unknown_key(origin, path)) };
+    if text.is_empty() && !matches!(key.takes, Takes::Text) {
+        return Err(Error::BadOverride { origin });
+    }
+    // A shell has taken the quotes of a string away: text that is not TOML is a string, and so is all that a key
+    // of strings is given without quotes.
+    let string = match key.takes {
+        Takes::Text | Takes::Choice(_) => !text.starts_with(['"', '\'']),
+        Takes::ChoiceOrIntegers(..) => !text.starts_with(['"', '\'', '[']),
+        _ => false,
+    };
+    let parsed = if string { None } else { DeValue::parse(text).ok() };
+    let value = parsed.map_or_else(|| text.into(), |value| Value::from_toml(value.get_ref()));
+    let shown = match &value {
+        Value::Text(_) => shorten(&value.to_string()),
+        _ => shorten(text),
+    };
+    Ok((key.path, Entry { value, shown, origin }))
+}

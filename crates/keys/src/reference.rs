@@ -1,0 +1,53 @@
+//! A table of keys as text for people.
+
+use std::fmt::Write;
+
+use crate::key::Default;
+use crate::table::Table;
+use crate::takes::Takes;
+
+/// Returns every key as a Markdown table: the values that it takes, its default, its meaning. Ends with a newline.
+#[must_use]
+pub fn reference(table: &Table) -> String {
+    let mut text = String::from("| key | takes | default | meaning |\n| --- | --- | --- | --- |\n");
+    for key in table.keys() {
+        let default = match key.default {
+            Default::Literal(literal) => format!("`{literal}`"),
+            Default::Derived(words, _) => words.to_owned(),
+        };
+        let takes = match key.takes {
+            Takes::Choice(names) => {
+                names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", ")
+            }
+            // While the other values are not built yet, the default is all there is.
+            _ if key.unbuilt.is_some() => format!("only {default} so far"),
+            _ => key.takes.to_string(),
+        };
+        let only =
+            key.only.map_or(String::new(), |only| format!(" Only with `{} = \"{}\"`.", only.key, only.is));
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "| `{}` | {takes} | {default} | {}{only} |", key.path, key.meaning());
+    }
+    text
+}
+
+/// Returns every key with its meaning and default, as a configuration file in which all of them are commented out.
+#[must_use]
+pub fn defaults(table: &Table) -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for key in table.keys() {
+        if key.section != section {
+            section = key.section;
+            let gap = if text.is_empty() { "" } else { "\n" };
+            let _ = writeln!(text, "{gap}[{section}]");
+        }
+        let only = key.only.map_or(String::new(), |only| format!(" (with {} = \"{}\")", only.key, only.is));
+        let _ = writeln!(text, "# {}{only}", key.meaning());
+        let _ = match key.default {
+            Default::Literal(literal) => writeln!(text, "# {} = {literal}", key.name),
+            Default::Derived(words, _) => writeln!(text, "# {}: {words}", key.name),
+        };
+    }
+    text
+}

@@ -1,0 +1,246 @@
+//! The row of a key: the key, and how its field is read and written.
+
+use crate::codec::{self, Reading};
+use crate::error::Error;
+use crate::given::Given;
+use crate::key::{Default, Key, Only, Renamed, Unbuilt};
+use crate::takes::{Interval, Takes};
+use crate::value::Value;
+
+/// The definition of a key whose field has type `T`.
+///
+/// A new row decides bits and has no default but an empty string: [`Row::default`] or [`Row::derived`] gives one.
+pub struct Row<T> {
+    pub(crate) key: Key,
+    read: fn(&Value, &Takes) -> Reading<T>,
+    write: fn(&T) -> Value,
+    finish: Option<fn(T, &Given) -> Result<T, Error>>,
+}
+
+impl<T> Row<T> {
+    /// A row with its own way of reading and writing.
+    #[must_use]
+    pub const fn new(takes: Takes, read: fn(&Value, &Takes) -> Reading<T>, write: fn(&T) -> Value) -> Self {
+        Self { key: Key::new(takes), read, write, finish: None }
+    }
+
+    /// The value that holds when the key is not written, as TOML.
+    #[must_use]
+    pub const fn default(mut self, literal: &'static str) -> Self {
+        self.key.default = Default::Literal(literal);
+        self
+    }
+
+    /// A default that follows from other keys: the rule in words, and as code.
+    #[must_use]
+    pub const fn derived(mut self, words: &'static str, rule: fn(&Given) -> Result<Value, Error>) -> Self {
+        self.key.default = Default::Derived(words, rule);
+        self
+    }
+
+    /// Refuses the key unless the key at path `key` has the value `is`.
+    #[must_use]
+    pub const fn only(mut self, key: &'static str, is: &'static str) -> Self {
+        self.key.only = Some(Only { key, is });
+        self
+    }
+
+    /// States that the value decides neither losses nor weights: a run may be continued with another.
+    #[must_use]
+    pub const fn any_bits(mut self) -> Self {
+        self.key.decides_bits = false;
+        self
+    }
+
+    /// States that the value decides how long a layer takes on a device: measured times hold for this value only.
+    #[must_use]
+    pub const fn decides_times(mut self) -> Self {
+        self.key.decides_times = true;
+        self
+    }
+
+    /// States that the value is a path of this machine.
+    #[must_use]
+    pub const fn local(mut self) -> Self {
+        self.key.is_local = true;
+        self
+    }
+
+    /// Refuses the values for which `needs` holds with "`what` not built yet".
+    #[must_use]
+    pub const fn unbuilt(mut self, what: &'static str, needs: fn(&Value) -> bool) -> Self {
+        self.key.unbuilt = Some(Unbuilt { needs, what });
+        self
+    }
+
+    /// Refuses the former path `from` with the new one, and with `how` a value translates.
+    #[must_use]
+    pub const fn renamed(mut self, from: &'static str, how: &'static str) -> Self {
+        self.key.renamed = Some(Renamed { from, how });
+        self
+    }
+
+    /// Passes the value that was read, or the default, through `finish`, which may look at other keys.
+    #[must_use]
+    pub const fn finish(mut self, finish: fn(T, &Given) -> Result<T, Error>) -> Self {
+        self.finish = Some(finish);
+        self
+    }
+
+    /// Gives the row its place in a section. For [`crate::section!`].
+    #[must_use]
+    pub const fn at(
+        mut self,
+        section: &'static str,
+        name: &'static str,
+        path: &'static str,
+        doc: &'static [&'static str],
+    ) -> Self {
+        self.key.section = section;
+        self.key.name = name;
+        self.key.path = path;
+        self.key.doc = doc;
+        self
+    }
+
+    /// The key of this row.
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Reads the value that was given, or the default.
+    ///
+    /// # Errors
+    /// A value that the key does not take.
+    pub fn read(&self, given: &Given) -> Result<T, Error> {
+        let value = given.read(&self.key, self.read)?;
+        match self.finish {
+            Some(finish) => finish(value, given),
+            None => Ok(value),
+        }
+    }
+
+    /// Returns the value as a configuration writes it.
+    pub fn write(&self, value: &T) -> Value {
+        (self.write)(value)
+    }
+}
+
+impl Row<u64> {
+    /// An integer, both bounds included.
+    #[must_use]
+    pub const fn integer(least: u64, most: u64) -> Self {
+        Self::new(Takes::Integer(least, most), codec::integer, |number| (*number).into())
+    }
+}
+
+impl Row<u32> {
+    /// An integer of 32 bits, both bounds included.
+    #[must_use]
+    pub const fn small(least: u32, most: u32) -> Self {
+        let takes = Takes::Integer(least as u64, most as u64);
+        Self::new(
+            takes,
+            |value, takes| codec::integer(value, takes).try_into(),
+            |number| u64::from(*number).into(),
+        )
+    }
+}
+
+impl Row<usize> {
+    /// A count, both bounds included.
+    #[must_use]
+    pub const fn count(least: u64, most: u64) -> Self {
+        Self::new(
+            Takes::Integer(least, most),
+            |value, takes| takes.read_count(value),
+            |number| (*number).into(),
+        )
+    }
+}
+
+impl Row<f64> {
+    /// A number in an interval.
+    #[must_use]
+    pub const fn number(interval: Interval) -> Self {
+        Self::new(Takes::Number(interval), codec::number, |number| (*number).into())
+    }
+}
+
+impl Row<bool> {
+    /// `true` or `false`.
+    #[must_use]
+    pub const fn flag() -> Self {
+        Self::new(Takes::Flag, codec::flag, |flag| (*flag).into())
+    }
+}
+
+impl Row<String> {
+    /// Any string.
+    #[must_use]
+    pub const fn text() -> Self {
+        Self::new(Takes::Text, codec::text, |text| text.as_str().into())
+    }
+}
+
+impl Row<Vec<String>> {
+    /// A list of strings.
+    #[must_use]
+    pub const fn texts() -> Self {
+        Self::new(Takes::Texts, codec::texts, |texts| texts.as_slice().into())
+    }
+}
+
+impl Row<Vec<usize>> {
+    /// A list of at least `count` integers, each within the bounds.
+    #[must_use]
+    pub const fn counts(count: usize, least: u64, most: u64) -> Self {
+        Self::new(Takes::Integers(count, least, most), codec::integers, |counts| counts.as_slice().into())
+    }
+}
+
+/// A row that takes the names of some values of an enumeration.
+///
+/// `Row::choice!(Type, VALUES)`: `VALUES` is a constant slice or array, and `Type::name` a `const fn` that takes a copy.
+/// With a third argument, that function names the values instead.
+///
+/// ```
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// pub enum Colour { Red, Green }
+/// impl Colour {
+///     const fn name(self) -> &'static str {
+///         match self { Colour::Red => "red", Colour::Green => "green" }
+///     }
+/// }
+/// let row = keys::choice!(Colour, [Colour::Red, Colour::Green]).default("\"red\"");
+/// assert_eq!(row.key().takes.to_string(), "\"red\" or \"green\"");
+/// ```
+#[macro_export]
+macro_rules! choice {
+    ($type:ty, $values:expr) => {
+        $crate::choice!($type, $values, <$type>::name)
+    };
+    ($type:ty, $values:expr, $name:expr) => {{
+        const COUNT: usize = $values.len();
+        const NAMES: [&str; COUNT] = {
+            let mut names = [""; COUNT];
+            let mut index = 0;
+            while index < COUNT {
+                names[index] = $name($values[index]);
+                index += 1;
+            }
+            names
+        };
+        $crate::Row::<$type>::new(
+            $crate::Takes::Choice(&NAMES),
+            |value, _| match value {
+                $crate::Value::Text(text) => {
+                    let found = NAMES.iter().position(|name| name == text);
+                    $crate::Reading::within(found.and_then(|index| $values.get(index).copied()))
+                }
+                _ => $crate::Reading::WrongType,
+            },
+            |value| $name(*value).into(),
+        )
+    }};
+}

@@ -1,0 +1,72 @@
+//! A section as a struct, made together with its rows.
+
+use crate::error::Error;
+use crate::given::Given;
+use crate::key::Key;
+use crate::value::Value;
+
+/// A section of the configuration, or the keys in it that belong to one kind.
+pub trait Section: Sized {
+    /// The keys, in the order of the fields.
+    fn keys() -> Vec<&'static Key>;
+
+    /// Reads all fields.
+    ///
+    /// # Errors
+    /// The first value that its key does not take.
+    fn read(given: &Given) -> Result<Self, Error>;
+
+    /// The values of all keys, in the order of [`Section::keys`].
+    fn values(&self) -> Vec<Value>;
+}
+
+/// Defines a section: a struct, the rows of its keys, and [`Section`] for it.
+///
+/// Each field is `name: Type = row;` after a doc comment, which documents both the field and the key. The path of a
+/// key is a constant of the field's name: `Train::steps` is `"train.steps"`.
+#[macro_export]
+macro_rules! section {
+    (
+        $(#[$meta:meta])*
+        pub struct $section:ident = $name:literal {
+            $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $row:expr;)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $section {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+        }
+
+        // Fields and associated constants have names of their own each.
+        #[allow(non_upper_case_globals)]
+        impl $section {
+            $(
+                #[doc = concat!("The path `", $name, ".", stringify!($field), "`.")]
+                pub const $field: &'static str = concat!($name, ".", stringify!($field));
+            )+
+        }
+
+        const _: () = {
+            $(
+                #[allow(non_upper_case_globals)]
+                static $field: $crate::Row<$type> =
+                    ($row).at($name, stringify!($field), $section::$field, &[$($doc),+]);
+            )+
+
+            impl $crate::Section for $section {
+                fn keys() -> Vec<&'static $crate::Key> {
+                    vec![$($field.key()),+]
+                }
+
+                fn read(given: &$crate::Given) -> Result<Self, $crate::Error> {
+                    Ok(Self { $($field: $field.read(given)?),+ })
+                }
+
+                fn values(&self) -> Vec<$crate::Value> {
+                    vec![$($field.write(&self.$field)),+]
+                }
+            }
+        };
+    };
+}
