@@ -7,22 +7,12 @@ use device::Description;
 use nn::Stage;
 use parallel::pipeline::{LayerCosts, StageTimes};
 
+use crate::layer_cost::LayerCost;
 use crate::measure;
 use crate::profile::Profile;
 use config::{Memory, RecomputePolicy, RunConfig};
 use worker::Result;
 use worker::build::Dataset;
-
-/// Of one layer, in any one unit. The first one has what comes before the layers, the last one what comes after them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LayerCost {
-    /// Of a micro-batch: the forward pass, the input half of backward, the weights' half.
-    pub passes: [u64; 3],
-    /// What backward takes on top where it computes the layer again.
-    pub again: u64,
-    /// Of a step: the norm and the optimizer. What is counted leaves it out.
-    pub update: u64,
-}
 
 /// Of all layers.
 #[derive(Clone, Debug)]

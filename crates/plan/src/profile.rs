@@ -11,7 +11,7 @@ use device::Description;
 use serde::{Deserialize, Serialize};
 use telemetry::table::aligned;
 
-use crate::costs::LayerCost;
+use crate::layer_cost::LayerCost;
 use crate::toml_file;
 use config::RunConfig;
 use worker::{Result, TrainError};

@@ -16,22 +16,13 @@ use crate::recompute;
 use crate::remedy;
 use crate::roles::{Plans, plan_all};
 use crate::schedule::PlannedSchedule;
-use crate::target::PlanTarget;
+use crate::target::PlanOptions;
 use config::{Memory, RunConfig};
 use worker::Placement;
 use worker::Setup;
 use worker::{Result, TrainError};
 
 mod text;
-
-/// What to plan for.
-#[derive(Clone, Debug)]
-pub struct PlanOptions {
-    /// The device.
-    pub target: PlanTarget,
-    /// Bytes that it has, in place of its own.
-    pub capacity: Option<u64>,
-}
 
 /// How the stages of a pipeline work together.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use telemetry::units::grouped;
 
 use crate::costs::Costs;
 use crate::prepare::prepare;
-use crate::report::PlanOptions;
+use crate::target::PlanOptions;
 use config::RunConfig;
 use worker::Placement;
 use worker::Setup;

@@ -8,6 +8,15 @@ use crate::imitated::PlanDevice;
 use worker::placement::{DeviceChoice, describe};
 use worker::{Result, TrainError};
 
+/// The device to plan for.
+#[derive(Clone, Debug)]
+pub struct PlanOptions {
+    /// The device.
+    pub target: PlanTarget,
+    /// Bytes that it has, in place of its own.
+    pub capacity: Option<u64>,
+}
+
 /// What a plan is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanTarget {

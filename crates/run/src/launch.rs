@@ -1,90 +1,32 @@
 //! From a validated configuration to ranks, and back to one report.
 
-use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use collective::{Communicator, threads};
 use device::DType;
-use telemetry::RankStatistics;
-use telemetry::log::Log;
-use telemetry::run_files::Summary;
-use telemetry::step_trace::{Divergence, Outlived};
-use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{bytes, grouped};
 
 use crate::failure::{self, Lost};
-use crate::interrupt::Interrupt;
+use crate::options::RunOptions;
 use crate::placement::Placed;
 use crate::rank::{Outcome, run_rank};
 use crate::resume::{self, Found};
 use crate::run_directory::RunDirectory;
 use crate::startup::Startup;
+use crate::train_report::{TrainReport, report};
 use config::{Model, RecomputePolicy, RunConfig};
 use plan::Fit;
 use plan::division;
 use plan::recompute;
 use plan::remedy;
 use plan::roles::{Plans, plan_all, plan_one, taken};
-use worker::ModelHook;
+use worker::Placement;
 use worker::Setup;
 use worker::expected::Expected;
-use worker::{DeviceChoice, Placement};
 use worker::{Result, TrainError};
-
-/// How to run, apart from what the configuration says.
-#[derive(Clone, Debug, Default)]
-pub struct RunOptions {
-    /// What to compute on.
-    pub device: DeviceChoice,
-    /// Ranks as threads; must be what the configuration has, which is also the default.
-    pub ranks: Option<usize>,
-    /// Where the run's files go; a new directory under `runs` if not given.
-    pub run_dir: Option<PathBuf>,
-    /// Go on from the newest checkpoint in `run_dir`, or from the beginning where there is none.
-    pub resume: bool,
-    /// What a new run directory's name begins with.
-    pub name: String,
-    /// Raised to end the run early.
-    pub interrupt: Interrupt,
-    /// The process's log, which gets files in the run directory.
-    pub log: Option<Log>,
-    /// No progress on the terminal.
-    pub quiet: bool,
-    /// Code of one's own around the model.
-    pub model_hook: Option<ModelHook>,
-    /// Start without a plan, and so without knowing that the run fits.
-    pub no_plan: bool,
-}
-
-/// What a run left.
-#[derive(Debug)]
-pub struct TrainReport {
-    /// What `summary.json` holds.
-    pub summary: Summary,
-    /// Where the run's files are.
-    pub run_dir: PathBuf,
-    /// Mean loss over the held-out data, at the end.
-    pub validation_loss: Option<f64>,
-    /// What a smoothed bigram model has there, in nats a byte.
-    pub bigram_entropy: Option<f64>,
-    /// Prompt and continuation.
-    pub sample: Option<(String, String)>,
-    /// The ranks whose four figures are not those of the plan; `None` where there was none, or the run was ended before it
-    /// may have come to its peaks.
-    pub unplanned: Option<Vec<usize>>,
-    /// Where a rank's memory first differed from its plan, by what.
-    pub divergences: Vec<Divergence>,
-    /// What a step left of its graph, where one did.
-    pub outlived: Vec<Outlived>,
-    /// The statistics of every rank.
-    pub ranks: Vec<RankStatistics>,
-    /// Whether it was ended early.
-    pub interrupted: bool,
-}
 
 /// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's failure
 /// ends all.
@@ -269,74 +211,5 @@ fn warn_of_vocabulary(config: &RunConfig) {
             gpt.vocabulary,
             gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)
         );
-    }
-}
-
-fn report(
-    setup: &Setup,
-    outcomes: Vec<Outcome>,
-    directory: RunDirectory,
-    plans: &Plans,
-) -> Result<TrainReport> {
-    let Some(mut first) = outcomes.into_iter().next() else {
-        return Err(TrainError::Refused("a run has at least one rank".to_owned()));
-    };
-    let differ =
-        |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
-    let compared = plans.world_size() > 0 && !first.course.interrupted;
-    let unplanned = compared.then(|| first.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
-    let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
-    let summary = directory.write_summary(setup, &first)?;
-    if let Some(error) = first.unsaved.take() {
-        return Err(TrainError::Unsaved(error));
-    }
-    Ok(TrainReport {
-        summary,
-        run_dir: directory.path().to_owned(),
-        validation_loss: first.course.validation_loss,
-        bigram_entropy,
-        sample: first.sample,
-        unplanned,
-        divergences: first.findings.iter().filter_map(|found| found.divergence.clone()).collect(),
-        outlived: first.findings.iter().filter_map(|found| found.outlived.clone()).collect(),
-        ranks: first.ranks,
-        interrupted: first.course.interrupted,
-    })
-}
-
-impl fmt::Display for TrainReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", memory_table(&self.ranks))?;
-        write!(f, "{}", device_table(&self.ranks))?;
-        write!(f, "{}", phase_table(&self.ranks))?;
-        match self.unplanned.as_deref() {
-            None => {}
-            Some([]) => writeln!(f, "Every rank used what was planned, to the byte.")?,
-            Some(ranks) => writeln!(f, "Not as planned: ranks {ranks:?}.")?,
-        }
-        for divergence in &self.divergences {
-            writeln!(f, "{divergence}")?;
-        }
-        for outlived in &self.outlived {
-            writeln!(f, "{outlived}")?;
-        }
-        if let Some((prompt, text)) = &self.sample {
-            writeln!(f, "\nA sample (the prompt is before the bar):\n\n{prompt}▌{text}\n")?;
-        }
-        if let Some(loss) = self.validation_loss {
-            write!(f, "Validation loss {loss:.4} nats")?;
-            match self.bigram_entropy {
-                Some(entropy) => {
-                    writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?
-                }
-                None => writeln!(f)?,
-            }
-        }
-        let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
-        let ended = if self.interrupted { "stopped after" } else { "did" };
-        // Nothing was timed where a checkpoint had all steps done.
-        let rate = if speed > 0.0 { format!(" at {speed:.0} tokens/s") } else { String::new() };
-        writeln!(f, "{ended} {steps} steps{rate}; weights {}", self.summary.weights_sha256)?;
-        write!(f, "Files in {}", self.run_dir.display())
     }
 }

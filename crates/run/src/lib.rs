@@ -15,6 +15,7 @@
 pub mod failure;
 mod interrupt;
 mod launch;
+mod options;
 mod placement;
 mod rank;
 mod resume;
@@ -24,12 +25,15 @@ mod sample;
 mod save;
 mod session;
 mod startup;
+mod train_report;
 mod views;
 
 pub use interrupt::Interrupt;
-pub use launch::{RunOptions, TrainReport, train, train_as};
+pub use launch::{train, train_as};
+pub use options::RunOptions;
 pub use placement::Placed;
 pub use rank::prepare_kernels;
 pub use run_report::report_run;
 pub use sample::{SampleOptions, sample};
 pub use startup::Startup;
+pub use train_report::TrainReport;

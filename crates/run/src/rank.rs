@@ -8,7 +8,7 @@ use telemetry::run_files::{MetricsWriter, StepMetrics};
 use telemetry::{Progress, RankStatistics, host_name};
 
 use crate::failure;
-use crate::launch::RunOptions;
+use crate::options::RunOptions;
 use crate::resume;
 use crate::run_directory::RunDirectory;
 use crate::sample::sample_of_run;
@@ -64,7 +64,7 @@ pub(crate) fn run_rank(
         worker.report_to(&status);
         let outcome = train_rank(&mut worker, options, directory);
         if let Err(error) = &outcome {
-            left_plan = worker.watch().divergence().cloned();
+            left_plan = worker.divergence().cloned();
             // Before the connections go, so that no other rank waits for this one.
             worker.control().fail(&failure::sentence(error));
         }
@@ -98,7 +98,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
     resume::begin(worker, options.resume)?;
-    worker.watch().write_to(rank, directory.path());
+    worker.write_traces_to(directory.path());
     let mut saver = None;
     let course = match rank {
         0 => {
@@ -112,7 +112,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     if setup.config.memory.history > 0 && !worker.device().is_meta() {
         views::write(worker, directory.path())?;
     }
-    worker.watch().write()?;
+    worker.write_traces()?;
     let findings = worker.findings()?;
     let own = worker.statistics()?;
     let ranks = telemetry::gather(worker.control(), &own)?.unwrap_or_default();

@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use telemetry::run_files::{self, Grid, Summary};
+use telemetry::run_files;
 
-use crate::rank::Outcome;
 use config::RunConfig;
-use worker::Setup;
-use worker::build;
 use worker::{Result, TrainError};
 
 /// A run directory that this process may write to, until it is dropped or the process ends, however that happens.
@@ -103,44 +100,6 @@ impl RunDirectory {
     /// Where the logs of all ranks are.
     pub(crate) fn logs(&self) -> PathBuf {
         self.path().join("logs")
-    }
-
-    /// Writes `summary.json` from what rank 0 brought back.
-    pub(crate) fn write_summary(&self, setup: &Setup, outcome: &Outcome) -> Result<Summary> {
-        let config = &setup.config;
-        let course = &outcome.course;
-        let timed = course.timed_steps * build::tokens_per_step(config);
-        let mut more = serde_json::Map::new();
-        more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-        let description = setup.placement.description();
-        more.insert("device_model".to_owned(), description.model.into());
-        more.insert("libraries".to_owned(), description.libraries.into());
-        more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
-        more.insert("interrupted".to_owned(), course.interrupted.into());
-        if setup.resumed.is_some() {
-            more.insert("resumed_after_step".to_owned(), course.first.into());
-        }
-        let findings = &outcome.findings;
-        let divergences: Vec<_> = findings.iter().filter_map(|found| found.divergence.as_ref()).collect();
-        let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
-        more.insert("divergences".to_owned(), serde_json::json!(divergences));
-        more.insert("outlived".to_owned(), serde_json::json!(outlived));
-        if let Some(loss) = course.validation_loss {
-            more.insert("validation_loss".to_owned(), loss.into());
-        }
-        let summary = Summary {
-            device: setup.placement.name().to_owned(),
-            world_size: config.world_size(),
-            grid: Grid { data: config.parallel.data, pipeline: config.parallel.pipeline },
-            steps: course.steps,
-            losses: course.losses.clone(),
-            weights_sha256: outcome.weights_sha256.clone(),
-            tokens_per_second: if course.seconds > 0.0 { timed as f64 / course.seconds } else { 0.0 },
-            ranks: outcome.ranks.clone(),
-            more,
-        };
-        summary.write(&self.path().join("summary.json"))?;
-        Ok(summary)
     }
 }
 

@@ -27,17 +27,17 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
         return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
     }
     // Nobody has all masters; but all have the weights that follow from them, stage by stage.
-    let in_use = || worker.parts.iter().flat_map(|part| part.model.parameters().list());
+    let in_use = || worker.models().flat_map(|model| model.parameters().list());
     let named = |parameter: &'_ nn::Parameter| (parameter.name.clone(), parameter.tensor.clone());
     let all: Vec<_> = in_use().map(named).collect();
-    let mut hashes = vec![(format!("stage.{}", worker.grid.stage()), hash_of(&all)?)];
+    let mut hashes = vec![(format!("stage.{}", worker.grid().stage()), hash_of(&all)?)];
     for copied in in_use().filter(|parameter| parameter.shared).map(named) {
         hashes.push((copied.0.clone(), hash_of(&[copied])?));
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
     same_where_shared(worker, &hashes)?;
     let mut text = brought_sha256(worker, masters)?.into_bytes();
-    worker.communicator.control.broadcast(0, &mut text)?;
+    worker.control().broadcast(0, &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -48,7 +48,7 @@ fn hash_of(weights: &[(String, Tensor)]) -> Result<String> {
 /// Compares hashes with those of the same name on other ranks.
 fn same_where_shared(worker: &mut Worker, own: &[(&str, &str)]) -> Result<()> {
     let lines: Vec<_> = own.iter().map(|(name, hash)| format!("{hash} {name}")).collect();
-    let all = worker.communicator.control.all_gather(lines.join("\n").as_bytes())?;
+    let all = worker.control().all_gather(lines.join("\n").as_bytes())?;
     let mut seen: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for (rank, text) in all.iter().enumerate() {
         let text = String::from_utf8_lossy(text);
@@ -100,7 +100,7 @@ fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String
     let mut digest = Sha256::new();
     let mut values = Vec::new();
     for array in masters {
-        let elements = if worker.grid.rank() == 0 { array.shape.elements() } else { 0 };
+        let elements = if worker.grid().rank() == 0 { array.shape.elements() } else { 0 };
         values.resize(elements, 0.0);
         array.bring(worker, &mut values)?;
         digest.update(array.name.as_bytes());

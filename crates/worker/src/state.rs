@@ -37,7 +37,7 @@ type Which = fn(&State) -> Option<&Tensor>;
 
 /// Every parameter's master weights, by the name of the parameter, in the order of the whole model.
 pub fn masters(worker: &Worker) -> Vec<Array> {
-    let whole = worker.setup.config.precision.compute == DType::F32;
+    let whole = worker.setup().config.precision.compute == DType::F32;
     let master = |place: usize| {
         // Weights in f32 are their own masters and whole on every rank of the stage.
         if whole {
@@ -46,13 +46,13 @@ pub fn masters(worker: &Worker) -> Vec<Array> {
             array(worker, place, "", |state| Some(&state.master))
         }
     };
-    (0..worker.blueprint.parameters.len()).map(master).collect()
+    (0..worker.blueprint().parameters.len()).map(master).collect()
 }
 
 /// The masters, then the optimizer's other tensors.
 pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
     let mut all = masters(worker);
-    for place in 0..worker.blueprint.parameters.len() {
+    for place in 0..worker.blueprint().parameters.len() {
         let kept = kept(worker).iter();
         all.extend(kept.map(|(prefix, which)| array(worker, place, prefix, which)));
     }
@@ -61,7 +61,7 @@ pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
 
 /// What the optimizer keeps beside masters, with the prefix of its name.
 fn kept(worker: &Worker) -> &'static [(&'static str, Which)] {
-    match build::optimizer_kind(&worker.setup.config).0 {
+    match build::optimizer_kind(&worker.setup().config).0 {
         Kind::AdamW { .. } => &[
             ("adamw.first.", |state| state.first.as_ref()),
             ("adamw.second.", |state| state.second.as_ref()),
@@ -73,43 +73,43 @@ fn kept(worker: &Worker) -> &'static [(&'static str, Which)] {
 
 /// The stage whose parameter counts, and its number there.
 fn holder(worker: &Worker, place: usize) -> (usize, usize) {
-    worker.blueprint.parameters[place].holders.first().copied().unwrap_or_default()
+    worker.blueprint().parameters[place].holders.first().copied().unwrap_or_default()
 }
 
 /// The rank of the world that is `data_rank` of those that hold a stage.
 fn rank_of(worker: &Worker, data_rank: usize, stage: usize) -> usize {
-    worker.grid.rank_at(data_rank, stage % worker.grid.pipeline())
+    worker.grid().rank_at(data_rank, stage % worker.grid().pipeline())
 }
 
 fn whole_weight(worker: &Worker, place: usize) -> Array {
-    let (entry, (stage, parameter)) = (&worker.blueprint.parameters[place], holder(worker, place));
-    let own = worker.part(stage).map(|part| part.model.parameters().list()[parameter].tensor.clone());
+    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
+    let own = worker.model(stage).map(|model| model.parameters().list()[parameter].tensor.clone());
     let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
     Array { name: entry.name.clone(), shape: entry.shape, sources, own }
 }
 
 /// What the optimizer has of a parameter.
 fn array(worker: &Worker, place: usize, prefix: &str, which: impl Fn(&State) -> Option<&Tensor>) -> Array {
-    let (entry, (stage, parameter)) = (&worker.blueprint.parameters[place], holder(worker, place));
-    let shards = worker.blueprint.shards(stage);
+    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
+    let shards = worker.blueprint().shards(stage);
     let source = |data_rank| (rank_of(worker, data_rank, stage), shards.part(data_rank, parameter));
     let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
-    let own = worker.slots().zip(worker.optimizer.states());
-    let own = own.filter(|((number, piece), _)| (*number, piece.parameter) == (stage, parameter));
-    let own = own.filter_map(|(_, state)| which(state)).next().cloned();
+    let own = worker.optimizer_states();
+    let own = own.filter(|(number, piece, _)| (*number, piece.parameter) == (stage, parameter));
+    let own = own.filter_map(|(.., state)| which(state)).next().cloned();
     Array { name: format!("{prefix}{}", entry.name), shape: entry.shape, sources: sources.collect(), own }
 }
 
 /// Where the arrays of a checkpoint go on this rank: everything that it keeps, also copies of what counts elsewhere.
 pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
-    let whole = worker.setup.config.precision.compute == DType::F32;
+    let whole = worker.setup().config.precision.compute == DType::F32;
     let mut targets = Vec::new();
-    for part in worker.parts.iter().filter(|_| whole) {
-        targets.extend(part.model.parameters().list().iter().map(whole_parameter));
+    for model in worker.models().filter(|_| whole) {
+        targets.extend(model.parameters().list().iter().map(whole_parameter));
     }
-    for ((stage, piece), state) in worker.slots().zip(worker.optimizer.states()) {
-        let Some(part) = worker.part(stage) else { continue };
-        let parameter = &part.model.parameters().list()[piece.parameter];
+    for (stage, piece, state) in worker.optimizer_states() {
+        let Some(model) = worker.model(stage) else { continue };
+        let parameter = &model.parameters().list()[piece.parameter];
         let master: (&str, Which) = ("", |state| Some(&state.master));
         let kept = std::iter::once(&master).filter(|_| !whole).chain(kept(worker));
         targets.extend(kept.filter_map(|(prefix, which)| {
@@ -146,7 +146,7 @@ impl Worker {
 
     /// Takes the part of a rank other than 0 while rank 0 takes a snapshot. Errors: as there.
     pub fn contribute(&mut self) -> Result<()> {
-        if self.device.is_meta() {
+        if self.device().is_meta() {
             return Ok(());
         }
         arrays(self).iter().try_for_each(|array| array.bring(self, &mut []))
@@ -157,10 +157,10 @@ impl Worker {
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         checkpoint.load::<TrainError>(targets(self).into_iter())?;
         // Weights that are not their own masters are their rounding.
-        let parameters = self.parts.iter().flat_map(|part| part.model.parameters().list());
+        let parameters = self.models().flat_map(|model| model.parameters().list());
         let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
         checkpoint.load::<TrainError>(rounded.map(whole_parameter))?;
-        self.optimizer.resume_at(u32::try_from(checkpoint.step()).unwrap_or(u32::MAX));
+        self.resume_at(checkpoint.step());
         Ok(())
     }
 }
@@ -179,16 +179,16 @@ impl Array {
     /// Brings all elements to the host of rank 0, into `whole`, which has room for them there and is not looked at
     /// elsewhere. All ranks do that with the same arrays in the same order.
     pub fn bring(&self, worker: &mut Worker, whole: &mut [f32]) -> Result<()> {
-        let rank = worker.grid.rank();
+        let rank = worker.grid().rank();
         let part = self.sources.iter().find(|(source, _)| *source == rank);
         let own = part.and(self.own.as_ref());
         if rank == 0 {
             if let (Some(own), Some((_, part))) = (own, part) {
                 to_host(own, &mut whole[part.clone()])?;
             }
-            return self.receive(&mut *worker.communicator.control, whole);
+            return self.receive(worker.control(), whole);
         }
-        self.send(&mut *worker.communicator.control, own)
+        self.send(worker.control(), own)
     }
 
     /// Rounds of messages that it takes until the longest part has been sent.
@@ -234,6 +234,3 @@ fn to_host(tensor: &Tensor, values: &mut [f32]) -> Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

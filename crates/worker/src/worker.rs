@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use collective::{Communicator, ControlPlane, Traffic};
+use collective::Communicator;
 use data::MicroBatch;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
-use optim::{Optimizer, Schedule};
+use nn::Model;
+use optim::{Optimizer, Schedule, State};
 use parallel::RankGrid;
 use parallel::data::Piece;
 use parallel::pipeline::{Executor, StagePart};
@@ -22,48 +23,55 @@ use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
 use crate::setup::Setup;
 use crate::status::Status;
-use crate::watch::{Findings, Watch};
+use crate::watch::Watch;
+
+mod counters;
+mod observed;
+mod rehearsal;
+mod step;
+
+pub use step::StepScalars;
 
 /// Loss and norm of a step, kept on the device until a step later.
 const SCALARS: usize = 2;
 
 /// One rank of a run.
 pub struct Worker {
-    pub(crate) setup: Setup,
-    pub(crate) grid: RankGrid,
-    pub(crate) device: Device,
-    pub(crate) communicator: Communicator,
+    setup: Setup,
+    grid: RankGrid,
+    device: Device,
+    communicator: Communicator,
     /// The ranks with the same stages, where those are not all.
-    pub(crate) data_plane: DataPlaneOfStage,
+    data_plane: DataPlaneOfStage,
     /// All stages of the model.
-    pub(crate) blueprint: Arc<Blueprint>,
+    blueprint: Arc<Blueprint>,
     /// Those of this rank.
-    pub(crate) parts: Vec<StagePart>,
-    pub(crate) executor: Executor,
+    parts: Vec<StagePart>,
+    executor: Executor,
     /// What the optimizer updates with, stage by stage.
-    pub(crate) gradients: Vec<Tensor>,
+    gradients: Vec<Tensor>,
     /// Of those, the gradients whose weight is tied to one on another rank, and which rank that is.
-    pub(crate) tied: Vec<(usize, usize)>,
-    pub(crate) norm: ModelNorm,
-    pub(crate) optimizer: Optimizer,
-    pub(crate) schedule: Schedule,
-    pub(crate) batch: MicroBatch,
+    tied: Vec<(usize, usize)>,
+    norm: ModelNorm,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    batch: MicroBatch,
     /// Of the last two steps, by parity: the loss, then the gradient norm.
-    pub(crate) scalars: [Tensor; 2],
+    scalars: [Tensor; 2],
     /// The same on their way to the host.
-    pub(crate) reading: [Option<HostCopy<f32>>; 2],
+    reading: [Option<HostCopy<f32>>; 2],
     /// What the driver says is used.
-    pub(crate) account: Account,
+    account: Account,
     /// What the phases of a step take.
-    pub(crate) phases: Phases,
+    phases: Phases,
     /// When the parts of the last step's actions began, where a benchmark wants to know.
-    pub(crate) marks: Option<Marks>,
+    marks: Option<Marks>,
     /// And when the last of them ended.
-    pub(crate) passes_ended: Option<Mark>,
+    passes_ended: Option<Mark>,
     /// Says to others where this rank is.
-    pub(crate) status: Status,
+    status: Status,
     /// Holds the run against its plan.
-    pub(crate) watch: Watch,
+    watch: Watch,
 }
 
 impl Worker {
@@ -150,16 +158,10 @@ impl Worker {
         &self.grid
     }
 
-    /// A stage of the model, if it is on this rank.
-    pub(crate) fn part(&self, stage: usize) -> Option<&StagePart> {
+    /// The model of a stage, if that is on this rank.
+    pub(crate) fn model(&self, stage: usize) -> Option<&dyn Model> {
         let place = self.blueprint.stages_of(self.grid.stage()).position(|own| own == stage);
-        self.parts.get(place?)
-    }
-
-    /// What the optimizer keeps a slot for: the stage, and the piece of its parameters.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (usize, &Piece)> {
-        let stages = self.blueprint.stages_of(self.grid.stage()).zip(&self.parts);
-        stages.flat_map(|(stage, part)| part.reduction.shards().own().iter().map(move |piece| (stage, piece)))
+        self.models().nth(place?)
     }
 
     /// What all ranks of the run have in common.
@@ -172,58 +174,22 @@ impl Worker {
         &self.blueprint
     }
 
-    /// The learning rate of step `step`, counted from 0.
-    pub fn learning_rate(&self, step: u64) -> f32 {
-        self.schedule.rate(step)
+    /// The models of the rank's stages, in the order of [`Blueprint::stages_of`].
+    pub(crate) fn models(&self) -> impl Iterator<Item = &dyn Model> {
+        self.parts.iter().map(|part| &*part.model)
     }
 
-    /// The plane for messages between the hosts of all ranks.
-    pub fn control(&mut self) -> &mut dyn ControlPlane {
-        &mut *self.communicator.control
+    /// The optimizer's state of every piece that the rank updates, with the piece's stage.
+    pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &Piece, &State)> {
+        let stages = self.blueprint.stages_of(self.grid.stage()).zip(&self.parts);
+        let pieces = stages
+            .flat_map(|(stage, part)| part.reduction.shards().own().iter().map(move |piece| (stage, piece)));
+        pieces.zip(self.optimizer.states()).map(|((stage, piece), state)| (stage, piece, state))
     }
 
-    /// The bytes that the rank has sent and received.
-    pub fn traffic(&self) -> Traffic {
-        self.communicator.traffic()
-    }
-
-    /// Notes every step, and every call of the rank's planes, in `status`.
-    pub fn report_to(&mut self, status: &Status) {
-        self.status = status.clone();
-        status.observe(&mut self.communicator);
-        if let Some(group) = self.data_plane.as_deref_mut() {
-            status.observe_group(group);
-        }
-    }
-
-    /// What holds the run against its plan.
-    pub fn watch(&mut self) -> &mut Watch {
-        &mut self.watch
-    }
-
-    /// Holds the part that the rank has just gone through against the plan; `step` counts from 1. Errors: a file that
-    /// cannot be written.
-    pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
-        self.watch.check(&self.device, part, step)
-    }
-
-    /// Brings what all ranks found against their plans to rank 0; nothing on the others. Errors: the transport's.
-    pub fn findings(&mut self) -> Result<Vec<Findings>> {
-        self.watch.gather(&mut *self.communicator.control)
-    }
-
-    /// The times of the phases of its steps.
-    pub fn phases(&mut self) -> &mut Phases {
-        &mut self.phases
-    }
-
-    /// Runs step `step`, and notes when the parts of its actions began and when the last of them ended. Errors: as for
-    /// [`Worker::step`].
-    pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
-        self.marks = Some(Marks::new());
-        let stepped = self.step(step);
-        let (marks, ended) = (self.marks.take().unwrap_or_default(), self.passes_ended.take());
-        stepped.map(|()| (marks, ended))
+    /// Continues as if the optimizer had made `steps` updates.
+    pub(crate) fn resume_at(&mut self, steps: u64) {
+        self.optimizer.resume_at(u32::try_from(steps).unwrap_or(u32::MAX));
     }
 
     /// Parameters of the whole model, each counted once.
@@ -259,3 +225,6 @@ impl std::fmt::Debug for Worker {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,10 @@
 use autograd::Mode;
 use collective::Communicator;
 
+use super::Worker;
 use crate::connect;
 use crate::error::Result;
 use crate::phases::Phases;
-use crate::worker::Worker;
 
 impl Worker {
     /// Rehearses, where a driver is behind the allocator (or Meta imitates that) and there are other ranks. Errors: those of a

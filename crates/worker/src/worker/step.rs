@@ -9,10 +9,10 @@ use parallel::pipeline::{Planes, StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::RunPart;
 
+use super::Worker;
 use crate::error::{Result, TrainError};
 use crate::feed::{Numbers, WorkerFeed};
 use crate::parts::ModelNorm;
-use crate::worker::Worker;
 
 /// What a step reports, a step late.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,8 +2,8 @@
 
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Sources, host_name};
 
+use super::Worker;
 use crate::error::Result;
-use crate::worker::Worker;
 
 impl Worker {
     /// The rank's counters now. Waits for the device. Errors: the device's.

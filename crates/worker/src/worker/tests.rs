@@ -9,11 +9,11 @@ use device::DType;
 use nn::Stage;
 use parallel::data::gather_weights;
 
+use super::Worker;
 use crate::error::TrainError;
 use crate::hash::agreed_hash;
 use crate::placement::Placement;
 use crate::setup::Setup;
-use crate::worker::Worker;
 use config::RunConfig;
 
 const TEXT: &str = r#"

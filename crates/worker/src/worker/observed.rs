@@ -1,0 +1,81 @@
+//! A rank as others see it: its status, what its plan is held against, and where its time goes.
+
+use std::path::Path;
+
+use collective::{ControlPlane, Traffic};
+use device::Mark;
+use telemetry::step_trace::{Divergence, RunPart};
+
+use super::Worker;
+use crate::error::Result;
+use crate::feed::Marks;
+use crate::phases::Phases;
+use crate::status::Status;
+use crate::watch::Findings;
+
+impl Worker {
+    /// The learning rate of step `step`, counted from 0.
+    pub fn learning_rate(&self, step: u64) -> f32 {
+        self.schedule.rate(step)
+    }
+
+    /// The plane for messages between the hosts of all ranks.
+    pub fn control(&mut self) -> &mut dyn ControlPlane {
+        &mut *self.communicator.control
+    }
+
+    /// The bytes that the rank has sent and received.
+    pub fn traffic(&self) -> Traffic {
+        self.communicator.traffic()
+    }
+
+    /// Notes every step, and every call of the rank's planes, in `status`.
+    pub fn report_to(&mut self, status: &Status) {
+        self.status = status.clone();
+        status.observe(&mut self.communicator);
+        if let Some(group) = self.data_plane.as_deref_mut() {
+            status.observe_group(group);
+        }
+    }
+
+    /// Writes what is seen of the rank's memory to its file in the run directory, from now on at once: a run that is
+    /// killed leaves it.
+    pub fn write_traces_to(&mut self, run_dir: &Path) {
+        self.watch.write_to(self.grid.rank(), run_dir);
+    }
+
+    /// Writes the traces that are not in the file yet. Errors: a file that cannot be written.
+    pub fn write_traces(&mut self) -> Result<()> {
+        self.watch.write()
+    }
+
+    /// The first part of the run whose memory differed from the plan.
+    pub fn divergence(&self) -> Option<&Divergence> {
+        self.watch.divergence()
+    }
+
+    /// Holds the part that the rank has just gone through against the plan; `step` counts from 1. Errors: a file that
+    /// cannot be written.
+    pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
+        self.watch.check(&self.device, part, step)
+    }
+
+    /// Brings what all ranks found against their plans to rank 0; nothing on the others. Errors: the transport's.
+    pub fn findings(&mut self) -> Result<Vec<Findings>> {
+        self.watch.gather(&mut *self.communicator.control)
+    }
+
+    /// The times of the phases of its steps.
+    pub fn phases(&mut self) -> &mut Phases {
+        &mut self.phases
+    }
+
+    /// Runs step `step`, and notes when the parts of its actions began and when the last of them ended. Errors: as for
+    /// [`Worker::step`].
+    pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
+        self.marks = Some(Marks::new());
+        let stepped = self.step(step);
+        let (marks, ended) = (self.marks.take().unwrap_or_default(), self.passes_ended.take());
+        stepped.map(|()| (marks, ended))
+    }
+}
