@@ -1,6 +1,4 @@
-//! Kernel families of the operators: how each states its sources, and the list that a device compiles at start.
-
-use device::cuda::Families;
+//! How an operator states its kernel family.
 
 /// The text of a file of `kernels/`.
 macro_rules! kernel_file {
@@ -43,24 +41,3 @@ macro_rules! or_empty {
 }
 
 pub(crate) use {family, kernel_file, or_empty};
-
-/// Every family that operators launch kernels of.
-pub static FAMILIES: Families = &[
-    &super::activation::FAMILY,
-    &super::add::FAMILY,
-    &super::attention::cuda::FAMILY,
-    &super::attention::cuda::FAMILY_F32,
-    &super::attention::cuda::FAMILY_HOPPER_BACKWARD,
-    &super::attention::cuda::FAMILY_HOPPER_FORWARD,
-    &super::cast::FAMILY,
-    &super::cross_entropy::cuda::FAMILY,
-    &super::embedding::cuda::FAMILY,
-    &super::fill::FAMILY,
-    &super::layer_norm::cuda::FAMILY,
-    &super::linear::cuda::FAMILY,
-    &super::mse::FAMILY,
-    &super::norm::FAMILY,
-    &super::optimizer::FAMILY,
-    &super::scale::FAMILY,
-    &super::tree::FAMILY,
-];

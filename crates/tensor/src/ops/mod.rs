@@ -19,6 +19,7 @@ mod columns;
 pub mod cross_entropy;
 mod elementwise;
 pub mod embedding;
+mod families;
 pub mod feed_forward;
 pub mod fill;
 mod gpu;
@@ -38,6 +39,6 @@ mod target;
 pub mod tree;
 
 pub use activation::Activation;
-pub use kernels::FAMILIES;
+pub use families::FAMILIES;
 pub use table::Table;
 pub use target::GradientTarget;

@@ -1,0 +1,24 @@
+//! The kernel families of all operators, for a device to compile at start.
+
+use device::cuda::Families;
+
+/// Every family that operators launch kernels of.
+pub static FAMILIES: Families = &[
+    &super::activation::FAMILY,
+    &super::add::FAMILY,
+    &super::attention::cuda::FAMILY,
+    &super::attention::cuda::FAMILY_F32,
+    &super::attention::cuda::FAMILY_HOPPER_BACKWARD,
+    &super::attention::cuda::FAMILY_HOPPER_FORWARD,
+    &super::cast::FAMILY,
+    &super::cross_entropy::cuda::FAMILY,
+    &super::embedding::cuda::FAMILY,
+    &super::fill::FAMILY,
+    &super::layer_norm::cuda::FAMILY,
+    &super::linear::cuda::FAMILY,
+    &super::mse::FAMILY,
+    &super::norm::FAMILY,
+    &super::optimizer::FAMILY,
+    &super::scale::FAMILY,
+    &super::tree::FAMILY,
+];
