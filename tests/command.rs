@@ -105,19 +105,18 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
 }
 
 #[test]
-fn products_are_measured_on_a_gpu_or_not_at_all() {
+fn matmuls_are_measured_on_a_gpu_or_not_at_all() {
     let workplace = workplace();
     std::fs::write(workplace.path().join("table.txt"), "device X\n3x4x5 1-2\n").unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&[], "bench products needs a GPU"),
-        (&["--device", "cpu"], "bench products needs a GPU: the CPU, as asked"),
+        (&[], "bench matmul needs a GPU"),
+        (&["--device", "cpu"], "bench matmul needs a GPU: the CPU, as asked"),
         (&["--write", "table.txt"], "--write table.txt: line 2: "),
         (&["--model", "gpt5"], "--model gpt5"),
         (&["--sustained-seconds=-1"], "a number of seconds from 0"),
     ];
     for (arguments, expected) in table {
-        let output =
-            plimsoll(workplace.path()).args(["bench", "products"]).args(*arguments).output().unwrap();
+        let output = plimsoll(workplace.path()).args(["bench", "matmul"]).args(*arguments).output().unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");

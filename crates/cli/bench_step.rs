@@ -106,7 +106,7 @@ fn print_tables(head: &str, found: &StepMeasure) -> std::io::Result<()> {
     let (Some(rates), Some(utilisation)) = (found.rates, found.utilisation()) else { return Ok(()) };
     writeln!(
         out,
-        "the device's own rates: {:.0} TFLOP/s (bf16 product of 8192 × 8192 × 8192), {:.2} TB/s (copy); \
+        "the device's own rates: {:.0} TFLOP/s (bf16 matmul of 8192 × 8192 × 8192), {:.2} TB/s (copy); \
          model FLOP utilisation {:.1} %",
         rates.flops_per_second / 1e12,
         rates.bytes_per_second / 1e12,

@@ -2,9 +2,9 @@
 
 mod bench_allocator;
 mod bench_collective;
+mod bench_matmul;
 mod bench_model;
 mod bench_pipeline;
-mod bench_products;
 mod bench_scaling;
 mod bench_step;
 mod new_file;
@@ -54,8 +54,8 @@ enum Bench {
     Allocator(bench_allocator::BenchAllocatorArgs),
     /// Time and bandwidth of every collective by message size, between threads or, under mpirun, processes
     Collective(bench_collective::BenchCollectiveArgs),
-    /// Every matrix product of a training step with each algorithm that the library has for it, and the table of the best
-    Products(bench_products::BenchProductsArgs),
+    /// Every matmul of a training step with each algorithm that the library has for it, and the table of the best
+    Matmul(bench_matmul::BenchMatmulArgs),
     /// Speed, idle time and peak memory of every pipeline schedule, beside what the simulator says
     Pipeline(bench_pipeline::BenchPipelineArgs),
     /// Speed, exposed communication and peak memory of a training step on 1, 2, 4, … ranks, as threads or, under mpirun,
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(Bench::Allocator(arguments)) => bench_allocator::run(&arguments),
         Command::Bench(Bench::Collective(arguments)) => bench_collective::run(&arguments),
-        Command::Bench(Bench::Products(arguments)) => bench_products::run(&arguments),
+        Command::Bench(Bench::Matmul(arguments)) => bench_matmul::run(&arguments),
         Command::Bench(Bench::Pipeline(arguments)) => bench_pipeline::run(&arguments),
         Command::Bench(Bench::Scaling(arguments)) => bench_scaling::run(&arguments),
         Command::Bench(Bench::Step(arguments)) => bench_step::run(&arguments),

@@ -7,7 +7,7 @@ use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
-use crate::rates::{Rates, products_per_second, rates};
+use crate::rates::{Rates, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
 use plan::{DeviceRates, Overhead, PlanDevice};
@@ -113,7 +113,7 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     Ok(Measured {
         statistics,
         rates: rates(&device)?,
-        flops_f32: products_per_second(&device, DType::F32)?,
+        flops_f32: matmul_flops_per_second(&device, DType::F32)?,
         link,
     })
 }

@@ -1,4 +1,4 @@
-//! Everything that measures: steps, scaling, pipelines, matrix products, layers of a profile, and devices.
+//! Everything that measures: steps, scaling, pipelines, matmuls, layers of a profile, and devices.
 //!
 //! The one idea: **what is measured is data**. A run never measures itself; what is measured here is written to a file once,
 //! and every rank and every plan reads the same.
@@ -14,9 +14,9 @@
 //! ```
 
 mod describe;
+mod matmul;
 mod options;
 mod pipeline;
-mod products;
 mod profile;
 mod rates;
 mod scaling;
@@ -25,9 +25,9 @@ mod steps;
 mod timeline;
 
 pub use describe::describe_device;
+pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};
 pub use options::{BenchOptions, GPU_WARM_UP};
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
-pub use products::{ProductTime, ProductsMeasure, ProductsOptions, bench_products};
 pub use profile::take_profile;
 pub use rates::Rates;
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};

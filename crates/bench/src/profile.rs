@@ -249,7 +249,7 @@ fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
     }))
 }
 
-/// What crosses, with values that are no zeros: what a product takes depends on them.
+/// What crosses, with values that are no zeros: what a matmul takes depends on them.
 fn random(device: &Device, cut: Crossing) -> Result<Tensor> {
     let tensor = measure::tensor(device, cut)?;
     ops::random::uniform(&tensor, 1, "profile", -1.0, 1.0)?;

@@ -1,4 +1,4 @@
-//! What a device does at best: large matrix products and copies.
+//! What a device does at best: large matmuls and copies.
 
 use device::{Category, DType, Device, Matmul, Operand, Request};
 use tensor::{Tensor, ops};
@@ -9,13 +9,13 @@ use crate::options::median;
 /// What the device does at best, measured in the same process.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// bf16 matrix products of 8192 × 8192 × 8192 on random values, in operations a second.
+    /// bf16 matmuls of 8192 × 8192 × 8192 on random values, in operations a second.
     pub flops_per_second: f64,
     /// A large copy inside the device, bytes read and written a second.
     pub bytes_per_second: f64,
 }
 
-/// Rows and columns of the products that are timed.
+/// Rows and columns of the matmuls that are timed.
 const SIDE: usize = 8192;
 /// Elements of the copies that are timed: 2 GiB.
 const COPIED: usize = 1 << 29;
@@ -29,13 +29,13 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
     );
     let seconds = timed(device, || Ok(to.copy_from(&from)?))?;
     Ok(Rates {
-        flops_per_second: products_per_second(device, DType::Bf16)?,
+        flops_per_second: matmul_flops_per_second(device, DType::Bf16)?,
         bytes_per_second: 2.0 * from.bytes() as f64 / seconds,
     })
 }
 
-/// Operations a second of large products of random values of this type.
-pub(crate) fn products_per_second(device: &Device, dtype: DType) -> Result<f64> {
+/// Operations a second of large matmuls of random values of this type.
+pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
     let request = Request::new(Category::Other, "rates");
     let square = |name: &str| -> Result<Tensor> {
         let matrix = Tensor::empty(device, [SIDE, SIDE], dtype, request)?;
@@ -43,7 +43,7 @@ pub(crate) fn products_per_second(device: &Device, dtype: DType) -> Result<f64> 
         Ok(matrix)
     };
     let (a, b, out) = (square("a")?, square("b")?, square("out")?);
-    let product = Matmul {
+    let matmul = Matmul {
         m: SIDE,
         n: SIDE,
         k: SIDE,
@@ -53,7 +53,7 @@ pub(crate) fn products_per_second(device: &Device, dtype: DType) -> Result<f64> 
         accumulate: false,
         epilogue: device::Epilogue::None,
     };
-    let seconds = timed(device, || Ok(device.matmul(&product)?))?;
+    let seconds = timed(device, || Ok(device.matmul(&matmul)?))?;
     Ok(2.0 * (SIDE as f64).powi(3) / seconds)
 }
 

@@ -1,6 +1,6 @@
-//! Matrix products on host slices, in an order that shapes alone decide.
+//! Matmuls on host slices, in an order that shapes alone decide.
 //!
-//! The product is cut into row tiles and into chunks of the inner dimension by shape, never by thread
+//! The matmul is cut into row tiles and into chunks of the inner dimension by shape, never by thread
 //! count or cache size, so an element adds its terms in the same order on any number of threads.
 #![allow(unsafe_code)] // the gemm crate takes raw pointers
 
@@ -9,7 +9,7 @@ use rayon::prelude::*;
 /// Inner-dimension chunk: no larger than the smallest chunk that crate `gemm` would use whatever the cache,
 /// so that it never cuts one further.
 const K_CHUNK: usize = 512;
-/// Products below this many multiply-adds run on the calling thread.
+/// Matmuls below this many multiply-adds run on the calling thread.
 const SERIAL_BELOW: usize = 1 << 18;
 
 /// A matrix in a slice: element (row, column) at `row · row_stride + column · column_stride`.
@@ -64,7 +64,7 @@ pub fn gemm(
 }
 
 /// [`gemm`], and `then` on every finished run of whole rows (`stride` elements apart, the last one's tail left
-/// out) while it is still in the cache: a product's epilogue.
+/// out) while it is still in the cache: a matmul's epilogue.
 ///
 /// # Panics
 /// As [`gemm`].
@@ -78,11 +78,11 @@ pub fn gemm_then(
     then: impl Fn(&mut [f32]) + Sync,
 ) {
     let (rows, columns, inner) = (a.rows, b.columns, a.columns);
-    assert!(inner == b.rows && a.fits() && b.fits() && columns <= stride, "operands of a product disagree");
+    assert!(inner == b.rows && a.fits() && b.fits() && columns <= stride, "operands of a matmul disagree");
     if rows == 0 || columns == 0 {
         return;
     }
-    assert!((rows - 1) * stride + columns <= out.len(), "the product does not fit its output");
+    assert!((rows - 1) * stride + columns <= out.len(), "the matmul does not fit its output");
     let out = &mut out[..(rows - 1) * stride + columns];
     let tile = row_tile(rows);
     let body = |(index, out): (usize, &mut [f32])| {
@@ -103,7 +103,7 @@ fn row_tile(rows: usize) -> usize {
     rows.div_ceil(4).next_multiple_of(32).clamp(32, 256)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one tile of a product is its operands and its place")]
+#[expect(clippy::too_many_arguments, reason = "one tile of a matmul is its operands and its place")]
 fn tile_product(
     a: MatrixRef<'_>,
     b: MatrixRef<'_>,

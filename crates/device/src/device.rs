@@ -109,7 +109,7 @@ struct State {
     description: Description,
     allocator: Arc<Mutex<DeviceAllocator>>,
     context: Context,
-    /// Operations of the products that Meta did not compute.
+    /// Operations of the matmuls that Meta did not compute.
     flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
 }
@@ -264,12 +264,12 @@ impl Device {
         self.0.context.step.set(step);
     }
 
-    /// Counts the operations of a product that Meta does not compute.
+    /// Counts the operations of a matmul that Meta does not compute.
     pub fn count_flops(&self, flops: u64) {
         self.0.flops.set(self.0.flops.get().saturating_add(flops));
     }
 
-    /// Operations of all products that Meta did not compute so far: matrix products and attention, by their operands' sizes.
+    /// Operations of all matmuls that Meta did not compute so far: matmuls and attention, by their operands' sizes.
     pub fn flops(&self) -> u64 {
         self.0.flops.get()
     }
@@ -364,7 +364,7 @@ impl Device {
         DeviceError::Cuda { rank: self.0.rank, device: self.0.description.name.clone(), source }
     }
 
-    /// Hands out the address of the products' workspace.
+    /// Hands out the address of the matmuls' workspace.
     pub(crate) fn with_blas_workspace<T>(&self, body: impl FnOnce(u64) -> T) -> T {
         body(self.0.blas_workspace.borrow().as_ref().map_or(0, Buffer::address))
     }

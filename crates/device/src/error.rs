@@ -56,7 +56,7 @@ pub enum DeviceError {
         /// The buffer's length.
         bytes: usize,
     },
-    /// Two operands of a copy or a product whose lengths do not agree.
+    /// Two operands of a copy or a matmul whose lengths do not agree.
     #[error("{operator}: lengths {left} and {right} do not agree")]
     Length {
         /// The call.

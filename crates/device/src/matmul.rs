@@ -1,4 +1,4 @@
-//! A matrix product with its epilogue, as operators ask a GPU for it.
+//! A matmul with its epilogue, as operators ask a GPU for it.
 
 use crate::buffer::Region;
 use crate::cuda::Work;
@@ -30,7 +30,7 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// What is done to a product before it is written.
+/// What is done to a matmul before it is written.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<'a> {
     /// Nothing.
@@ -44,7 +44,7 @@ pub enum Epilogue<'a> {
         /// `[m, n]` of the output's type.
         pre: Region<'a>,
     },
-    /// The product is multiplied by GELU's derivative at `pre`, `[m, n]` of the output's type.
+    /// The matmul is multiplied by GELU's derivative at `pre`, `[m, n]` of the output's type.
     GeluGradient {
         /// What GELU was applied to.
         pre: Region<'a>,
@@ -66,7 +66,7 @@ pub struct Matmul<'a> {
     pub a: Operand<'a>,
     /// The right operand.
     pub b: Operand<'a>,
-    /// Where the product goes; never transposed.
+    /// The output; never transposed.
     pub out: Operand<'a>,
     /// Whether what is there is added to.
     pub accumulate: bool,

@@ -1,4 +1,4 @@
-//! Matrix products of a GPU, where there is one, against sums in f64: every epilogue, operands stored either way, odd sizes.
+//! Matmuls of a GPU, where there is one, against sums in f64: every epilogue, operands stored either way, odd sizes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -6,7 +6,7 @@
     reason = "in tests, a panic is the report of a failure"
 )]
 
-use device::products::ProductTable;
+use device::matmul_table::MatmulTable;
 use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};
 use half::bf16;
 
@@ -100,7 +100,7 @@ fn check(device: &Device, case: Case, ([m, n, k], [ta, tb], operands, out_type):
     let left = |row: usize, inner: usize| a.values[if ta { inner * m + row } else { row * k + inner }];
     let right =
         |inner: usize, column: usize| b.values[if tb { column * k + inner } else { inner * n + column }];
-    let product =
+    let key =
         |index: usize| (0..k).map(|inner| left(index / n, inner) * right(inner, index % n)).sum::<f64>();
     let epilogue = match case {
         Case::Plain | Case::Accumulate => Epilogue::None,
@@ -130,24 +130,24 @@ fn check(device: &Device, case: Case, ([m, n, k], [ta, tb], operands, out_type):
             "{case:?} {m} × {n} × {k} {ta} {tb} {operands} {out_type}: {what} is off by {error}"
         );
     };
-    let products: Vec<f64> = (0..m * n).map(product).collect();
-    let with_bias = || products.iter().enumerate().map(|(index, x)| x + bias.values[index % n]);
+    let matmuls: Vec<f64> = (0..m * n).map(key).collect();
+    let with_bias = || matmuls.iter().enumerate().map(|(index, x)| x + bias.values[index % n]);
     match case {
-        Case::Plain => expect("product", &out, products),
+        Case::Plain => expect("matmul", &out, matmuls),
         Case::Accumulate => {
-            expect("product", &out, products.iter().zip(&out.values).map(|(x, before)| x + before).collect());
+            expect("matmul", &out, matmuls.iter().zip(&out.values).map(|(x, before)| x + before).collect());
         }
-        Case::Bias => expect("product", &out, with_bias().collect()),
+        Case::Bias => expect("matmul", &out, with_bias().collect()),
         Case::GeluBias => {
             expect("pre", &pre, with_bias().collect());
             expect("output", &out, with_bias().map(gelu).collect());
         }
         Case::GeluGradient => {
-            let expected = products.iter().zip(&pre.values).map(|(x, pre)| x * gelu_slope(*pre));
-            expect("product", &out, expected.collect());
+            let expected = matmuls.iter().zip(&pre.values).map(|(x, pre)| x * gelu_slope(*pre));
+            expect("matmul", &out, expected.collect());
         }
         Case::BiasGradient => {
-            expect("product", &out, products);
+            expect("matmul", &out, matmuls);
             let sum = |row: usize| (0..k).map(|inner| left(row, inner)).sum();
             expect("bias", &bias, (0..m).map(sum).collect());
         }
@@ -181,7 +181,7 @@ fn products_with_every_epilogue() {
     }
 }
 
-/// Every choice that the library offers is one that a table can make, and gives the product.
+/// Every choice that the library offers is one that a table can make, and gives the matmul.
 #[test]
 fn a_table_chooses_the_algorithm() {
     if let Err(why) = device::cuda::availability() {
@@ -189,7 +189,7 @@ fn a_table_chooses_the_algorithm() {
         return;
     }
     let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
-    let empty = ProductTable { choices: Default::default(), ..device.product_table().unwrap() };
+    let empty = MatmulTable { choices: Default::default(), ..device.matmul_table().unwrap() };
     let sizes = [256, 768, 64];
     let rows: [(Case, Shape); 4] = [
         (Case::Plain, (sizes, [false, true], DType::Bf16, DType::Bf16)),
@@ -198,19 +198,21 @@ fn a_table_chooses_the_algorithm() {
         (Case::GeluBias, (sizes, [false, true], DType::Bf16, DType::Bf16)),
     ];
     for (case, shape) in rows {
-        device.set_product_table(empty.clone()).unwrap();
+        device.set_matmul_table(empty.clone()).unwrap();
         check(&device, case, shape);
-        let [planned] = device.products().unwrap()[..] else { panic!("{case:?}: one product was asked for") };
+        let [planned] = device.planned_matmuls().unwrap()[..] else {
+            panic!("{case:?}: one matmul was asked for")
+        };
         assert_eq!((planned.calls, planned.from_table), (1, false));
-        let choices = device.product_choices(planned.product, 8).unwrap();
+        let choices = device.matmul_choices(planned.key, 8).unwrap();
         assert!(!choices.is_empty() && choices.iter().all(|choice| choice.note.starts_with("id ")));
         for choice in choices {
             let note = choice.note.clone();
             let mut table = empty.clone();
-            table.choices.insert(planned.product, choice);
-            device.set_product_table(table).unwrap();
+            table.choices.insert(planned.key, choice);
+            device.set_matmul_table(table).unwrap();
             check(&device, case, shape);
-            assert!(device.products().unwrap()[0].from_table, "{case:?}: {note}");
+            assert!(device.planned_matmuls().unwrap()[0].from_table, "{case:?}: {note}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a step would take, by a model of costs: for putting configurations in order, not for promises.
 //!
-//! A pass takes its operations at the rate of the device's large products times a measured efficiency; the backward pass has
+//! A pass takes its operations at the rate of the device's large matmuls times a measured efficiency; the backward pass has
 //! twice the forward's, and what is recomputed comes on top. The schedule's simulator makes a step of them, with the bubble.
 //! Gradients go over the links while the last micro-batch's backward goes on: what is left then is exposed, and so is the
 //! last bucket. The update moves the optimizer's state through the device's memory.
@@ -56,7 +56,7 @@ impl Work {
         match model {
             Model::Gpt(gpt) => {
                 let [width, context, vocabulary] = [gpt.width, gpt.context, gpt.vocabulary].map(|n| n as f64);
-                // Products with the 12 width² weights, and causal attention, which half of the scores are left out of.
+                // Matmuls with the 12 width² weights, and causal attention, which half of the scores are left out of.
                 let layer = context * (24.0 * width * width + 2.0 * context * width);
                 Work {
                     layers: vec![layer; gpt.layers],

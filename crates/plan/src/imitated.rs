@@ -70,7 +70,7 @@ pub struct Overhead {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRates {
-    /// Operations of large matrix products in bf16.
+    /// Operations of large matmuls in bf16.
     pub flops_bf16: f64,
     /// The same in f32.
     pub flops_f32: f64,
@@ -78,7 +78,7 @@ pub struct DeviceRates {
     pub memory_bytes: f64,
     /// Bytes that a rank sends to another.
     pub link_bytes: f64,
-    /// Operations of a whole step over those of products in the same time.
+    /// Operations of a whole step over those of matmuls in the same time.
     pub efficiency: f64,
     /// The keys above whose values were not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -13,7 +13,7 @@ use worker::build::Dataset;
 use worker::parts;
 use worker::{blueprint, feed};
 
-/// Operations of matrix products in the time in which a device moves a byte, roughly: of an H200 in bf16, at the rates that
+/// Operations of matmuls in the time in which a device moves a byte, roughly: of an H200 in bf16, at the rates that
 /// `plimsoll bench step` measures there, which `benches/NOTES.md` has.
 const GPU_BALANCE: u64 = 187;
 /// The same of a core of a host.
@@ -23,7 +23,7 @@ const CPU_BALANCE: u64 = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerMeasure {
     /// Of the time of a micro-batch's forward pass, the input half of backward and the weights' half: operations of its
-    /// products, and what else could be done in the time in which its operators move their bytes.
+    /// matmuls, and what else could be done in the time in which its operators move their bytes.
     pub passes: [u64; 3],
     /// What it holds.
     pub bytes: HeldBytes,
@@ -118,7 +118,7 @@ fn held(device: &Device) -> u64 {
     device.statistics().allocated()
 }
 
-/// Operations of products so far, and what could be done in the time in which bytes are moved. Every operator writes what it
+/// Operations of matmuls so far, and what could be done in the time in which bytes are moved. Every operator writes what it
 /// asks memory for, and reads about twice as much.
 fn work(device: &Device) -> u64 {
     let written = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);

@@ -339,7 +339,7 @@ impl fmt::Display for Proposals {
         write!(
             f,
             "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); times are a model: operations \
-             at the measured rate of products times a measured efficiency, the schedule's bubble, and what backward does not hide \
+             at the measured rate of matmuls times a measured efficiency, the schedule's bubble, and what backward does not hide \
              of the communication{assumed}."
         )
     }

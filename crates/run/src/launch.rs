@@ -200,13 +200,13 @@ const HALF_LANES: usize = 8;
 /// What vocabularies are commonly rounded up to, as 50257 to 50304.
 const VOCABULARY_PADDING: usize = 128;
 
-/// Says so where the head's products are slow for want of a rounder number.
+/// Says so where the head's matmuls are slow for want of a rounder number.
 fn warn_of_vocabulary(config: &RunConfig) {
     if let (Model::Gpt(gpt), DType::Bf16) = (&config.model, config.precision.compute)
         && !gpt.vocabulary.is_multiple_of(HALF_LANES)
     {
         tracing::warn!(
-            "model.vocabulary = {} is no multiple of {HALF_LANES}, which products in half precision take a slow way for: {} is \
+            "model.vocabulary = {} is no multiple of {HALF_LANES}, which matmuls in half precision take a slow way for: {} is \
              faster, and no text has what is added",
             gpt.vocabulary,
             gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)

@@ -12,7 +12,7 @@ use crate::error::{Result, TelemetryError};
 pub enum Row {
     /// The phases of each step, as the compute stream goes through them.
     Phases,
-    /// Kernels, products and copies of the compute stream.
+    /// Kernels, matmuls and copies of the compute stream.
     Compute,
     /// The reduction's stream.
     Reduce,

@@ -55,7 +55,7 @@ pub fn build(
 }
 
 /// From which part of backward on ranks sum gradients; `direct`: they do it in each other's memory. There a kernel that sums takes
-/// from backward's products about the time that it takes by itself, and products at the power limit are slower while links
+/// from backward's matmuls about the time that it takes by itself, and matmuls at the power limit are slower while links
 /// between GPUs are awake, which they are until 50 ms after a transfer: late transfers let them sleep.
 pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     match config.parallel.overlap {

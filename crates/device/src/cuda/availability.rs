@@ -37,7 +37,7 @@ pub enum Unavailable {
         /// `CUDA_VISIBLE_DEVICES`, where it is set.
         visible: Option<String>,
     },
-    /// A library that kernels or products need.
+    /// A library that kernels or matmuls need.
     #[error("{library} cannot be opened: install the CUDA {major} run-time libraries or set LD_LIBRARY_PATH", major = NEEDED_VERSION / 1000)]
     NoLibrary {
         /// Its file name.
@@ -87,8 +87,8 @@ fn libraries() -> Result<(), Unavailable> {
     // SAFETY: as for the driver's library.
     let compiler = unsafe { cudarc::nvrtc::sys::is_culib_present() };
     // SAFETY: likewise.
-    let products = unsafe { cudarc::cublaslt::sys::is_culib_present() };
-    match (compiler, products) {
+    let matmuls = unsafe { cudarc::cublaslt::sys::is_culib_present() };
+    match (compiler, matmuls) {
         (false, _) => Err(Unavailable::NoLibrary { library: "libnvrtc.so" }),
         (_, false) => Err(Unavailable::NoLibrary { library: "libcublasLt.so" }),
         (true, true) => Ok(()),

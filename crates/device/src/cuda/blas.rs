@@ -1,6 +1,6 @@
-//! Matrix products by cuBLASLt. A plan is made once for each shape, type, epilogue and alignment, and kept.
+//! Matmuls by cuBLASLt. A plan is made once for each shape, type, epilogue and alignment, and kept.
 //!
-//! Which algorithm runs is the repository's table's choice for the product, or else the library's first one (`choice.rs`):
+//! Which algorithm runs is the repository's table's choice for the matmul, or else the library's first one (`choice.rs`):
 //! a function of shapes, types, device and library version, never of a timing. TF32 is not used.
 #![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
 
@@ -16,14 +16,13 @@ use super::error::{CudaError, Named, Result};
 use crate::buffer::Region;
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::matmul::WORKSPACE_BYTES;
-use crate::matmul::{Epilogue, Matmul};
-use crate::products::{EpilogueKind, Product, ProductTable};
+use crate::matmul::{Epilogue, Matmul, WORKSPACE_BYTES};
+use crate::matmul_table::{EpilogueKind, MatmulKey, MatmulTable};
 use crate::stream::StreamKind;
 
 /// Descriptions that the library keeps, and the algorithm that was chosen.
 pub(super) struct Plan {
-    pub(super) product: sys::cublasLtMatmulDesc_t,
+    pub(super) description: sys::cublasLtMatmulDesc_t,
     /// Of the library's first operand (our right one), its second, and the output.
     pub(super) layouts: [sys::cublasLtMatrixLayout_t; 3],
     pub(super) algorithm: sys::cublasLtMatmulAlgo_t,
@@ -39,22 +38,22 @@ impl Drop for Plan {
             let _ = unsafe { result::destroy_matrix_layout(layout) };
         }
         // SAFETY: likewise.
-        let _ = unsafe { result::destroy_matmul_desc(self.product) };
+        let _ = unsafe { result::destroy_matmul_desc(self.description) };
     }
 }
 
 /// The library's handle and the plans made so far.
 pub(crate) struct Blas {
     pub(super) handle: sys::cublasLtHandle_t,
-    pub(super) plans: RefCell<HashMap<Product, Plan>>,
-    pub(super) table: RefCell<ProductTable>,
+    pub(super) plans: RefCell<HashMap<MatmulKey, Plan>>,
+    pub(super) table: RefCell<MatmulTable>,
 }
 
 impl Blas {
     /// A handle on the current context's device, which is of `model`.
     pub(crate) fn new(model: &str) -> Result<Self> {
         let handle = result::create_handle().named("cublasLtCreate")?;
-        let table = RefCell::new(ProductTable::embedded(model, version()));
+        let table = RefCell::new(MatmulTable::embedded(model, version()));
         Ok(Blas { handle, plans: RefCell::default(), table })
     }
 }
@@ -74,13 +73,13 @@ pub(crate) fn version() -> usize {
 }
 
 impl Device {
-    /// A matrix product on the compute stream. Errors: a device that is not a GPU, operands that do not fit their
+    /// A matmul on the compute stream. Errors: a device that is not a GPU, operands that do not fit their
     /// regions, a combination that the library does not have.
     pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
         let cuda = self.gpu_or_refuse("matmul")?;
         check(call)?;
         let stream = cuda.streams.handle(StreamKind::Compute);
-        let timed = cuda.timed(stream, "product", || name(call).to_owned(), call.work());
+        let timed = cuda.timed(stream, "matmul", || name(call).to_owned(), call.work());
         let multiplied = self.with_blas_workspace(|address| multiply(&cuda.blas, call, address, stream));
         multiplied.map_err(|error| self.cuda_error(error))?;
         timed.finish().map_err(|error| self.cuda_error(error))
@@ -89,15 +88,19 @@ impl Device {
 
 fn name(call: &Matmul<'_>) -> &'static str {
     match call.epilogue {
-        Epilogue::None => "product",
-        Epilogue::Bias(_) => "product+bias",
-        Epilogue::GeluBias { .. } => "product+bias+gelu",
-        Epilogue::GeluGradient { .. } => "product·gelu'",
-        Epilogue::BiasGradient(_) => "product, bias gradient",
+        Epilogue::None => "matmul",
+        Epilogue::Bias(_) => "matmul+bias",
+        Epilogue::GeluBias { .. } => "matmul+bias+gelu",
+        Epilogue::GeluGradient { .. } => "matmul·gelu'",
+        Epilogue::BiasGradient(_) => "matmul, bias gradient",
     }
 }
 
 fn check(call: &Matmul<'_>) -> crate::Result<()> {
+    let dtypes = [call.a, call.b, call.out].map(|operand| operand.dtype);
+    if let Some(dtype) = dtypes.into_iter().find(|dtype| !dtype.is_float()) {
+        return Err(crate::DeviceError::Unsupported { call: "matmul", dtype });
+    }
     let sizes = [(call.a, call.m * call.k), (call.b, call.k * call.n), (call.out, call.m * call.n)];
     let more = match call.epilogue {
         Epilogue::None => vec![],
@@ -118,15 +121,14 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
 }
 
 fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys::CUstream) -> Result<()> {
-    let product = Product::of(call);
+    let key = MatmulKey::of(call);
     let mut plans = blas.plans.borrow_mut();
-    let plan = match plans.entry(product) {
+    let plan = match plans.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => {
-            let named =
-                |error: CudaError| CudaError { text: format!("{} for {product}", error.text), ..error };
-            let mut plan = Plan::new(product).map_err(named)?;
-            plan.choose(blas.handle, &product, &blas.table.borrow()).map_err(named)?;
+            let named = |error: CudaError| CudaError { text: format!("{} for {key}", error.text), ..error };
+            let mut plan = Plan::new(key).map_err(named)?;
+            plan.choose(blas.handle, &key, &blas.table.borrow()).map_err(named)?;
             place.insert(plan)
         }
     };
@@ -141,7 +143,7 @@ fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys:
     unsafe {
         result::matmul(
             blas.handle,
-            plan.product,
+            plan.description,
             (&raw const alpha).cast(),
             (&raw const beta).cast(),
             b as *const c_void,
@@ -162,15 +164,15 @@ fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys:
 }
 
 impl Plan {
-    /// The library is column-major: it computes the transposed product from the operands exchanged.
-    pub(super) fn new(key: Product) -> Result<Self> {
+    /// The library is column-major: it computes the transposed matmul from the operands exchanged.
+    pub(super) fn new(key: MatmulKey) -> Result<Self> {
         let [m, n, k] = key.sizes;
         let epilogue = library_epilogue(key.epilogue);
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        let product = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F)
+        let description = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F)
             .named("cublasLtMatmulDescCreate")?;
         let mut plan = Plan {
-            product,
+            description,
             layouts: [std::ptr::null_mut(); 3],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
             from_table: false,
@@ -209,7 +211,7 @@ impl Plan {
         // SAFETY: the description is alive; callers give each attribute a value of its type, which is copied.
         unsafe {
             result::set_matmul_desc_attribute(
-                self.product,
+                self.description,
                 attribute,
                 std::ptr::from_ref(value).cast(),
                 size_of::<T>(),
@@ -253,7 +255,7 @@ fn library_epilogue(epilogue: EpilogueKind) -> sys::cublasLtEpilogue_t {
         EpilogueKind::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
         EpilogueKind::GeluBias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         EpilogueKind::GeluGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
-        // The library sees the transposed product, where our left operand is its second.
+        // The library sees the transposed matmul, where our left operand is its second.
         EpilogueKind::BiasGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
     }
 }
@@ -262,7 +264,8 @@ fn data_type(dtype: DType) -> sys::cudaDataType_t {
     match dtype {
         DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
         DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
-        DType::F32 | DType::U32 => sys::cudaDataType_t::CUDA_R_32F,
+        DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
+        DType::U32 => sys::cudaDataType_t::CUDA_R_32U,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which algorithm of cuBLASLt computes a product: the table's, or else the library's first choice; and what there is to
+//! Which algorithm of cuBLASLt computes a matmul: the table's, or else the library's first choice; and what there is to
 //! choose from.
 #![allow(unsafe_code)] // cuBLASLt's questions and untyped attributes
 
@@ -11,13 +11,13 @@ use super::blas::Plan;
 use super::error::{CudaError, Named, Result};
 use crate::device::Device;
 use crate::matmul::WORKSPACE_BYTES;
-use crate::products::{Choice, Product, ProductTable};
+use crate::matmul_table::{Choice, MatmulKey, MatmulTable};
 
-/// A product that a device has been asked for.
+/// A matmul that a device has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlannedProduct {
+pub struct PlannedMatmul {
     /// What it is.
-    pub product: Product,
+    pub key: MatmulKey,
     /// How often.
     pub calls: u64,
     /// Whether the table chose its algorithm.
@@ -25,37 +25,37 @@ pub struct PlannedProduct {
 }
 
 impl Device {
-    /// The products since the device was made, or since [`Device::set_product_table`], in their order. Errors: not a GPU.
-    pub fn products(&self) -> crate::Result<Vec<PlannedProduct>> {
-        let plans = self.gpu_or_refuse("products")?.blas.plans.borrow();
-        let planned = plans.iter().map(|(product, plan)| {
+    /// The matmuls since the device was made, or since [`Device::set_matmul_table`], in their order. Errors: not a GPU.
+    pub fn planned_matmuls(&self) -> crate::Result<Vec<PlannedMatmul>> {
+        let plans = self.gpu_or_refuse("planned_matmuls")?.blas.plans.borrow();
+        let planned = plans.iter().map(|(key, plan)| {
             let (calls, from_table) = (plan.calls, plan.from_table);
-            PlannedProduct { product: *product, calls, from_table }
+            PlannedMatmul { key: *key, calls, from_table }
         });
         let mut planned: Vec<_> = planned.collect();
-        planned.sort_unstable_by_key(|planned| planned.product);
+        planned.sort_unstable_by_key(|planned| planned.key);
         Ok(planned)
     }
 
     /// The table that chooses algorithms. Errors: not a GPU.
-    pub fn product_table(&self) -> crate::Result<ProductTable> {
-        Ok(self.gpu_or_refuse("product_table")?.blas.table.borrow().clone())
+    pub fn matmul_table(&self) -> crate::Result<MatmulTable> {
+        Ok(self.gpu_or_refuse("matmul_table")?.blas.table.borrow().clone())
     }
 
     /// Chooses by another table from now on: for those who measure. Errors: not a GPU.
-    pub fn set_product_table(&self, table: ProductTable) -> crate::Result<()> {
-        let blas = &self.gpu_or_refuse("set_product_table")?.blas;
+    pub fn set_matmul_table(&self, table: MatmulTable) -> crate::Result<()> {
+        let blas = &self.gpu_or_refuse("set_matmul_table")?.blas;
         blas.plans.borrow_mut().clear();
         *blas.table.borrow_mut() = table;
         Ok(())
     }
 
-    /// At most `most` algorithms for a product, in the order in which the library would choose them. Errors: not a GPU, a
-    /// product that the library does not have.
-    pub fn product_choices(&self, product: Product, most: usize) -> crate::Result<Vec<Choice>> {
-        let blas = &self.gpu_or_refuse("product_choices")?.blas;
-        let found = Plan::new(product)
-            .and_then(|plan| plan.library_choices(blas.handle, product.alignment, most))
+    /// At most `most` algorithms for a matmul, in the order in which the library would choose them. Errors: not a GPU, a
+    /// matmul that the library does not have.
+    pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
+        let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
+        let found = Plan::new(key)
+            .and_then(|plan| plan.library_choices(blas.handle, key.alignment, most))
             .map_err(|error| self.cuda_error(error))?;
         let choice = |algorithm| Choice { note: described(&algorithm), algorithm: algorithm.data };
         Ok(found.into_iter().map(choice).collect())
@@ -67,17 +67,17 @@ impl Plan {
     pub(super) fn choose(
         &mut self,
         handle: sys::cublasLtHandle_t,
-        product: &Product,
-        table: &ProductTable,
+        key: &MatmulKey,
+        table: &MatmulTable,
     ) -> Result<()> {
-        if let Some(choice) = table.choices.get(product) {
+        if let Some(choice) = table.choices.get(key) {
             let algorithm = sys::cublasLtMatmulAlgo_t { data: choice.algorithm };
             if self.is_possible(handle, &algorithm) {
                 (self.algorithm, self.from_table) = (algorithm, true);
                 return Ok(());
             }
         }
-        let found = self.library_choices(handle, product.alignment, 1)?;
+        let found = self.library_choices(handle, key.alignment, 1)?;
         let missing = || CudaError {
             call: "cublasLtMatmulAlgoGetHeuristic",
             code: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64,
@@ -87,7 +87,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the library can compute this product so, in the constant workspace.
+    /// Whether the library can compute this matmul so, in the constant workspace.
     fn is_possible(&self, handle: sys::cublasLtHandle_t, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
         let [first, second, output] = self.layouts;
         let mut answer = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
@@ -95,7 +95,7 @@ impl Plan {
         let status = unsafe {
             sys::cublasLtMatmulAlgoCheck(
                 handle,
-                self.product,
+                self.description,
                 first,
                 second,
                 output,
@@ -124,7 +124,7 @@ impl Plan {
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 handle,
-                self.product,
+                self.description,
                 first,
                 second,
                 output,

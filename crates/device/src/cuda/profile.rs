@@ -23,7 +23,7 @@ pub struct Work {
 /// One call, timed on the device.
 #[derive(Clone, Debug)]
 pub struct TimedCall {
-    /// The kernel's family, or `product`, `copy`.
+    /// The kernel's family, or `matmul`, `copy`.
     pub family: &'static str,
     /// The kernel, or what was called.
     pub name: String,

@@ -24,7 +24,7 @@ pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)])
 }
 
 /// The element types that operators compute with: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32 first.
-pub(crate) const DTYPES: &[DType] = &[DType::F32, DType::Bf16];
+pub const DTYPES: &[DType] = &[DType::F32, DType::Bf16];
 
 /// The one type of named operands. Refuses a type that operators do not compute with, and operands that do not agree with
 /// the first; f32 where there is none.

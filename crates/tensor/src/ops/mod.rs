@@ -39,6 +39,7 @@ mod target;
 pub mod tree;
 
 pub use activation::Activation;
+pub use check::DTYPES;
 pub use families::FAMILIES;
 pub use table::Table;
 pub use target::GradientTarget;

@@ -1,13 +1,13 @@
-//! The matrix products of a training step: what each takes with the library's first choice of an algorithm and with its
+//! The matmuls of a training step: what each takes with the library's first choice of an algorithm and with its
 //! further ones, and the table of those that are better.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use collective::Communicator;
-use device::cuda::PlannedProduct;
-use device::products::{Choice, EpilogueKind, Product, ProductTable};
-use device::{Category, DType, Device, Epilogue, Matmul, Operand, Request, StreamKind};
+use device::cuda::PlannedMatmul;
+use device::matmul_table::{Choice, EpilogueKind, MatmulKey, MatmulTable};
+use device::{Category, DType, Device, DeviceError, Epilogue, Matmul, Operand, Request, StreamKind};
 use tensor::{Tensor, ops};
 
 use crate::options::{BenchOptions, median};
@@ -20,7 +20,7 @@ use worker::{Result, TrainError};
 
 /// A choice is kept where it takes less than this part of the first one's time: below, it is noise.
 const WORTH: f64 = 0.99;
-/// How often all choices of a product take turns, and how often each is then called.
+/// How often all choices of a matmul take turns, and how often each is then called.
 const TURNS: usize = 5;
 const CALLS: usize = 4;
 /// Operands that a call finds in no cache: sets of together at least this many bytes take turns.
@@ -38,21 +38,21 @@ const BATCHES: usize = 3;
 /// Times that steps are measured with each table, in turns.
 const ROUNDS: usize = 2;
 
-/// What is tried for each product, and how long.
+/// What is tried for each matmul, and how long.
 #[derive(Clone, Copy, Debug)]
-pub struct ProductsOptions {
-    /// Algorithms of each product, at most.
+pub struct MatmulOptions {
+    /// Algorithms of each matmul, at most.
     pub candidates: usize,
     /// Each is called for that long without a pause, so that the device is as hot and as short of power as in a step: what
     /// needs less energy is faster there. Otherwise a few calls each, in turns, with pauses.
     pub sustained: Option<Duration>,
 }
 
-/// One product of a step.
+/// One matmul of a step.
 #[derive(Clone, Debug)]
-pub struct ProductTime {
+pub struct MatmulTime {
     /// What it is.
-    pub product: Product,
+    pub key: MatmulKey,
     /// Calls in a step.
     pub calls: u64,
     /// Algorithms that were tried.
@@ -67,98 +67,98 @@ pub struct ProductTime {
 
 /// What a measurement found.
 #[derive(Clone, Debug)]
-pub struct ProductsMeasure {
+pub struct MatmulMeasure {
     /// The device's model.
     pub model: String,
     /// Versions of what computes on it.
     pub libraries: String,
-    /// By product.
-    pub products: Vec<ProductTime>,
+    /// The times of each matmul.
+    pub matmuls: Vec<MatmulTime>,
     /// Seconds of every timed step with the library's first choices.
     pub without: Vec<f64>,
     /// With the new table.
     pub with: Vec<f64>,
     /// The choices that are worth an entry.
-    pub table: ProductTable,
+    pub table: MatmulTable,
 }
 
-impl ProductsMeasure {
+impl MatmulMeasure {
     /// The median steps in seconds, without the table and with it.
     pub fn medians(&self) -> (f64, f64) {
         (median(&self.without), median(&self.with))
     }
 }
 
-/// Measures algorithms for each product of a step of `config`. Errors: those of a run, a device that is no GPU.
-pub fn bench_products(
+/// Measures algorithms for each matmul of a step of `config`. Errors: those of a run, a device that is no GPU.
+pub fn bench_matmul(
     mut config: RunConfig,
     options: &BenchOptions,
-    tried: ProductsOptions,
-) -> Result<ProductsMeasure> {
+    tried: MatmulOptions,
+) -> Result<MatmulMeasure> {
     config.train.steps = u64::MAX;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
     if placement.description().kind != device::Kind::Cuda {
-        return Err(TrainError::Refused(format!("bench products needs a GPU: {reason}")));
+        return Err(TrainError::Refused(format!("bench matmul needs a GPU: {reason}")));
     }
     let setup = plan::prepare(config, placement)?;
     run::prepare_kernels(&setup)?;
     let mut worker = Worker::new(&setup, Communicator::solo())?;
     let device = worker.device().clone();
-    let ProductTable { device: model, library, .. } = device.product_table()?;
-    let empty = ProductTable::empty(&model, library);
-    device.set_product_table(empty.clone())?;
+    let MatmulTable { device: model, library, .. } = device.matmul_table()?;
+    let empty = MatmulTable::empty(&model, library);
+    device.set_matmul_table(empty.clone())?;
     worker.step(0)?;
-    let planned = device.products()?;
+    let planned = device.planned_matmuls()?;
     let noise = Noise::new(&device)?;
-    let mut products = Vec::new();
+    let mut matmuls = Vec::new();
     for planned in planned {
-        products.push(measure(&device, &noise, planned, &empty, tried)?);
+        matmuls.push(measure(&device, &noise, planned, &empty, tried)?);
     }
     drop(noise);
     let mut table = empty.clone();
-    let chosen = products.iter().filter_map(|found| Some((found.product, found.choice.clone()?)));
+    let chosen = matmuls.iter().filter_map(|found| Some((found.key, found.choice.clone()?)));
     table.choices.extend(chosen);
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         for (table, seconds) in [(&empty, &mut without), (&table, &mut with)] {
-            device.set_product_table(table.clone())?;
+            device.set_matmul_table(table.clone())?;
             seconds.extend(timed_steps(&mut worker, &mut None, options)?.seconds);
         }
     }
     let libraries = device.description().libraries.clone();
-    Ok(ProductsMeasure { model, libraries, products, without, with, table })
+    Ok(MatmulMeasure { model, libraries, matmuls, without, with, table })
 }
 
-/// Times the library's choices for one product and finds the best of those that compute what the first does, and again
+/// Times the library's choices for one matmul and finds the best of those that compute what the first does, and again
 /// the same.
 fn measure(
     device: &Device,
     noise: &Noise,
-    planned: PlannedProduct,
-    empty: &ProductTable,
-    options: ProductsOptions,
-) -> Result<ProductTime> {
-    let PlannedProduct { product, calls, .. } = planned;
-    let sets = Operands::sets(device, noise, product)?;
-    device.set_product_table(empty.clone())?;
-    let expected = sets[0].sums(product)?;
+    planned: PlannedMatmul,
+    empty: &MatmulTable,
+    options: MatmulOptions,
+) -> Result<MatmulTime> {
+    let PlannedMatmul { key, calls, .. } = planned;
+    let sets = Operands::sets(device, noise, key)?;
+    device.set_matmul_table(empty.clone())?;
+    let expected = sets[0].sums(key)?;
     let mut candidates = vec![(None, empty.clone(), Vec::new())];
-    for choice in device.product_choices(product, options.candidates)?.into_iter().skip(1) {
-        let table = one(empty, product, &choice);
-        device.set_product_table(table.clone())?;
-        let (sums, again) = (sets[0].sums(product)?, sets[0].sums(product)?);
-        let taken = device.products()?.iter().any(|planned| planned.product == product && planned.from_table);
+    for choice in device.matmul_choices(key, options.candidates)?.into_iter().skip(1) {
+        let table = one(empty, key, &choice);
+        device.set_matmul_table(table.clone())?;
+        let (sums, again) = (sets[0].sums(key)?, sets[0].sums(key)?);
+        let taken = device.planned_matmuls()?.iter().any(|planned| planned.key == key && planned.from_table);
         if taken && same_bits(&sums, &again) && close(&expected, &sums) {
             candidates.push((Some(choice), table, Vec::new()));
         }
     }
     for _ in 0..options.sustained.map_or(TURNS, |_| LONG_TURNS) {
         for (_, table, times) in &mut candidates {
-            device.set_product_table(table.clone())?;
-            sets[0].call(product)?;
+            device.set_matmul_table(table.clone())?;
+            sets[0].call(key)?;
             match options.sustained {
-                None => times.extend(few(device, &sets, product)?),
-                Some(time) => times.push(sustained(device, &sets, product, time)?),
+                None => times.extend(few(device, &sets, key)?),
+                Some(time) => times.push(sustained(device, &sets, key, time)?),
             }
         }
     }
@@ -171,23 +171,23 @@ fn measure(
         let note = format!("{:.3} of the first choice's time: {}", best / first, choice.note);
         Choice { note, ..choice }
     });
-    Ok(ProductTime { product, calls, tried: times.len(), first, best, choice })
+    Ok(MatmulTime { key, calls, tried: times.len(), first, best, choice })
 }
 
 /// Milliseconds of a few calls.
-fn few(device: &Device, sets: &[Operands], product: Product) -> Result<Vec<f64>> {
+fn few(device: &Device, sets: &[Operands], key: MatmulKey) -> Result<Vec<f64>> {
     device.begin_profile();
-    (0..CALLS).try_for_each(|call| sets[call % sets.len()].call(product))?;
+    (0..CALLS).try_for_each(|call| sets[call % sets.len()].call(key))?;
     Ok(device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect())
 }
 
 /// Milliseconds of a call among those of the second half of `time`.
-fn sustained(device: &Device, sets: &[Operands], product: Product, time: Duration) -> Result<f64> {
+fn sustained(device: &Device, sets: &[Operands], key: MatmulKey, time: Duration) -> Result<f64> {
     let (mut calls, mut under_way, mut half) = (0, VecDeque::new(), None);
     let began = Instant::now();
     loop {
         for call in calls..calls + BATCH {
-            sets[call % sets.len()].call(product)?;
+            sets[call % sets.len()].call(key)?;
         }
         calls += BATCH;
         under_way.push_back(device.record(StreamKind::Compute)?);
@@ -207,9 +207,9 @@ fn sustained(device: &Device, sets: &[Operands], product: Product, time: Duratio
 }
 
 /// A table with one entry.
-fn one(empty: &ProductTable, product: Product, choice: &Choice) -> ProductTable {
+fn one(empty: &MatmulTable, key: MatmulKey, choice: &Choice) -> MatmulTable {
     let mut table = empty.clone();
-    table.choices.insert(product, choice.clone());
+    table.choices.insert(key, choice.clone());
     table
 }
 
@@ -222,26 +222,27 @@ fn close(expected: &[f32], found: &[f32]) -> bool {
     expected.iter().zip(found).all(|(expected, found)| (expected - found).abs() <= TOLERANCE * largest)
 }
 
-/// Random values in both types.
-struct Noise([Tensor; 2]);
+/// Random values in every type that operators compute with.
+struct Noise(Vec<Tensor>);
 
 fn request() -> Request {
-    Request::new(Category::Other, "products")
+    Request::new(Category::Other, "matmul")
 }
 
 impl Noise {
     fn new(device: &Device) -> Result<Self> {
-        let of = |dtype| -> Result<Tensor> {
-            let values = Tensor::empty(device, [NOISE], dtype, request())?;
-            ops::random::uniform(&values, 1, "products", -1.0, 1.0)?;
+        let of = |dtype: &DType| -> Result<Tensor> {
+            let values = Tensor::empty(device, [NOISE], *dtype, request())?;
+            ops::random::uniform(&values, 1, "matmul", -1.0, 1.0)?;
             Ok(values)
         };
-        Ok(Noise([of(DType::F32)?, of(DType::Bf16)?]))
+        Ok(Noise(ops::DTYPES.iter().map(of).collect::<Result<_>>()?))
     }
 
-    /// A tensor of that many values, repeated.
+    /// A tensor of that many values, repeated. Errors: a type that operators do not compute with.
     fn tensor(&self, device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
-        let noise = &self.0[usize::from(dtype == DType::Bf16)];
+        let noise = self.0.iter().find(|noise| noise.dtype() == dtype);
+        let noise = noise.ok_or(DeviceError::Unsupported { call: "matmul", dtype })?;
         let tensor = Tensor::empty(device, [elements], dtype, request())?;
         for first in (0..elements).step_by(NOISE) {
             let count = NOISE.min(elements - first);
@@ -255,7 +256,7 @@ fn operand(tensor: &Tensor, transposed: bool) -> Operand<'_> {
     Operand { region: tensor.region(), dtype: tensor.dtype(), transposed }
 }
 
-/// What a product reads and writes.
+/// What a matmul reads and writes.
 struct Operands {
     a: Tensor,
     b: Tensor,
@@ -266,18 +267,18 @@ struct Operands {
 
 impl Operands {
     /// As many sets as are needed for calls that take turns with them to find nothing in a cache.
-    fn sets(device: &Device, noise: &Noise, product: Product) -> Result<Vec<Self>> {
-        let first = Self::new(device, noise, product)?;
+    fn sets(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Vec<Self>> {
+        let first = Self::new(device, noise, key)?;
         let tensors = [&first.a, &first.b, &first.out, &first.bias, &first.pre];
         let bytes: usize = tensors.iter().map(|tensor| tensor.bytes()).sum();
         let count = COLD_BYTES.div_ceil(bytes.max(1)).min(MOST_SETS);
-        let more = (1..count).map(|_| Self::new(device, noise, product));
+        let more = (1..count).map(|_| Self::new(device, noise, key));
         std::iter::once(Ok(first)).chain(more).collect()
     }
 
-    fn new(device: &Device, noise: &Noise, product: Product) -> Result<Self> {
-        let ([m, n, k], [a, b, out]) = (product.sizes, product.types);
-        let (bias, pre) = match product.epilogue {
+    fn new(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Self> {
+        let ([m, n, k], [a, b, out]) = (key.sizes, key.types);
+        let (bias, pre) = match key.epilogue {
             EpilogueKind::None => (0, 0),
             EpilogueKind::Bias => (n, 0),
             EpilogueKind::GeluBias => (n, m * n),
@@ -289,28 +290,28 @@ impl Operands {
         Ok(Operands { a, b, bias: tensor(bias, out)?, pre: tensor(pre, out)?, out: tensor(m * n, out)? })
     }
 
-    fn call(&self, product: Product) -> Result<()> {
+    fn call(&self, key: MatmulKey) -> Result<()> {
         let Operands { a, b, out, bias, pre } = self;
-        let [m, n, k] = product.sizes;
-        let epilogue = match product.epilogue {
+        let [m, n, k] = key.sizes;
+        let epilogue = match key.epilogue {
             EpilogueKind::None => Epilogue::None,
             EpilogueKind::Bias => Epilogue::Bias(bias.region()),
             EpilogueKind::GeluBias => Epilogue::GeluBias { bias: bias.region(), pre: pre.region() },
             EpilogueKind::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
             EpilogueKind::BiasGradient => Epilogue::BiasGradient(bias.region()),
         };
-        let (a, b) = (operand(a, product.transposed[0]), operand(b, product.transposed[1]));
+        let (a, b) = (operand(a, key.transposed[0]), operand(b, key.transposed[1]));
         let out = operand(out, false);
-        let call = Matmul { m, n, k, a, b, out, accumulate: product.accumulate, epilogue };
+        let call = Matmul { m, n, k, a, b, out, accumulate: key.accumulate, epilogue };
         Ok(self.a.device().matmul(&call)?)
     }
 
-    /// Sums of squares over all that the product writes, from the same beginning every time.
-    fn sums(&self, product: Product) -> Result<Vec<f32>> {
+    /// Sums of squares over all that the matmul writes, from the same beginning every time.
+    fn sums(&self, key: MatmulKey) -> Result<Vec<f32>> {
         self.out.zero()?;
-        self.call(product)?;
+        self.call(key)?;
         let mut written = vec![&self.out];
-        match product.epilogue {
+        match key.epilogue {
             EpilogueKind::GeluBias => written.push(&self.pre),
             EpilogueKind::BiasGradient => written.push(&self.bias),
             _ => {}

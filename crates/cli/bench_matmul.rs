@@ -1,4 +1,4 @@
-//! `plimsoll bench products`: the matrix products of a training step with the library's choices of algorithms, and the table of
+//! `plimsoll bench matmul`: the matmuls of a training step with the library's choices of algorithms, and the table of
 //! the best ones that the program is built with.
 
 use std::io::Write;
@@ -6,34 +6,34 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::{ProductsMeasure, ProductsOptions, bench_products};
+use bench::{MatmulMeasure, MatmulOptions, bench_matmul};
 use config::RunConfig;
-use device::products::ProductTable;
+use device::matmul_table::MatmulTable;
 use worker::{DeviceChoice, TrainError};
 
 use crate::bench_model::{BenchModel, StepArgs, seconds};
 
-/// The arguments of `plimsoll bench products`.
+/// The arguments of `plimsoll bench matmul`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct BenchProductsArgs {
+pub(crate) struct BenchMatmulArgs {
     /// Which model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
     #[command(flatten)]
     step: StepArgs,
-    /// Algorithms that are tried for each product, at most
+    /// Algorithms that are tried for each matmul, at most
     #[arg(long, value_name = "N", default_value_t = 16)]
     candidates: usize,
     /// Calls each for that long without a pause, twice, as short of power as in a step [default: a few calls, in turns]
     #[arg(long, value_name = "S", value_parser = seconds)]
     sustained_seconds: Option<Duration>,
-    /// Brings the choices into this table; those of other products stay, if it is for the same device and library
+    /// Brings the choices into this table; those of other matmuls stay, if it is for the same device and library
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 }
 
 /// Measures, prints and writes. 0: done; 1: the run failed; 2: arguments that are wrong.
-pub(crate) fn run(args: &BenchProductsArgs) -> ExitCode {
+pub(crate) fn run(args: &BenchMatmulArgs) -> ExitCode {
     match measure(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -43,12 +43,12 @@ pub(crate) fn run(args: &BenchProductsArgs) -> ExitCode {
     }
 }
 
-fn measure(args: &BenchProductsArgs) -> Result<(), TrainError> {
+fn measure(args: &BenchMatmulArgs) -> Result<(), TrainError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let before = args.write.as_deref().map(read).transpose()?.flatten();
     let precision = args.step.precision.as_deref().unwrap_or("bf16");
     let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch, 1, precision);
-    let config = RunConfig::parse(&text, "bench products", Path::new("/"), &args.step.overrides)?;
+    let config = RunConfig::parse(&text, "bench matmul", Path::new("/"), &args.step.overrides)?;
     let head = format!(
         "{}, micro-batch {}, {} a step, {}",
         args.model,
@@ -56,8 +56,8 @@ fn measure(args: &BenchProductsArgs) -> Result<(), TrainError> {
         config.train.micro_batches(),
         config.precision.name()
     );
-    let tried = ProductsOptions { candidates: args.candidates.max(1), sustained: args.sustained_seconds };
-    let found = bench_products(config, &args.step.options(device), tried)?;
+    let tried = MatmulOptions { candidates: args.candidates.max(1), sustained: args.sustained_seconds };
+    let found = bench_matmul(config, &args.step.options(device), tried)?;
     print(&head, &found).map_err(|source| TrainError::File { path: "standard output".into(), source })?;
     let Some(path) = &args.write else { return Ok(()) };
     let text = merged(before, &found).to_string();
@@ -65,36 +65,36 @@ fn measure(args: &BenchProductsArgs) -> Result<(), TrainError> {
 }
 
 /// The table in a file; none where there is no file. Errors: a file that is no table.
-fn read(path: &Path) -> Result<Option<ProductTable>, TrainError> {
+fn read(path: &Path) -> Result<Option<MatmulTable>, TrainError> {
     match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(TrainError::File { path: path.to_path_buf(), source }),
-        Ok(text) => ProductTable::parse(&text)
+        Ok(text) => MatmulTable::parse(&text)
             .map(Some)
             .map_err(|error| TrainError::Refused(format!("--write {}: {error}", path.display()))),
     }
 }
 
-/// What was there, for the same device and library, with what was found for the products that were measured.
-fn merged(before: Option<ProductTable>, found: &ProductsMeasure) -> ProductTable {
+/// What was there, for the same device and library, with what was found for the matmuls that were measured.
+fn merged(before: Option<MatmulTable>, found: &MatmulMeasure) -> MatmulTable {
     let same =
-        |table: &ProductTable| (&table.device, table.library) == (&found.table.device, found.table.library);
+        |table: &MatmulTable| (&table.device, table.library) == (&found.table.device, found.table.library);
     let mut table = found.table.clone();
     if let Some(before) = before.filter(same) {
-        let measured = |product| found.products.iter().any(|time| time.product == product);
-        table.choices.extend(before.choices.into_iter().filter(|(product, _)| !measured(*product)));
+        let measured = |key| found.matmuls.iter().any(|time| time.key == key);
+        table.choices.extend(before.choices.into_iter().filter(|(key, _)| !measured(*key)));
     }
     table
 }
 
-fn print(head: &str, found: &ProductsMeasure) -> std::io::Result<()> {
+fn print(head: &str, found: &MatmulMeasure) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}, {}\n{head}\n", found.model, found.libraries)?;
-    let titles = ["product", "calls", "tried", "first ms", "best ms", "ratio"];
-    let [product, calls, tried, first, best, ratio] = titles;
-    writeln!(out, "{product:<66} {calls:>5} {tried:>5} {first:>9} {best:>9} {ratio:>6}  choice")?;
+    let titles = ["matmul", "calls", "tried", "first ms", "best ms", "ratio"];
+    let [key, calls, tried, first, best, ratio] = titles;
+    writeln!(out, "{key:<66} {calls:>5} {tried:>5} {first:>9} {best:>9} {ratio:>6}  choice")?;
     let (mut all_first, mut all_chosen) = (0.0, 0.0);
-    for time in &found.products {
+    for time in &found.matmuls {
         let chosen = if time.choice.is_some() { time.best } else { time.first };
         all_first += time.calls as f64 * time.first;
         all_chosen += time.calls as f64 * chosen;
@@ -102,7 +102,7 @@ fn print(head: &str, found: &ProductsMeasure) -> std::io::Result<()> {
         writeln!(
             out,
             "{:<66} {:>5} {:>5} {:>9.4} {:>9.4} {:>6.3}  {}",
-            time.product.to_string(),
+            time.key.to_string(),
             time.calls,
             time.tried,
             time.first,

@@ -1,6 +1,6 @@
-//! Matrix products by what decides how they are computed, and a table of chosen algorithms in the repository.
+//! Matmuls by what decides how they are computed, and a table of chosen algorithms in the repository.
 //!
-//! cuBLASLt's own first choice is good on average and not the best for every shape. Which one is, `plimsoll bench products`
+//! cuBLASLt's own first choice is good on average and not the best for every shape. Which one is, `plimsoll bench matmul`
 //! measures once, on one model of device with one version of the library, and writes down; a run never times anything.
 
 mod table;
@@ -11,9 +11,9 @@ use std::str::FromStr;
 use crate::dtype::DType;
 use crate::matmul::{Epilogue, Matmul};
 
-pub use table::{Choice, ProductTable, TableError};
+pub use table::{Choice, MatmulTable, TableError};
 
-/// What a product does before it writes, without its operands.
+/// What a matmul does before it writes, without its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EpilogueKind {
     /// [`Epilogue::None`].
@@ -28,9 +28,9 @@ pub enum EpilogueKind {
     BiasGradient,
 }
 
-/// What decides a product's algorithm.
+/// What decides a matmul's algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Product {
+pub struct MatmulKey {
     /// m, n, k: out\[m, n\] = op(a)\[m, k\] · op(b)\[k, n\].
     pub sizes: [usize; 3],
     /// Whether the transpose of a, and of b, is what is stored.
@@ -48,13 +48,13 @@ pub struct Product {
 /// Alignments that the library is told: whole storages', vectors', none.
 const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
-impl Product {
+impl MatmulKey {
     /// What `call` is.
     pub fn of(call: &Matmul<'_>) -> Self {
         let addresses = [call.a, call.b, call.out]
             .map(|operand| operand.region.buffer.address() + operand.region.offset as u64);
         let aligned = |to: &u32| addresses.iter().all(|address| address.is_multiple_of(u64::from(*to)));
-        Product {
+        MatmulKey {
             sizes: [call.m, call.n, call.k],
             transposed: [call.a.transposed, call.b.transposed],
             types: [call.a.dtype, call.b.dtype, call.out.dtype],
@@ -78,7 +78,6 @@ impl Epilogue<'_> {
     }
 }
 
-const TYPES: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 const EPILOGUES: [(EpilogueKind, &str); 5] = [
     (EpilogueKind::None, "plain"),
     (EpilogueKind::Bias, "bias"),
@@ -95,7 +94,7 @@ impl EpilogueKind {
 
 /// `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, how a and b are stored, types, whether the output is set or added
 /// to, epilogue, alignment.
-impl fmt::Display for Product {
+impl fmt::Display for MatmulKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], [a, b, out]) = (self.sizes, self.types);
         let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
@@ -106,7 +105,7 @@ impl fmt::Display for Product {
 }
 
 /// The reverse of its text.
-impl FromStr for Product {
+impl FromStr for MatmulKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -116,14 +115,16 @@ impl FromStr for Product {
         };
         let bad = |what: &str| format!("\"{what}\" in \"{text}\"");
         let number = |word: &str| word.parse::<usize>().map_err(|_| bad(word));
-        let dtype = |word: &str| TYPES.into_iter().find(|t| t.name() == word).ok_or_else(|| bad(word));
+        let dtype = |word: &str| {
+            DType::ALL.iter().copied().find(|t| t.is_float() && t.name() == word).ok_or_else(|| bad(word))
+        };
         let transposed = |letter: char| match letter {
             'n' => Ok(false),
             't' => Ok(true),
             _ => Err(bad(stored)),
         };
         let known = EPILOGUES.iter().find(|(_, name)| *name == epilogue);
-        Ok(Product {
+        Ok(MatmulKey {
             sizes: three(sizes, 'x', number).ok_or_else(|| bad(sizes))??,
             transposed: match stored.chars().collect::<Vec<_>>()[..] {
                 [a, b] => [transposed(a)?, transposed(b)?],

@@ -1,9 +1,9 @@
-//! The table: a text of one line for each product, for one model of device and one version of the library.
+//! The table: a text of one line for each matmul, for one model of device and one version of the library.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Product;
+use super::MatmulKey;
 
 /// An algorithm of cuBLASLt: the library's own description, which it gives out to be kept for this version of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,15 +14,15 @@ pub struct Choice {
     pub note: String,
 }
 
-/// Chosen algorithms by product.
+/// Chosen algorithms by matmul.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProductTable {
+pub struct MatmulTable {
     /// The model of device that it is for.
     pub device: String,
     /// The library's version.
     pub library: usize,
     /// The choices. What is not here is the library's choice.
-    pub choices: BTreeMap<Product, Choice>,
+    pub choices: BTreeMap<MatmulKey, Choice>,
 }
 
 /// A line of a table that is none.
@@ -38,7 +38,7 @@ pub struct TableError {
 /// Those of the repository, one for each model of device.
 const EMBEDDED: [&str; 1] = [include_str!("nvidia_h200.txt")];
 
-impl ProductTable {
+impl MatmulTable {
     /// The repository's for this device and library; an empty one where there is none.
     pub fn embedded(device: &str, library: usize) -> Self {
         let tables = EMBEDDED.iter().filter_map(|text| Self::parse(text).ok());
@@ -48,12 +48,12 @@ impl ProductTable {
 
     /// One that leaves every choice to the library.
     pub fn empty(device: &str, library: usize) -> Self {
-        ProductTable { device: device.to_owned(), library, choices: BTreeMap::new() }
+        MatmulTable { device: device.to_owned(), library, choices: BTreeMap::new() }
     }
 
-    /// Reads the text that [`ProductTable`] prints. Errors: the first line that is wrong.
+    /// Reads the text that [`MatmulTable`] prints. Errors: the first line that is wrong.
     pub fn parse(text: &str) -> Result<Self, TableError> {
-        let mut table = ProductTable::default();
+        let mut table = MatmulTable::default();
         for (index, line) in text.lines().enumerate() {
             let at = |problem: String| TableError { line: index + 1, problem };
             let (line, note) = line.split_once('#').unwrap_or((line, ""));
@@ -63,12 +63,12 @@ impl ProductTable {
             } else if let Some(version) = line.strip_prefix("cublaslt ") {
                 table.library = version.parse().map_err(|_| at(format!("\"{version}\" is no version")))?;
             } else if !line.is_empty() {
-                let (product, algorithm) = line
+                let (key, algorithm) = line
                     .rsplit_once(' ')
-                    .ok_or_else(|| at(format!("\"{line}\" is not a product and an algorithm")))?;
+                    .ok_or_else(|| at(format!("\"{line}\" is not a matmul and an algorithm")))?;
                 let choice =
                     Choice { algorithm: words(algorithm).map_err(at)?, note: note.trim().to_owned() };
-                table.choices.insert(product.parse().map_err(at)?, choice);
+                table.choices.insert(key.parse().map_err(at)?, choice);
             }
         }
         Ok(table)
@@ -82,16 +82,16 @@ fn words(text: &str) -> Result<[u64; 8], String> {
     words.ok_or_else(|| format!("\"{text}\" is not an algorithm: 8 hexadecimal numbers"))
 }
 
-impl fmt::Display for ProductTable {
+impl fmt::Display for MatmulTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "# Algorithms of matrix products, chosen by measuring: `plimsoll bench products --write` made this."
+            "# Algorithms of matmuls, chosen by measuring: `plimsoll bench matmul --write` made this."
         )?;
         writeln!(f, "device {}\ncublaslt {}", self.device, self.library)?;
-        for (product, Choice { algorithm, note }) in &self.choices {
+        for (key, Choice { algorithm, note }) in &self.choices {
             let words = algorithm.map(|word| format!("{word:x}")).join("-");
-            writeln!(f, "{product} {words} # {note}")?;
+            writeln!(f, "{key} {words} # {note}")?;
         }
         Ok(())
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    fn any_product() -> impl Strategy<Value = Product> {
+    fn any_key() -> impl Strategy<Value = MatmulKey> {
         let size = 1_usize..1 << 40;
         let dtype = prop::sample::select(vec![DType::F32, DType::Bf16, DType::F16]);
         let epilogue = prop::sample::select(vec![
@@ -118,7 +118,7 @@ mod tests {
         let alignment = prop::sample::select(vec![1_u32, 2, 16, 256]);
         let sizes = [size.clone(), size.clone(), size];
         (sizes, any::<[bool; 2]>(), [dtype.clone(), dtype.clone(), dtype], any::<bool>(), epilogue, alignment)
-            .prop_map(|(sizes, transposed, types, accumulate, epilogue, alignment)| Product {
+            .prop_map(|(sizes, transposed, types, accumulate, epilogue, alignment)| MatmulKey {
                 sizes,
                 transposed,
                 types,
@@ -131,15 +131,15 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_printed_is_read(
-            choices in prop::collection::btree_map(any_product(), (any::<[u64; 8]>(), "[a-z0-9 ,.×]{0,20}"), 0..8),
+            choices in prop::collection::btree_map(any_key(), (any::<[u64; 8]>(), "[a-z0-9 ,.×]{0,20}"), 0..8),
             library in any::<usize>(),
         ) {
-            let choice = |(product, (algorithm, note)): (Product, ([u64; 8], String))| {
-                (product, Choice { algorithm, note: note.trim().to_owned() })
+            let choice = |(key, (algorithm, note)): (MatmulKey, ([u64; 8], String))| {
+                (key, Choice { algorithm, note: note.trim().to_owned() })
             };
             let choices = choices.into_iter().map(choice).collect();
-            let table = ProductTable { device: "NVIDIA H200 NVL".to_owned(), library, choices };
-            prop_assert_eq!(ProductTable::parse(&table.to_string()), Ok(table));
+            let table = MatmulTable { device: "NVIDIA H200 NVL".to_owned(), library, choices };
+            prop_assert_eq!(MatmulTable::parse(&table.to_string()), Ok(table));
         }
     }
 
@@ -147,10 +147,10 @@ mod tests {
     fn what_is_wrong_is_named_with_its_line() {
         let good = "3x4x5 nt bf16,bf16,f32 add plain 256";
         let words = "1-2-3-4-5-6-7-f";
-        assert_eq!(ProductTable::parse(&format!("{good} {words}")).unwrap().choices.len(), 1);
+        assert_eq!(MatmulTable::parse(&format!("{good} {words}")).unwrap().choices.len(), 1);
         for (line, problem) in [
             ("cublaslt new".to_owned(), "\"new\" is no version".to_owned()),
-            ("3x4".to_owned(), "\"3x4\" is not a product and an algorithm".to_owned()),
+            ("3x4".to_owned(), "\"3x4\" is not a matmul and an algorithm".to_owned()),
             (format!("{good} 1-2"), "\"1-2\" is not an algorithm: 8 hexadecimal numbers".to_owned()),
             (
                 format!("3x4x5 {words}"),
@@ -177,7 +177,7 @@ mod tests {
                 format!("\"tanh\" in \"{}\"", good.replace("plain", "tanh")),
             ),
         ] {
-            let error = ProductTable::parse(&format!("device X\n{line}\n")).unwrap_err();
+            let error = MatmulTable::parse(&format!("device X\n{line}\n")).unwrap_err();
             assert_eq!(error, TableError { line: 2, problem });
         }
     }
@@ -185,11 +185,11 @@ mod tests {
     #[test]
     fn the_repositorys_are_tables_and_for_their_device_and_version_alone() {
         for text in EMBEDDED {
-            let table = ProductTable::parse(text).unwrap();
+            let table = MatmulTable::parse(text).unwrap();
             assert_eq!(table.to_string(), text, "as the program would write it");
-            assert_eq!(ProductTable::embedded(&table.device, table.library), table);
-            assert!(ProductTable::embedded(&table.device, table.library + 1).choices.is_empty());
-            assert!(ProductTable::embedded("NVIDIA A100", table.library).choices.is_empty());
+            assert_eq!(MatmulTable::embedded(&table.device, table.library), table);
+            assert!(MatmulTable::embedded(&table.device, table.library + 1).choices.is_empty());
+            assert!(MatmulTable::embedded("NVIDIA A100", table.library).choices.is_empty());
         }
     }
 }
