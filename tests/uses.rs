@@ -4,7 +4,7 @@
 mod common;
 
 use collective::threads::{Options, run};
-use collective::{Operation, Traffic, Use};
+use collective::{CollectiveUse, Operation, Traffic};
 use common::runs::{MLP, config};
 use device::DType;
 use parallel::data::{Reduction, Uses};
@@ -12,13 +12,13 @@ use plan::prepare;
 use worker::{Placement, TrainError, Worker};
 
 /// Operation of a use.
-fn named(using: &Use) -> Operation {
+fn named(using: &CollectiveUse) -> Operation {
     match using {
-        Use::AllReduce(_) => Operation::AllReduce,
-        Use::ReduceScatter(_) => Operation::ReduceScatter,
-        Use::AllGather => Operation::AllGather,
-        Use::Broadcast => Operation::Broadcast,
-        Use::Peer(_) => Operation::Exchange,
+        CollectiveUse::AllReduce(_) => Operation::AllReduce,
+        CollectiveUse::ReduceScatter(_) => Operation::ReduceScatter,
+        CollectiveUse::AllGather => Operation::AllGather,
+        CollectiveUse::Broadcast => Operation::Broadcast,
+        CollectiveUse::Peer(_) => Operation::Exchange,
     }
 }
 
@@ -55,6 +55,6 @@ fn connections_cover_exactly_a_steps_traffic() {
     let tree = Uses { reduction: Reduction::Tree, sharded: true, dtype: DType::F32, direct: true };
     assert!(tree.of(1).is_empty());
     // With peer access only the norm's sums need connections.
-    assert_eq!(tree.of(2), [Use::AllReduce(DType::F32)]);
+    assert_eq!(tree.of(2), [CollectiveUse::AllReduce(DType::F32)]);
     assert!(Uses { sharded: false, ..tree }.of(4).is_empty());
 }

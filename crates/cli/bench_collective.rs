@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use choice::{Choice, OPERATIONS, size};
-use collective::{CollectiveError, Communicator, PeerOptions, threads};
+use collective::{CollectiveError, Communicator, PeerAccessOptions, threads};
 use device::{Buffer, Category, DType, Device, DeviceError, DeviceOptions, Request, StreamKind};
 use gpu::GpuBench;
 use parallel::ParallelError;
@@ -41,7 +41,7 @@ pub(crate) struct BenchCollectiveArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = OPERATIONS)]
     only: Option<Vec<String>>,
     /// On GPUs that reach each other's memory: blocks of the kernel that sums there, each number measured
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [PeerOptions::default().blocks])]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [PeerAccessOptions::default().blocks])]
     peer_blocks: Vec<u32>,
     /// How the GPUs' memory is taken, in the syntax of PYTORCH_CUDA_ALLOC_CONF
     #[arg(long, value_name = "SETTINGS", default_value = worker::DEFAULT_ALLOCATOR)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, Use, threads};
+use collective::{CollectiveUse, Communicator, threads};
 use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
@@ -105,7 +105,7 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     if ranks > 1 {
         // The most that any run connects.
         device.connecting(|| {
-            Ok::<_, TrainError>(worker.communicator().data.warm_up(&Use::everything(ranks))?)
+            Ok::<_, TrainError>(worker.communicator().data.warm_up(&CollectiveUse::everything(ranks))?)
         })?;
     }
     let statistics = worker.statistics()?;

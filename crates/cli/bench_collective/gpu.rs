@@ -9,7 +9,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, PeerOptions, Sharing, SumKernels, Use, Way, nccl};
+use collective::{CollectiveUse, Communicator, PeerAccess, PeerAccessOptions, PeerMethod, SumKernels, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::{TreeSum, tree_sums};
 use tensor::Tensor;
@@ -146,12 +146,12 @@ impl GpuBench {
         let trees = self.choice.wants("tree");
         let blocks = if trees { self.choice.peer_blocks.clone() } else { Vec::new() };
         for blocks in &blocks {
-            for way in [Way::Kernel, Way::Copies] {
-                self.peers(buffers, peer_options(*blocks, way), &libraries)?;
+            for method in [PeerMethod::Kernel, PeerMethod::Copies] {
+                self.peers(buffers, peer_options(*blocks, method), &libraries)?;
             }
         }
         if let Some(blocks) = blocks.first() {
-            self.peers(buffers, peer_options(*blocks, Way::Engines), &libraries)?;
+            self.peers(buffers, peer_options(*blocks, PeerMethod::Engines), &libraries)?;
         }
         for bytes in self.sizes("reduce-scatter") {
             let seconds = self.seconds(|bench| bench.reduce_scatter(buffers, bytes))?;
@@ -164,15 +164,15 @@ impl GpuBench {
     fn peers(
         &mut self,
         buffers: &Buffers,
-        options: PeerOptions,
+        options: PeerAccessOptions,
         libraries: &[(usize, Option<f64>)],
     ) -> Result<()> {
-        let name = match options.way {
-            Way::Kernel => format!("tree {}", options.blocks),
-            Way::Copies => format!("tree {} copied", options.blocks),
-            Way::Engines => "tree engines".to_owned(),
+        let name = match options.method {
+            PeerMethod::Kernel => format!("tree {}", options.blocks),
+            PeerMethod::Copies => format!("tree {} copied", options.blocks),
+            PeerMethod::Engines => "tree engines".to_owned(),
         };
-        if let Sharing::Apart(why) = self.communicator.data.share(&[buffers.first.region()], options)? {
+        if let PeerAccess::Denied(why) = self.communicator.data.share(&[buffers.first.region()], options)? {
             return if self.choice.json { Ok(()) } else { self.say(&format!("{name}: {why}")) };
         }
         for (bytes, library) in libraries {
@@ -322,20 +322,20 @@ fn ratio(seconds: f64, library: Option<f64>) -> String {
 }
 
 /// What has to be connected for the operations that are measured.
-fn uses(choice: &Choice, ranks: usize) -> Vec<Use> {
+fn uses(choice: &Choice, ranks: usize) -> Vec<CollectiveUse> {
     let wants = |operation: &str| choice.wants(operation);
-    let wanted = |using: &Use| match using {
-        Use::AllReduce(_) => wants("all-reduce") || wants("barrier"),
-        Use::ReduceScatter(_) => wants("reduce-scatter"),
+    let wanted = |using: &CollectiveUse| match using {
+        CollectiveUse::AllReduce(_) => wants("all-reduce") || wants("barrier"),
+        CollectiveUse::ReduceScatter(_) => wants("reduce-scatter"),
         // Large sums go around the same ring.
-        Use::AllGather => wants("all-gather") || wants("tree") || wants("all-reduce"),
-        Use::Broadcast => wants("broadcast"),
-        Use::Peer(_) => wants("exchange") || wants("tree"),
+        CollectiveUse::AllGather => wants("all-gather") || wants("tree") || wants("all-reduce"),
+        CollectiveUse::Broadcast => wants("broadcast"),
+        CollectiveUse::Peer(_) => wants("exchange") || wants("tree"),
     };
-    Use::everything(ranks).into_iter().filter(wanted).collect()
+    CollectiveUse::everything(ranks).into_iter().filter(wanted).collect()
 }
 
-fn peer_options(blocks: u32, way: Way) -> PeerOptions {
+fn peer_options(blocks: u32, method: PeerMethod) -> PeerAccessOptions {
     let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
-    PeerOptions { blocks, way, sums: Some(sums) }
+    PeerAccessOptions { blocks, method, sums: Some(sums) }
 }

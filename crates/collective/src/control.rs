@@ -72,7 +72,7 @@ impl fmt::Debug for Observer {
 }
 
 /// What a transport knows of the other ranks beside calls.
-pub(crate) trait Peers {
+pub(crate) trait Liveness {
     /// The first failure in the world.
     fn failure(&self) -> Option<Failure>;
 
@@ -89,7 +89,7 @@ pub(crate) trait Peers {
     fn lost(&self, _rank: usize, _reason: &str) {}
 }
 
-impl<F: Fn() -> Option<Failure>> Peers for F {
+impl<F: Fn() -> Option<Failure>> Liveness for F {
     fn failure(&self) -> Option<Failure> {
         self()
     }
@@ -97,7 +97,7 @@ impl<F: Fn() -> Option<Failure>> Peers for F {
 
 /// Asks whether a rank has failed. It never blocks. It stays on the worker's thread.
 #[derive(Clone)]
-pub struct Watch(Rc<dyn Peers>);
+pub struct Watch(Rc<dyn Liveness>);
 
 impl Watch {
     /// A watch that answers with what `ask` does.
@@ -105,11 +105,11 @@ impl Watch {
         Watch(Rc::new(ask))
     }
 
-    pub(crate) fn over(peers: impl Peers + 'static) -> Self {
+    pub(crate) fn over(peers: impl Liveness + 'static) -> Self {
         Watch(Rc::new(peers))
     }
 
-    pub(crate) fn peers(&self) -> &dyn Peers {
+    pub(crate) fn liveness(&self) -> &dyn Liveness {
         &*self.0
     }
 

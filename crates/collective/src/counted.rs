@@ -7,11 +7,10 @@ use crate::call::{Call, Operation, Plane};
 use crate::control::{ControlPlane, Observer, Watch};
 use crate::data::DataPlane;
 use crate::error::Result;
-use crate::geometry::Shards;
-use crate::host::{
-    Operand, check_gather, check_groups, check_point_to_point, check_regions, check_root, check_sum, copy,
-    my_group,
-};
+use crate::group::SplitGroup;
+use crate::host::copy;
+use crate::operands::{Caller, Membership, Operands, PeerRegion, Reach, check_rank};
+use crate::shards::ByteShards;
 use crate::tally::Tally;
 use crate::traffic::{Meter, Traffic};
 
@@ -27,7 +26,7 @@ impl CountedControl {
     fn check_root(&mut self, operation: Operation, root: usize) -> Result<()> {
         let call = Call { plane: Plane::Control, operation, sequence: self.calls };
         self.calls += 1;
-        check_root(Operand { rank: self.rank, call }, self.world_size, root)
+        check_rank(Caller { rank: self.rank, call }, self.world_size, root)
     }
 }
 
@@ -85,31 +84,36 @@ impl CountedData {
         CountedData { rank, members, calls: 0, tally }
     }
 
-    fn at(&mut self, operation: Operation) -> Operand {
+    fn next(&mut self, operation: Operation) -> Caller {
         let call = Call { plane: Plane::Data, operation, sequence: self.calls };
         self.calls += 1;
-        Operand { rank: self.members[self.rank], call }
+        Caller { rank: self.members[self.rank], call }
+    }
+
+    fn check(&self, caller: Caller, operands: &Operands<'_>) -> Result<()> {
+        let group = Membership { rank: self.rank, size: self.members.len(), reach: Reach::Any };
+        operands.check(caller, group)
     }
 
     fn point_to_point(
         &mut self,
         operation: Operation,
-        sends: &[(usize, Region<'_>)],
-        receives: &[(usize, Region<'_>)],
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
     ) -> Result<()> {
         let call = Call { plane: Plane::Data, operation, sequence: 0 };
-        let at = Operand { rank: self.members[self.rank], call };
-        check_point_to_point(at, self.rank, self.members.len(), sends, receives)?;
+        let caller = Caller { rank: self.members[self.rank], call };
+        self.check(caller, &Operands::PointToPoint { sends, receives })?;
         self.tally.point_to_point(operation, sends, receives);
         Ok(())
     }
 }
 
 /// What a rank gets back. On a GPU it gets nothing: it is there to count what is taken, not to compute.
-fn own_values(at: Operand, from: Region<'_>, to: Region<'_>) -> Result<()> {
+fn own_values(caller: Caller, from: Region<'_>, to: Region<'_>) -> Result<()> {
     match from.buffer.backend() {
         Backend::Cuda => Ok(()),
-        _ => copy(at, from, to),
+        _ => copy(caller, from, to),
     }
 }
 
@@ -123,7 +127,8 @@ impl DataPlane for CountedData {
     }
 
     fn all_reduce(&mut self, region: Region<'_>, dtype: DType, _stream: StreamKind) -> Result<()> {
-        check_sum(self.at(Operation::AllReduce), dtype, &[region])?;
+        let caller = self.next(Operation::AllReduce);
+        self.check(caller, &Operands::AllReduce { region, dtype })?;
         self.tally.all_reduce(region.bytes, dtype);
         Ok(())
     }
@@ -135,28 +140,26 @@ impl DataPlane for CountedData {
         dtype: DType,
         _stream: StreamKind,
     ) -> Result<()> {
-        let at = self.at(Operation::ReduceScatter);
-        check_sum(at, dtype, &[input, output])?;
-        check_gather(at, self.members.len(), output, input)?;
-        let shards = Shards::equal(output.bytes, self.members.len());
+        let caller = self.next(Operation::ReduceScatter);
+        self.check(caller, &Operands::ReduceScatter { input, output, dtype })?;
+        let shards = ByteShards::equal(output.bytes, self.members.len());
         self.tally.reduce_scatter(output.bytes);
-        own_values(at, input.part(shards.range(self.rank).start, output.bytes), output)
+        own_values(caller, input.part(shards.range(self.rank).start, output.bytes), output)
     }
 
     fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, _stream: StreamKind) -> Result<()> {
-        let at = self.at(Operation::AllGather);
-        check_regions(at, 2, &[input, output])?;
-        check_gather(at, self.members.len(), input, output)?;
-        let shards = Shards::equal(input.bytes, self.members.len());
+        let caller = self.next(Operation::AllGather);
+        self.check(caller, &Operands::AllGather { input, output })?;
+        let shards = ByteShards::equal(input.bytes, self.members.len());
         self.tally.all_gather(input.bytes);
-        (0..self.members.len())
-            .try_for_each(|rank| own_values(at, input, output.part(shards.range(rank).start, input.bytes)))
+        (0..self.members.len()).try_for_each(|rank| {
+            own_values(caller, input, output.part(shards.range(rank).start, input.bytes))
+        })
     }
 
     fn broadcast(&mut self, root: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
-        let at = self.at(Operation::Broadcast);
-        check_root(at, self.members.len(), root)?;
-        check_regions(at, 2, &[region])?;
+        let caller = self.next(Operation::Broadcast);
+        self.check(caller, &Operands::Broadcast { root, region })?;
         self.tally.broadcast(root, region.bytes);
         Ok(())
     }
@@ -171,15 +174,15 @@ impl DataPlane for CountedData {
 
     fn exchange(
         &mut self,
-        sends: &[(usize, Region<'_>)],
-        receives: &[(usize, Region<'_>)],
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
         _stream: StreamKind,
     ) -> Result<()> {
         self.point_to_point(Operation::Exchange, sends, receives)
     }
 
     fn barrier(&mut self, _stream: StreamKind) -> Result<()> {
-        self.at(Operation::Barrier);
+        self.next(Operation::Barrier);
         self.tally.nothing(Operation::Barrier);
         Ok(())
     }
@@ -189,11 +192,12 @@ impl DataPlane for CountedData {
     }
 
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
-        check_groups(self.at(Operation::Split), self.members.len(), groups)?;
+        let caller = self.next(Operation::Split);
+        self.check(caller, &Operands::Split { groups })?;
         self.tally.nothing(Operation::Split);
-        let group = my_group(groups, self.rank);
+        let group = SplitGroup::of(groups, self.rank);
         let members = group.members.iter().map(|member| self.members[*member]).collect();
-        Ok(Box::new(CountedData::new(group.place, members, self.tally.meter().part())))
+        Ok(Box::new(CountedData::new(group.rank, members, self.tally.meter().part())))
     }
 
     /// Nobody watches a plan.

@@ -1,4 +1,4 @@
-//! What a host transport must offer: queues of messages between each pair of ranks. Everything else — pieces,
+//! What a host transport must offer: queues of messages between each pair of ranks. Everything else — payloads,
 //! sums, matching, deadlines — is `host`'s, once for all transports.
 
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::call::{Call, Signature};
 use crate::control::Watch;
 use crate::error::Failure;
-use crate::piece::Piece;
+use crate::payload::Payload;
 
 /// One message: part of the operand of a call.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Message {
     /// What the sender is in.
     pub(crate) signature: Signature,
     /// The bytes; none from a Meta device.
-    pub(crate) piece: Piece,
+    pub(crate) payload: Payload,
 }
 
 /// The peer has ended and will neither send nor receive any more.

@@ -2,11 +2,11 @@
 
 use device::{DType, Float, dispatch};
 
-use crate::piece::Piece;
+use crate::payload::Payload;
 
 /// Adds all `parts`, one per rank in rank order, into the first: neighbours, then neighbours of those, and so
 /// on; each sum is rounded to `dtype`. A part without a neighbour waits for the next level.
-pub(crate) fn tree(parts: &mut [Piece], dtype: DType) {
+pub(crate) fn tree(parts: &mut [Payload], dtype: DType) {
     let mut stride = 1;
     while stride < parts.len() {
         for left in (0..parts.len() - stride).step_by(2 * stride) {
@@ -17,13 +17,13 @@ pub(crate) fn tree(parts: &mut [Piece], dtype: DType) {
     }
 }
 
-fn add(into: &mut Piece, from: &Piece, dtype: DType) {
+fn add(into: &mut Payload, from: &Payload, dtype: DType) {
     // Other types are refused before anything is sent.
     dispatch!(dtype, T => add_as::<T>(into, from), _ => ());
 }
 
 #[inline(always)]
-fn add_as<T: Float>(into: &mut Piece, from: &Piece) {
+fn add_as<T: Float>(into: &mut Payload, from: &Payload) {
     let into = bytemuck::cast_slice_mut::<u8, T>(into.bytes_mut());
     let from = bytemuck::cast_slice::<u8, T>(from.bytes());
     let sum = |a: T, b: T| T::from_f32(a.to_f32() + b.to_f32());

@@ -4,8 +4,8 @@
 use device::{DType, Region};
 
 use crate::call::Operation;
-use crate::geometry::Shards;
 use crate::host::broadcast_tree;
+use crate::shards::ByteShards;
 use crate::traffic::Meter;
 
 /// The traffic of one rank of a group.
@@ -38,19 +38,19 @@ impl Tally {
     }
 
     pub(crate) fn all_reduce(&mut self, bytes: usize, dtype: DType) {
-        let shards = Shards::of_elements(bytes, dtype.bytes(), self.world_size);
+        let shards = ByteShards::of_elements(bytes, dtype.bytes(), self.world_size);
         self.shards(Operation::AllReduce, shards, &[Direction::Scatter, Direction::Gather]);
     }
 
     /// `part`: bytes of one rank's part.
     pub(crate) fn reduce_scatter(&mut self, part: usize) {
-        let shards = Shards::equal(part, self.world_size);
+        let shards = ByteShards::equal(part, self.world_size);
         self.shards(Operation::ReduceScatter, shards, &[Direction::Scatter]);
     }
 
     /// `part`: bytes of one rank's part.
     pub(crate) fn all_gather(&mut self, part: usize) {
-        let shards = Shards::equal(part, self.world_size);
+        let shards = ByteShards::equal(part, self.world_size);
         self.shards(Operation::AllGather, shards, &[Direction::Gather]);
     }
 
@@ -82,7 +82,7 @@ impl Tally {
     }
 
     /// A call whose rounds each move shards between this rank and all others.
-    fn shards(&mut self, operation: Operation, shards: Shards, rounds: &[Direction]) {
+    fn shards(&mut self, operation: Operation, shards: ByteShards, rounds: &[Direction]) {
         let own = shards.range(self.rank).len();
         let others = (shards.total() - own) as u64;
         let own = own as u64 * (self.world_size as u64 - 1);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use collective::threads::{Options, run};
-use collective::{Communicator, DataPlane, Use};
+use collective::{CollectiveUse, Communicator, DataPlane};
 use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
 use common::shared::{parts_are_exchanged_in_shared_memory, sums_in_shared_memory};
 use common::{
@@ -223,7 +223,7 @@ fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
         let mut plane = communicator.divide(&groups)?;
         let members = members_of(&groups, rank);
         assert_eq!((members[plane.rank()], plane.world_size()), (rank, members.len()));
-        plane.warm_up(&Use::everything(members.len()))?;
+        plane.warm_up(&CollectiveUse::everything(members.len()))?;
         on_a_plane(&mut *plane, device)?;
     }
     Ok(())
@@ -237,8 +237,8 @@ fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) ->
     let columns = by_parity(world_size);
     let mut row = communicator.divide(&rows)?;
     let mut column = communicator.divide(&columns)?;
-    row.warm_up(&[Use::Peer(0), Use::Peer(row.world_size() - 1)])?;
-    column.warm_up(&[Use::AllGather])?;
+    row.warm_up(&[CollectiveUse::Peer(0), CollectiveUse::Peer(row.world_size() - 1)])?;
+    column.warm_up(&[CollectiveUse::AllGather])?;
     let mut expected = communicator.traffic();
     for count in COUNTS {
         let bytes = 4 * count;
@@ -369,7 +369,7 @@ fn first_calls_over_nccl_may_differ_in_form() {
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use collective::Use;
+    use collective::CollectiveUse;
 
     use super::{CHECKS, PATIENCE, common, gpus};
 
@@ -390,7 +390,7 @@ mod mpi {
         let (world, communicator) = collective::mpi::start(PATIENCE).unwrap();
         let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
         let mut communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
-        communicator.data.warm_up(&Use::everything(world.size())).unwrap();
+        communicator.data.warm_up(&CollectiveUse::everything(world.size())).unwrap();
         for (name, check) in CHECKS {
             check(&mut communicator, &device).unwrap_or_else(|error| panic!("{name}: {error}"));
         }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use collective::threads::{Options, run};
-use collective::{CollectiveError, Communicator, Operation, PeerOptions, SharedSum, Sharing, Use, nccl};
+use collective::{
+    CollectiveError, CollectiveUse, Communicator, Operation, PeerAccess, PeerAccessOptions, SharedSum, nccl,
+};
 use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
 use common::shared::SUMS;
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
@@ -47,7 +49,7 @@ fn a_world_of_one_stays_what_it_was() {
     let mut solo = Communicator::solo().over_nccl(&device, PATIENCE).unwrap();
     let buffer = filled(&device, &[1.5f32]);
     solo.data.all_reduce(buffer.region(0, 4), DType::F32, STREAM).unwrap();
-    solo.data.warm_up(&Use::everything(1)).unwrap();
+    solo.data.warm_up(&CollectiveUse::everything(1)).unwrap();
     assert_eq!(values::<f32>(&device, &buffer, 0, 1).unwrap(), [1.5]);
 }
 
@@ -66,7 +68,7 @@ fn a_host_is_no_gpu() {
 fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
     let before = device.statistics().allocated();
     let mut communicator = communicator.over_nccl(device, PATIENCE)?;
-    communicator.data.warm_up(&[Use::AllGather])?;
+    communicator.data.warm_up(&[CollectiveUse::AllGather])?;
     let taken = device.statistics().allocated() - before;
     drop(communicator);
     assert_eq!(device.statistics().allocated(), before);
@@ -144,7 +146,7 @@ fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveErro
         data.barrier(STREAM).err(),
         data.synchronize(STREAM).err(),
         data.split(&all).err(),
-        data.warm_up(&[Use::AllReduce(DType::F32)]).err(),
+        data.warm_up(&[CollectiveUse::AllReduce(DType::F32)]).err(),
     ];
     answers.into_iter().map(Option::unwrap).collect()
 }
@@ -277,9 +279,9 @@ fn waits_in_shared_memory_end_without_a_rank() {
             let scratch = buffer(device, sums.bytes());
             let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
             let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true };
-            if let Sharing::Apart(_) = communicator
+            if let PeerAccess::Denied(_) = communicator
                 .data
-                .share(&[whole], PeerOptions { sums: Some(SUMS), ..PeerOptions::default() })?
+                .share(&[whole], PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() })?
             {
                 return Ok(());
             }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use collective::Way;
+use collective::PeerMethod;
 use data::Tokenizer;
 use device::DType;
 use keys::{Interval, Reading, Row, Takes, Value, choice, section};
@@ -191,8 +191,8 @@ section! {
         /// How GPUs of one host sum through peer access during backward: copy engines move all values (engines), a
         /// kernel reads them and copy engines move the sums (copies), one kernel does both (kernel), or NCCL without
         /// peer access (off); the bits are the same.
-        peer_access: Option<Way> = choice!(
-            Option<Way>, [Some(Way::Engines), Some(Way::Copies), Some(Way::Kernel), None], way_name
+        peer_access: Option<PeerMethod> = choice!(
+            Option<PeerMethod>, [Some(PeerMethod::Engines), Some(PeerMethod::Copies), Some(PeerMethod::Kernel), None], way_name
         ).default("\"kernel\"").any_bits().renamed("parallel.peers", "");
         /// Thread blocks of the kernel that reads other GPUs' memory: the multiprocessors that it takes from other work.
         peer_blocks: u32 = Row::small(1, 1024).default("16").any_bits();
@@ -252,7 +252,7 @@ section! {
     }
 }
 
-const fn way_name(way: Option<Way>) -> &'static str {
+const fn way_name(way: Option<PeerMethod>) -> &'static str {
     match way {
         Some(way) => way.name(),
         None => "off",

@@ -4,7 +4,7 @@
 mod direct;
 
 use autograd::{GradientSink, Weight};
-use collective::{Communicator, PeerOptions, threads};
+use collective::{Communicator, PeerAccessOptions, threads};
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
 use nn::{Init, Parameters};
@@ -107,7 +107,7 @@ fn run(
     let lanes = Lanes::new(lanes, micro_batches, data)?;
     let options = options(lanes, &communicator, bucket_bytes, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
-    communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
+    communicator.data.share(&reduction.shared(&parameters), PeerAccessOptions::default())?;
     reduction.reduce_from(from);
     let each = micro_batches / data;
     for _ in 0..2 {
@@ -213,7 +213,7 @@ fn every_rank_gets_the_weights_that_others_keep() {
                 let values: Vec<_> = piece.elements.clone().map(|i| mark(piece.parameter, i)).collect();
                 write(&piece.of(&weights[piece.parameter])?, &values)?;
             }
-            communicator.data.share(&reduction.shared(&parameters), PeerOptions::default())?;
+            communicator.data.share(&reduction.shared(&parameters), PeerAccessOptions::default())?;
             gather_weights(&mut *communicator.data, &reduction, &parameters, ..1)?;
             gather_weights(&mut *communicator.data, &reduction, &parameters, 1..)?;
             // They are on their way, group by group, and who comes to one waits for all of its group.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, DataPlane, PeerOptions, Sharing, SumKernels};
+use collective::{Communicator, DataPlane, PeerAccess, PeerAccessOptions, SumKernels};
 use device::{Backend, Device};
 use parallel::RankGrid;
 use parallel::data::Uses;
@@ -72,7 +72,7 @@ pub(crate) fn share(
     parts: &[StagePart],
     config: &RunConfig,
 ) -> Result<bool> {
-    let Some(way) = config.parallel.peer_access else { return Ok(false) };
+    let Some(method) = config.parallel.peer_access else { return Ok(false) };
     let regions = parts.iter().flat_map(|part| part.reduction.shared(part.model.parameters()));
     let regions: Vec<_> = regions.collect();
     if device.backend() != Backend::Cuda || regions.is_empty() {
@@ -81,14 +81,14 @@ pub(crate) fn share(
     // Mapping must not meet work under way.
     device.synchronize()?;
     let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
-    let options = PeerOptions { blocks: config.parallel.peer_blocks, way, sums: Some(sums) };
+    let options = PeerAccessOptions { blocks: config.parallel.peer_blocks, method, sums: Some(sums) };
     let sharing = device.connecting(|| Ok::<_, TrainError>(plane.share(&regions, options)?))?;
     match &sharing {
-        Sharing::Apart(why) if plane.rank() == 0 => {
+        PeerAccess::Denied(why) if plane.rank() == 0 => {
             tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");
         }
-        Sharing::Direct => tracing::debug!("GPUs sum gradients in each other's memory"),
-        Sharing::Apart(_) => {}
+        PeerAccess::Granted => tracing::debug!("GPUs sum gradients in each other's memory"),
+        PeerAccess::Denied(_) => {}
     }
-    Ok(matches!(sharing, Sharing::Direct))
+    Ok(matches!(sharing, PeerAccess::Granted))
 }

@@ -3,9 +3,10 @@
 use crate::call::{Call, Operation, Plane, Signature};
 use crate::control::{ControlPlane, Observer, Watch};
 use crate::error::Result;
-use crate::host::{Operand, Transfers, barrier, begin, broadcast_tree};
+use crate::host::{Transfers, barrier, begin, broadcast_tree};
 use crate::link::Link;
-use crate::piece::Pool;
+use crate::operands::{Caller, check_rank};
+use crate::payload::PayloadPool;
 
 /// [`ControlPlane`] over a link of its own.
 #[derive(Debug)]
@@ -13,12 +14,12 @@ pub(crate) struct HostControl<L> {
     link: L,
     calls: u64,
     observer: Observer,
-    pool: Pool,
+    pool: PayloadPool,
 }
 
 impl<L: Link> HostControl<L> {
     pub(crate) fn new(link: L) -> Self {
-        HostControl { link, calls: 0, observer: Observer::default(), pool: Pool::default() }
+        HostControl { link, calls: 0, observer: Observer::default(), pool: PayloadPool::default() }
     }
 
     fn next(&mut self, operation: Operation) -> Signature {
@@ -30,8 +31,8 @@ impl<L: Link> HostControl<L> {
     }
 
     fn check_root(&self, call: Call, root: usize) -> Result<()> {
-        let at = Operand { rank: self.link.world_rank(self.link.rank()), call };
-        super::operand::check_root(at, self.link.world_size(), root)
+        let caller = Caller { rank: self.link.world_rank(self.link.rank()), call };
+        check_rank(caller, self.link.world_size(), root)
     }
 }
 

@@ -8,14 +8,13 @@ use crate::call::{Call, Operation, Plane, Signature};
 use crate::control::Observer;
 use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
-use crate::geometry::Shards;
+use crate::group::SplitGroup;
 use crate::host::region::on_meta;
-use crate::host::{
-    Moved, Operand, Transfers, barrier, begin, broadcast_tree, check_gather, check_groups, check_on_host,
-    check_point_to_point, check_regions, check_root, check_sum, copy, my_group,
-};
+use crate::host::{Moved, Transfers, barrier, begin, broadcast_tree, copy};
 use crate::link::Link;
-use crate::piece::{PIECE_BYTES, Pool};
+use crate::operands::{Caller, Membership, Operands, PeerRegion, Reach};
+use crate::payload::{PAYLOAD_BYTES, PayloadPool};
+use crate::shards::ByteShards;
 use crate::traffic::{Meter, Traffic};
 
 /// [`DataPlane`] over a link of its own. Streams need no care: every call is done when it returns.
@@ -28,7 +27,7 @@ pub(crate) struct HostData<L> {
     received: Vec<u64>,
     meter: Meter,
     observer: Observer,
-    pool: Pool,
+    pool: PayloadPool,
 }
 
 impl<L: Link> HostData<L> {
@@ -41,20 +40,20 @@ impl<L: Link> HostData<L> {
             received: vec![0; world_size],
             meter,
             observer: Observer::default(),
-            pool: Pool::default(),
+            pool: PayloadPool::default(),
         }
     }
 
-    fn next(&mut self, operation: Operation) -> (Signature, Operand) {
+    fn next(&mut self, operation: Operation) -> (Signature, Caller) {
         let sequence = self.collectives;
         self.collectives += 1;
         let call = Call { plane: Plane::Data, operation, sequence };
         self.observer.begins(call);
-        (Signature::new(call), self.at(call))
+        (Signature::new(call), self.caller(call))
     }
 
-    fn at(&self, call: Call) -> Operand {
-        Operand { rank: self.link.world_rank(self.link.rank()), call }
+    fn caller(&self, call: Call) -> Caller {
+        Caller { rank: self.link.world_rank(self.link.rank()), call }
     }
 
     fn record(&mut self, operation: Operation, moved: Moved) {
@@ -66,13 +65,15 @@ impl<L: Link> HostData<L> {
         (0..self.link.world_size()).filter(move |peer| *peer != rank)
     }
 
-    /// Alone, nothing is moved, and where regions lie does not matter.
-    fn check_movable(&self, at: Operand, regions: &[Region<'_>]) -> Result<()> {
-        if self.world_size() == 1 { Ok(()) } else { check_on_host(at, regions) }
+    fn check(&self, caller: Caller, operands: &Operands<'_>) -> Result<()> {
+        let (rank, size) = (self.link.rank(), self.link.world_size());
+        // Alone, nothing is moved, and where regions lie does not matter.
+        let reach = if size == 1 { Reach::Any } else { Reach::Host };
+        operands.check(caller, Membership { rank, size, reach })
     }
 
     /// Compares the groups of a split with those that the other ranks gave.
-    fn same_groups(&mut self, at: Operand, signature: Signature, groups: &[Vec<usize>]) -> Result<()> {
+    fn same_groups(&mut self, caller: Caller, signature: Signature, groups: &[Vec<usize>]) -> Result<()> {
         let mine = format!("{groups:?}");
         let mut theirs = vec![Vec::new(); self.world_size()];
         let mut transfers = Transfers::new(signature.call);
@@ -85,7 +86,7 @@ impl<L: Link> HostData<L> {
         let peer = self.peers().find(|peer| theirs[*peer] != mine.as_bytes());
         peer.map_or(Ok(()), |peer| {
             let theirs = String::from_utf8_lossy(&theirs[peer]);
-            at.refuse(format!("groups {mine}, but rank {} has {theirs}", self.link.world_rank(peer)))
+            caller.refuse(format!("groups {mine}, but rank {} has {theirs}", self.link.world_rank(peer)))
         })
     }
 
@@ -93,8 +94,8 @@ impl<L: Link> HostData<L> {
     fn point_to_point(
         &mut self,
         operation: Operation,
-        sends: &[(usize, Region<'_>)],
-        receives: &[(usize, Region<'_>)],
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
     ) -> Result<()> {
         let first = match (sends.first(), receives.first()) {
             (Some((to, _)), _) => self.sent.get(*to),
@@ -103,9 +104,7 @@ impl<L: Link> HostData<L> {
         };
         let call = Call { plane: Plane::Data, operation, sequence: first.copied().unwrap_or(0) };
         self.observer.begins(call);
-        let at = self.at(call);
-        check_point_to_point(at, self.link.rank(), self.link.world_size(), sends, receives)?;
-        sends.iter().chain(receives).try_for_each(|(_, region)| check_on_host(at, &[*region]))?;
+        self.check(self.caller(call), &Operands::PointToPoint { sends, receives })?;
         let mut transfers = Transfers::new(call);
         let message = |count: &mut u64, region: &Region<'_>| {
             let call = Call { plane: Plane::Data, operation: Operation::Send, sequence: *count };
@@ -134,14 +133,13 @@ impl<L: Link> DataPlane for HostData<L> {
     }
 
     fn all_reduce(&mut self, region: Region<'_>, dtype: DType, _stream: StreamKind) -> Result<()> {
-        let (signature, at) = self.next(Operation::AllReduce);
+        let (signature, caller) = self.next(Operation::AllReduce);
         let signature = signature.bytes(region.bytes).dtype(dtype);
-        check_sum(at, dtype, &[region])?;
-        self.check_movable(at, &[region])?;
+        self.check(caller, &Operands::AllReduce { region, dtype })?;
         begin(&mut self.link, &signature)?;
         let mut moved = Moved::default();
         if self.world_size() > 1 {
-            let shards = Shards::of_elements(region.bytes, dtype.bytes(), self.world_size());
+            let shards = ByteShards::of_elements(region.bytes, dtype.bytes(), self.world_size());
             let mine = shards.range(self.rank());
             let output = region.part(mine.start, mine.len());
             moved += self.reduce_shards(signature, dtype, region, shards, output)?;
@@ -158,50 +156,44 @@ impl<L: Link> DataPlane for HostData<L> {
         dtype: DType,
         _stream: StreamKind,
     ) -> Result<()> {
-        let (signature, at) = self.next(Operation::ReduceScatter);
+        let (signature, caller) = self.next(Operation::ReduceScatter);
         let signature = signature.bytes(output.bytes).dtype(dtype);
-        check_sum(at, dtype, &[input, output])?;
-        check_gather(at, self.world_size(), output, input)?;
-        self.check_movable(at, &[input, output])?;
+        self.check(caller, &Operands::ReduceScatter { input, output, dtype })?;
         begin(&mut self.link, &signature)?;
         if self.world_size() == 1 {
-            copy(at, input, output)?;
+            copy(caller, input, output)?;
             self.record(Operation::ReduceScatter, Moved::default());
             return Ok(());
         }
-        let shards = Shards::equal(output.bytes, self.world_size());
+        let shards = ByteShards::equal(output.bytes, self.world_size());
         let moved = self.reduce_shards(signature, dtype, input, shards, output)?;
         self.record(Operation::ReduceScatter, moved);
         Ok(())
     }
 
     fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, _stream: StreamKind) -> Result<()> {
-        let (signature, at) = self.next(Operation::AllGather);
+        let (signature, caller) = self.next(Operation::AllGather);
         let signature = signature.bytes(input.bytes);
-        check_regions(at, 2, &[input, output])?;
-        check_gather(at, self.world_size(), input, output)?;
-        self.check_movable(at, &[input, output])?;
+        self.check(caller, &Operands::AllGather { input, output })?;
         begin(&mut self.link, &signature)?;
-        let shards = Shards::equal(input.bytes, self.world_size());
-        copy(at, input, output.part(shards.range(self.rank()).start, input.bytes))?;
+        let shards = ByteShards::equal(input.bytes, self.world_size());
+        copy(caller, input, output.part(shards.range(self.rank()).start, input.bytes))?;
         let moved = self.gather_shards(signature, output, shards)?;
         self.record(Operation::AllGather, moved);
         Ok(())
     }
 
     fn broadcast(&mut self, root: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
-        let (signature, at) = self.next(Operation::Broadcast);
+        let (signature, caller) = self.next(Operation::Broadcast);
         let signature = signature.bytes(region.bytes).root(root);
-        check_root(at, self.world_size(), root)?;
-        check_regions(at, 2, &[region])?;
-        self.check_movable(at, &[region])?;
+        self.check(caller, &Operands::Broadcast { root, region })?;
         let call = begin(&mut self.link, &signature)?;
         let (parent, children) = broadcast_tree(self.rank(), self.world_size(), root);
-        let piece = if on_meta(&region) { usize::MAX } else { PIECE_BYTES };
+        let chunk = if on_meta(&region) { usize::MAX } else { PAYLOAD_BYTES };
         let mut moved = Moved::default();
-        // Piece by piece, so that a rank hands on what it has while the rest still comes.
-        for round in 0..region.bytes.div_ceil(piece).max(1) {
-            let range = Shards::equal(region.bytes, 1).piece(0, round, piece);
+        // Chunk by chunk, so that a rank hands on what it has while the rest still comes.
+        for round in 0..region.bytes.div_ceil(chunk).max(1) {
+            let range = ByteShards::equal(region.bytes, 1).chunk(0, round, chunk);
             let part = region.part(range.start, range.len());
             if let Some(parent) = parent {
                 let mut transfers = Transfers::new(call);
@@ -226,8 +218,8 @@ impl<L: Link> DataPlane for HostData<L> {
 
     fn exchange(
         &mut self,
-        sends: &[(usize, Region<'_>)],
-        receives: &[(usize, Region<'_>)],
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
         _stream: StreamKind,
     ) -> Result<()> {
         self.point_to_point(Operation::Exchange, sends, receives)
@@ -245,17 +237,17 @@ impl<L: Link> DataPlane for HostData<L> {
         let sequence = self.collectives;
         let call = Call { plane: Plane::Data, operation: Operation::Synchronize, sequence };
         match self.link.failure() {
-            Some(failure) => Err(CollectiveError::failed(self.at(call).rank, call, failure)),
+            Some(failure) => Err(CollectiveError::failed(self.caller(call).rank, call, failure)),
             None => Ok(()),
         }
     }
 
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
-        let (signature, at) = self.next(Operation::Split);
-        check_groups(at, self.world_size(), groups)?;
+        let (signature, caller) = self.next(Operation::Split);
+        self.check(caller, &Operands::Split { groups })?;
         let call = begin(&mut self.link, &signature)?;
-        self.same_groups(at, signature, groups)?;
-        let group = my_group(groups, self.rank());
+        self.same_groups(caller, signature, groups)?;
+        let group = SplitGroup::of(groups, self.rank());
         self.record(Operation::Split, Moved::default());
         let link = self.link.split(call.sequence, group.number, &group.members);
         let mut plane = HostData::new(link, self.meter.part());

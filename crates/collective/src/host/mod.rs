@@ -2,23 +2,18 @@
 
 mod control;
 mod data;
-mod operand;
 mod region;
 mod transfer;
 
 pub(crate) use control::HostControl;
 pub(crate) use data::HostData;
-pub(crate) use operand::{
-    Group, Operand, check_gather, check_groups, check_on_host, check_point_to_point, check_regions,
-    check_root, check_sum, my_group,
-};
 pub(crate) use region::copy;
 pub(crate) use transfer::{Moved, Transfers};
 
 use crate::call::{Call, Signature};
 use crate::error::{CollectiveError, Result};
 use crate::link::Link;
-use crate::piece::Pool;
+use crate::payload::PayloadPool;
 
 /// Says that this rank begins a collective; an error where a rank has failed, or is in something else.
 pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call> {
@@ -38,7 +33,7 @@ pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call
 /// has heard of every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
 pub(crate) fn barrier<L: Link>(
     link: &mut L,
-    pool: &mut Pool,
+    pool: &mut PayloadPool,
     call: Call,
     signature: Signature,
 ) -> Result<()> {

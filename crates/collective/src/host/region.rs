@@ -4,24 +4,24 @@ use device::{Backend, Region};
 use half::bf16;
 
 use crate::error::{CollectiveError, Result};
-use crate::host::{Operand, check_on_host};
-use crate::piece::{Piece, Pool};
+use crate::operands::{Caller, Reach, check_reach};
+use crate::payload::{Payload, PayloadPool};
 
 /// Whether nothing stands behind a region.
 pub(crate) fn on_meta(region: &Region<'_>) -> bool {
     region.buffer.backend() == Backend::Meta
 }
 
-/// A copy of at most one piece of a region; empty on Meta.
-pub(crate) fn read(region: Region<'_>, pool: &mut Pool) -> device::Result<Piece> {
+/// A copy of at most one payload of a region; empty on Meta.
+pub(crate) fn read(region: Region<'_>, pool: &mut PayloadPool) -> device::Result<Payload> {
     if on_meta(&region) {
         return Ok(pool.take(0));
     }
-    let mut piece = pool.take(region.bytes);
+    let mut payload = pool.take(region.bytes);
     // Every element type has 16 bits or more, so bytes are moved as pairs.
     let values = region.buffer.read::<bf16>(region.offset, region.bytes / 2)?;
-    piece.bytes_mut().copy_from_slice(bytemuck::cast_slice(&values));
-    Ok(piece)
+    payload.bytes_mut().copy_from_slice(bytemuck::cast_slice(&values));
+    Ok(payload)
 }
 
 /// Writes bytes into a region of their length; nothing on Meta.
@@ -34,13 +34,13 @@ pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
 }
 
 /// Copies between two regions of one length, which may be one and the same.
-pub(crate) fn copy(at: Operand, source: Region<'_>, target: Region<'_>) -> Result<()> {
+pub(crate) fn copy(caller: Caller, source: Region<'_>, target: Region<'_>) -> Result<()> {
     let same = std::ptr::eq(source.buffer, target.buffer) && source.offset == target.offset;
     if same || on_meta(&source) {
         return Ok(());
     }
-    check_on_host(at, &[source, target])?;
-    let refused = |source| CollectiveError::device(at.rank, at.call)(source);
+    check_reach(caller, Reach::Host, &[source, target])?;
+    let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
     let from = source.buffer.read::<bf16>(source.offset, source.bytes / 2).map_err(refused)?;
     let mut to = target.buffer.write::<bf16>(target.offset, target.bytes / 2).map_err(refused)?;
     to.copy_from_slice(&from);

@@ -1,4 +1,4 @@
-//! Moves operands between ranks: many sends and receives at a time, piece by piece, none waiting for another.
+//! Moves operands between ranks: many sends and receives at a time, payload by payload, none waiting for another.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::call::{Call, Operation, Signature};
 use crate::error::{CollectiveError, Failure, Result};
 use crate::host::region::{on_meta, read, write};
 use crate::link::{Absent, Closed, Link, Message};
-use crate::piece::{PIECE_BYTES, Piece, Pool};
+use crate::payload::{PAYLOAD_BYTES, Payload, PayloadPool};
 
 /// Where bytes come from.
 enum Source<'a> {
@@ -22,7 +22,7 @@ enum Sink<'a> {
     /// As many as the sender says.
     Bytes(&'a mut Vec<u8>),
     /// One message of the region's length, kept apart from it.
-    Piece(Region<'a>, &'a mut Piece),
+    Payload(Region<'a>, &'a mut Payload),
 }
 
 struct Outgoing<'a> {
@@ -94,19 +94,19 @@ impl<'a> Transfers<'a> {
         self.incoming(from, expected, Sink::Bytes(bytes));
     }
 
-    /// Receives what belongs into `region`, of at most one piece, beside it.
-    pub(crate) fn receive_piece(
+    /// Receives what belongs into `region`, of at most one payload, beside it.
+    pub(crate) fn receive_payload(
         &mut self,
         from: usize,
         expected: Signature,
         region: Region<'a>,
-        piece: &'a mut Piece,
+        payload: &'a mut Payload,
     ) {
-        self.incoming(from, expected, Sink::Piece(region, piece));
+        self.incoming(from, expected, Sink::Payload(region, payload));
     }
 
     /// Moves everything, or fails at the first failed peer, mismatch or silence of a whole timeout.
-    pub(crate) fn run<L: Link>(mut self, link: &mut L, pool: &mut Pool) -> Result<Moved> {
+    pub(crate) fn run<L: Link>(mut self, link: &mut L, pool: &mut PayloadPool) -> Result<Moved> {
         let (rank, timeout) = (link.world_rank(link.rank()), link.timeout());
         let mut moved = Moved::default();
         let mut deadline = Instant::now() + timeout;
@@ -181,7 +181,7 @@ impl<'a> Transfers<'a> {
         CollectiveError::Timeout { rank, call, peer, waited }
     }
 
-    fn send_ready<L: Link>(&mut self, link: &mut L, pool: &mut Pool, moved: &mut Moved) -> Result<()> {
+    fn send_ready<L: Link>(&mut self, link: &mut L, pool: &mut PayloadPool, moved: &mut Moved) -> Result<()> {
         let rank = link.world_rank(link.rank());
         let mut full = vec![false; link.world_size()];
         for outgoing in self.outgoing.iter_mut().filter(|outgoing| !outgoing.done) {
@@ -204,7 +204,12 @@ impl<'a> Transfers<'a> {
         Ok(())
     }
 
-    fn receive_ready<L: Link>(&mut self, link: &mut L, pool: &mut Pool, moved: &mut Moved) -> Result<()> {
+    fn receive_ready<L: Link>(
+        &mut self,
+        link: &mut L,
+        pool: &mut PayloadPool,
+        moved: &mut Moved,
+    ) -> Result<()> {
         let mut empty = vec![false; link.world_size()];
         for incoming in self.incoming.iter_mut().filter(|incoming| !incoming.done) {
             while !incoming.done && !empty[incoming.from] {
@@ -230,19 +235,19 @@ impl Outgoing<'_> {
     }
 
     /// The next message and the bytes of the operand that it stands for.
-    fn next(&mut self, pool: &mut Pool) -> device::Result<(Message, usize)> {
+    fn next(&mut self, pool: &mut PayloadPool) -> device::Result<(Message, usize)> {
         let left = self.total() - self.moved;
-        let len = left.min(PIECE_BYTES);
+        let len = left.min(PAYLOAD_BYTES);
         let stands_for = if is_meta(&self.source) { left } else { len };
         let message = match (self.waiting.take(), &self.source) {
             (Some(message), _) => message,
             (None, Source::Region(region)) => {
-                Message { signature: self.signature, piece: read(region.part(self.moved, len), pool)? }
+                Message { signature: self.signature, payload: read(region.part(self.moved, len), pool)? }
             }
             (None, Source::Bytes(bytes)) => {
-                let mut piece = pool.take(len);
-                piece.bytes_mut().copy_from_slice(&bytes[self.moved..self.moved + len]);
-                Message { signature: self.signature, piece }
+                let mut payload = pool.take(len);
+                payload.bytes_mut().copy_from_slice(&bytes[self.moved..self.moved + len]);
+                Message { signature: self.signature, payload }
             }
         };
         Ok((message, stands_for))
@@ -256,32 +261,38 @@ impl Outgoing<'_> {
 
 impl Incoming<'_> {
     /// Takes a message in; the bytes of the operand that it stands for.
-    fn take<L: Link>(&mut self, link: &L, call: Call, message: Message, pool: &mut Pool) -> Result<usize> {
+    fn take<L: Link>(
+        &mut self,
+        link: &L,
+        call: Call,
+        message: Message,
+        pool: &mut PayloadPool,
+    ) -> Result<usize> {
         let rank = link.world_rank(link.rank());
-        let Message { signature: theirs, piece } = message;
+        let Message { signature: theirs, payload } = message;
         if !self.expected.agrees(&theirs) {
             let mut mine = self.expected;
             mine.call.operation = call.operation;
             return Err(CollectiveError::mismatch(rank, mine, link.world_rank(self.from), theirs));
         }
-        let len = piece.bytes().len();
+        let len = payload.bytes().len();
         let (due, stands_for) = self.due(&theirs);
         if len != due {
             let peer = link.world_rank(self.from);
-            let problem = format!("rank {peer} sent a piece of {len} bytes where {due} were due");
+            let problem = format!("rank {peer} sent a payload of {len} bytes where {due} were due");
             return Err(CollectiveError::Operand { rank, call, problem });
         }
         match &mut self.sink {
             Sink::Region(region) => {
-                write(piece.bytes(), region.part(self.moved, len))
+                write(payload.bytes(), region.part(self.moved, len))
                     .map_err(CollectiveError::device(rank, call))?;
-                pool.put(piece);
+                pool.put(payload);
             }
             Sink::Bytes(bytes) => {
-                bytes.extend_from_slice(piece.bytes());
-                pool.put(piece);
+                bytes.extend_from_slice(payload.bytes());
+                pool.put(payload);
             }
-            Sink::Piece(_, kept) => pool.put(std::mem::replace(kept, piece)),
+            Sink::Payload(_, kept) => pool.put(std::mem::replace(kept, payload)),
         }
         self.moved += stands_for;
         self.done = self.moved == self.total(&theirs);
@@ -290,7 +301,7 @@ impl Incoming<'_> {
 
     fn total(&self, theirs: &Signature) -> usize {
         match &self.sink {
-            Sink::Region(region) | Sink::Piece(region, _) => region.bytes,
+            Sink::Region(region) | Sink::Payload(region, _) => region.bytes,
             Sink::Bytes(_) => theirs.bytes.unwrap_or(0) as usize,
         }
     }
@@ -299,8 +310,8 @@ impl Incoming<'_> {
     fn due(&self, theirs: &Signature) -> (usize, usize) {
         let left = self.total(theirs).saturating_sub(self.moved);
         match &self.sink {
-            Sink::Region(region) | Sink::Piece(region, _) if on_meta(region) => (0, left),
-            _ => (left.min(PIECE_BYTES), left.min(PIECE_BYTES)),
+            Sink::Region(region) | Sink::Payload(region, _) if on_meta(region) => (0, left),
+            _ => (left.min(PAYLOAD_BYTES), left.min(PAYLOAD_BYTES)),
         }
     }
 }

@@ -9,9 +9,9 @@ use crate::control::Watch;
 use crate::error::Failure;
 use crate::link::{Absent, Closed, Link, Message};
 use crate::mpi::raw::{Completed, Fault, Request};
-use crate::mpi::shared::{ProcessPeers, Shared};
+use crate::mpi::shared::{ProcessLiveness, Shared};
 use crate::mpi::wire::{HEADER_BYTES, Header, INLINE_BYTES};
-use crate::piece::{PIECE_BYTES, Pool};
+use crate::payload::{PAYLOAD_BYTES, PayloadPool};
 
 /// Sends to one peer that may be under way; a message has one or two.
 const QUEUED: usize = 8;
@@ -20,7 +20,7 @@ pub(super) const CONTROL: u64 = 0;
 pub(super) const DATA: u64 = 1;
 
 /// Queues of messages between processes. A message is a header, with the payload where that is short; a
-/// longer one follows with a tag of its own, straight out of and into the pieces.
+/// longer one follows with a tag of its own, straight out of and into the payloads.
 pub(crate) struct MpiLink {
     world: Rc<Shared>,
     rank: usize,
@@ -30,8 +30,8 @@ pub(crate) struct MpiLink {
     tags: Tags,
     peers: Vec<Peer>,
     /// Of headers, and of payloads.
-    headers: Pool,
-    pool: Pool,
+    headers: PayloadPool,
+    pool: PayloadPool,
 }
 
 /// The tags of one group's headers and payloads.
@@ -73,41 +73,41 @@ impl MpiLink {
             context,
             tags,
             peers,
-            headers: Pool::default(),
-            pool: Pool::default(),
+            headers: PayloadPool::default(),
+            pool: PayloadPool::default(),
         }
     }
 
     /// Takes completed sends out of the queue to a peer.
     fn reap(&mut self, to: usize) -> Result<(), Fault> {
         while let Some(request) = self.peers[to].sends.front_mut() {
-            let Some(Completed { piece, .. }) = request.test()? else { break };
+            let Some(Completed { payload, .. }) = request.test()? else { break };
             self.peers[to].sends.pop_front();
-            let pool = if piece.bytes().len() <= HEADER_BYTES + INLINE_BYTES {
+            let pool = if payload.bytes().len() <= HEADER_BYTES + INLINE_BYTES {
                 &mut self.headers
             } else {
                 &mut self.pool
             };
-            pool.put(piece);
+            pool.put(payload);
             self.world.progressed();
         }
         Ok(())
     }
 
-    fn send(&mut self, to: usize, Message { signature, piece }: Message) -> Result<(), Fault> {
-        let payload = piece.bytes();
-        let inline = if payload.len() <= INLINE_BYTES { payload.len() } else { 0 };
-        let header = Header::new(self.context, &signature, payload.len());
+    fn send(&mut self, to: usize, Message { signature, payload }: Message) -> Result<(), Fault> {
+        let bytes = payload.bytes();
+        let inline = if bytes.len() <= INLINE_BYTES { bytes.len() } else { 0 };
+        let header = Header::new(self.context, &signature, bytes.len());
         let mut first = self.headers.take(HEADER_BYTES + inline);
         first.bytes_mut()[..HEADER_BYTES].copy_from_slice(bytemuck::bytes_of(&header));
-        first.bytes_mut()[HEADER_BYTES..].copy_from_slice(&payload[..inline]);
+        first.bytes_mut()[HEADER_BYTES..].copy_from_slice(&bytes[..inline]);
         let (member, traffic) = (self.members[to], &self.world.library.traffic);
         let sends = &mut self.peers[to].sends;
         sends.push_back(traffic.send(first, member, self.tags.header)?);
-        if piece.bytes().len() > inline {
-            sends.push_back(traffic.send(piece, member, self.tags.payload)?);
+        if payload.bytes().len() > inline {
+            sends.push_back(traffic.send(payload, member, self.tags.payload)?);
         } else {
-            self.pool.put(piece);
+            self.pool.put(payload);
         }
         self.world.progressed();
         Ok(())
@@ -123,39 +123,39 @@ impl MpiLink {
         }
         let Some((signature, request)) = &mut self.peers[from].payload else { return Ok(None) };
         let signature = *signature;
-        let Some(Completed { piece, .. }) = request.test()? else { return Ok(None) };
+        let Some(Completed { payload, .. }) = request.test()? else { return Ok(None) };
         self.peers[from].payload = None;
-        Ok(Some(Message { signature, piece }))
+        Ok(Some(Message { signature, payload }))
     }
 
     fn receive_header(&mut self, from: usize) -> Result<Option<Arrived>, Fault> {
         if self.peers[from].header.is_none() {
-            let piece = self.headers.take(HEADER_BYTES + INLINE_BYTES);
+            let payload = self.headers.take(HEADER_BYTES + INLINE_BYTES);
             let request =
-                self.world.library.traffic.receive(piece, Some(self.members[from]), self.tags.header)?;
+                self.world.library.traffic.receive(payload, Some(self.members[from]), self.tags.header)?;
             self.peers[from].header = Some(request);
         }
         let Some(request) = &mut self.peers[from].header else { return Ok(None) };
-        let Some(Completed { piece: first, bytes }) = request.test()? else { return Ok(None) };
+        let Some(Completed { payload: first, bytes }) = request.test()? else { return Ok(None) };
         self.peers[from].header = None;
         let (header, body) = first.bytes()[..bytes].split_at(HEADER_BYTES.min(bytes));
         let header = Header::read(header).filter(|header| header.context == self.context);
-        let Some(header) = header.filter(|header| header.payload <= PIECE_BYTES as u64) else {
+        let Some(header) = header.filter(|header| header.payload <= PAYLOAD_BYTES as u64) else {
             return Err(foreign(self.members[from]));
         };
         let len = header.payload as usize;
-        let mut piece = self.pool.take(len);
+        let mut payload = self.pool.take(len);
         if len > INLINE_BYTES {
             let request =
-                self.world.library.traffic.receive(piece, Some(self.members[from]), self.tags.payload)?;
+                self.world.library.traffic.receive(payload, Some(self.members[from]), self.tags.payload)?;
             self.peers[from].payload = Some((header.signature(), request));
             self.headers.put(first);
             return Ok(Some(Arrived::Header));
         }
         let body = body.get(..len).ok_or_else(|| foreign(self.members[from]))?;
-        piece.bytes_mut().copy_from_slice(body);
+        payload.bytes_mut().copy_from_slice(body);
         self.headers.put(first);
-        Ok(Some(Arrived::Whole(Message { signature: header.signature(), piece })))
+        Ok(Some(Arrived::Whole(Message { signature: header.signature(), payload })))
     }
 
     /// A failure of MPI ends the world; the caller asks for it as for any other.
@@ -239,7 +239,7 @@ impl Link for MpiLink {
     }
 
     fn watch(&self) -> Watch {
-        Watch::over(ProcessPeers(Rc::clone(&self.world)))
+        Watch::over(ProcessLiveness(Rc::clone(&self.world)))
     }
 
     fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)> {

@@ -8,7 +8,7 @@ use ::mpi::ffi;
 use ::mpi::raw::AsRaw;
 use ::mpi::topology::SimpleCommunicator;
 
-use crate::piece::Piece;
+use crate::payload::Payload;
 
 /// What MPI says when a call fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,25 +45,25 @@ impl Channel {
         unsafe { *value }
     }
 
-    /// Begins to send all of `piece`.
-    pub(crate) fn send(&self, piece: Piece, to: usize, tag: i32) -> Result<Request> {
-        self.begin(piece, Direction::Send { to, tag })
+    /// Begins to send all of `payload`.
+    pub(crate) fn send(&self, payload: Payload, to: usize, tag: i32) -> Result<Request> {
+        self.begin(payload, Direction::Send { to, tag })
     }
 
-    /// Begins to receive at most as many bytes as `piece` has, from one rank or from any.
-    pub(crate) fn receive(&self, piece: Piece, from: Option<usize>, tag: i32) -> Result<Request> {
-        self.begin(piece, Direction::Receive { from, tag })
+    /// Begins to receive at most as many bytes as `payload` has, from one rank or from any.
+    pub(crate) fn receive(&self, payload: Payload, from: Option<usize>, tag: i32) -> Result<Request> {
+        self.begin(payload, Direction::Receive { from, tag })
     }
 
-    fn begin(&self, mut piece: Piece, direction: Direction) -> Result<Request> {
+    fn begin(&self, mut payload: Payload, direction: Direction) -> Result<Request> {
         // Pieces are at most 256 KiB, and ranks come from MPI, which counts them in this type.
-        let count = piece.bytes().len() as c_int;
+        let count = payload.bytes().len() as c_int;
         let mut raw = null_request();
         // SAFETY: reads a constant that the library sets before it is initialised.
         let byte = unsafe { ffi::RSMPI_UINT8_T };
         let code = match direction {
             Direction::Send { to, tag } => {
-                let memory = piece.bytes().as_ptr().cast();
+                let memory = payload.bytes().as_ptr().cast();
                 // SAFETY: `memory` has `count` bytes on the heap, which stay there, and which nobody writes,
                 // until `Request::test` has seen the end: the request owns them, and its drop leaks them.
                 unsafe {
@@ -73,14 +73,14 @@ impl Channel {
             Direction::Receive { from, tag } => {
                 // SAFETY: reads a constant of the library.
                 let from = from.map_or_else(|| unsafe { ffi::RSMPI_ANY_SOURCE }, |from| from as c_int);
-                let memory = piece.bytes_mut().as_mut_ptr().cast();
+                let memory = payload.bytes_mut().as_mut_ptr().cast();
                 // SAFETY: as for the send, and nobody reads them meanwhile either.
                 unsafe { ffi::MPI_Irecv(memory, count, byte, from, tag, self.0.as_raw(), &raw mut raw) }
             }
         };
         check(code)?;
         let receives = matches!(direction, Direction::Receive { .. });
-        Ok(Request { raw, piece: Some(piece), receives })
+        Ok(Request { raw, payload: Some(payload), receives })
     }
 }
 
@@ -95,7 +95,7 @@ enum Direction {
 pub(crate) struct Request {
     raw: ffi::MPI_Request,
     /// None once it is done.
-    piece: Option<Piece>,
+    payload: Option<Payload>,
     receives: bool,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Completed {
     /// The memory, whose first `bytes` bytes were received.
-    pub(crate) piece: Piece,
+    pub(crate) payload: Payload,
     pub(crate) bytes: usize,
 }
 
@@ -117,21 +117,21 @@ impl Request {
         if done == 0 {
             return Ok(None);
         }
-        let Some(piece) = self.piece.take() else { return Ok(None) };
+        let Some(payload) = self.payload.take() else { return Ok(None) };
         let mut bytes = 0;
         if self.receives {
             // SAFETY: MPI_Test filled the status of a completed receive, whose elements are bytes.
             check(unsafe { ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &raw mut bytes) })?;
         }
-        Ok(Some(Completed { piece, bytes: usize::try_from(bytes).unwrap_or(0) }))
+        Ok(Some(Completed { payload, bytes: usize::try_from(bytes).unwrap_or(0) }))
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let Some(piece) = self.piece.take() else { return };
+        let Some(payload) = self.payload.take() else { return };
         // MPI may use the memory for as long as the process lives.
-        std::mem::forget(piece);
+        std::mem::forget(payload);
         if self.receives {
             // SAFETY: the request is live, as it was never seen to be done. That cancelling fails changes
             // nothing.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use ::mpi::environment::Universe;
 
-use crate::control::Peers;
+use crate::control::Liveness;
 use crate::error::Failure;
 use crate::mpi::processes::Processes;
 use crate::mpi::raw::{Channel, Fault, Request};
 use crate::mpi::wire::{Header, NOTICE_BYTES, Notice};
-use crate::piece::Pool;
+use crate::payload::PayloadPool;
 
 /// How often the processes of this host are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -124,14 +124,14 @@ impl Shared {
         let request = match incoming.as_mut() {
             Some(request) => request,
             None => {
-                let piece = Pool::default().take(NOTICE_BYTES);
-                incoming.insert(self.library.notices.receive(piece, None, 0)?)
+                let payload = PayloadPool::default().take(NOTICE_BYTES);
+                incoming.insert(self.library.notices.receive(payload, None, 0)?)
             }
         };
         let Some(completed) = request.test()? else { return Ok(None) };
         *incoming = None;
         // What is none is not of this program; there is nothing to do about it.
-        Ok(Notice::decode(&completed.piece.bytes()[..completed.bytes]))
+        Ok(Notice::decode(&completed.payload.bytes()[..completed.bytes]))
     }
 
     fn take(&self, notice: Notice) {
@@ -157,10 +157,10 @@ impl Shared {
 
     fn tell(&self, to: usize, notice: &Notice) {
         let bytes = notice.encode();
-        let mut piece = Pool::default().take(bytes.len());
-        piece.bytes_mut().copy_from_slice(&bytes);
+        let mut payload = PayloadPool::default().take(bytes.len());
+        payload.bytes_mut().copy_from_slice(&bytes);
         // Who cannot be told is found to be silent or gone by other means.
-        if let Ok(request) = self.library.notices.send(piece, to, 0) {
+        if let Ok(request) = self.library.notices.send(payload, to, 0) {
             self.outgoing.borrow_mut().push(request);
         }
     }
@@ -278,9 +278,9 @@ impl Shared {
 }
 
 /// A rank's view of the others.
-pub(super) struct ProcessPeers(pub(super) Rc<Shared>);
+pub(super) struct ProcessLiveness(pub(super) Rc<Shared>);
 
-impl Peers for ProcessPeers {
+impl Liveness for ProcessLiveness {
     fn failure(&self) -> Option<Failure> {
         self.0.failure()
     }

@@ -9,12 +9,13 @@ use crate::call::{Call, Operation, Plane};
 use crate::control::ControlPlane;
 use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
-use crate::host::Operand;
-use crate::nccl::caller::Caller;
+use crate::nccl::call_thread::CallThread;
+use crate::nccl::fault::Fault;
 use crate::nccl::plane::NcclPlane;
-use crate::nccl::raw::{self, Comm, Fault, ID_BYTES, Id};
+use crate::nccl::raw::{self, Comm, ID_BYTES, Id};
 use crate::nccl::shared::Shared;
 use crate::nccl::{NAME, version_text};
+use crate::operands::Caller;
 use crate::traffic::Meter;
 
 /// Bytes of a rank's buffer for barriers, first meetings and warming up: enough that NCCL moves it as it does
@@ -29,7 +30,7 @@ const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, seq
 pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
     if device.backend() == Backend::Cpu || !device.is_cuda_like() {
         let name = &device.description().name;
-        return Operand { rank, call: CALL }.refuse(format!("{NAME} connects GPUs, and {name} is none"));
+        return Caller { rank, call: CALL }.refuse(format!("{NAME} connects GPUs, and {name} is none"));
     }
     let refused = CollectiveError::device(rank, CALL);
     let buffer =
@@ -51,8 +52,8 @@ pub(crate) fn connect(
     device.synchronize().map_err(CollectiveError::device(rank, CALL))?;
     let said = control.all_gather(&Said::of(rank).encode())?;
     let id = agree(rank, &said)?;
-    let caller = Caller::start().map_err(|fault| failed(rank, rank, fault))?;
-    let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch(), caller));
+    let calls = CallThread::start().map_err(|fault| failed(rank, rank, fault))?;
+    let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch(), calls));
     let (comm, make_current) = (Comm::empty(), device.make_current_elsewhere());
     // Before it is made, so that it can be given up.
     let place = shared.keep(comm);

@@ -1,7 +1,7 @@
 //! Regions of GPUs between ranks, over NCCL: the data plane where every rank owns a GPU of its own.
 //!
 //! The one idea: **no call and no wait is NCCL's to end**. Calls are made by a thread beside the rank's
-//! (`Caller`), which asks until they are through: they may connect ranks, and wait for them, whenever NCCL
+//! (`CallThread`), which asks until they are through: they may connect ranks, and wait for them, whenever NCCL
 //! chooses a way that it has not gone before. (NCCL has a mode in which calls return at once; it starts a
 //! thread for each of them.) Waits for the device ask a guard ([`device::Device::set_guard`]). Both ask the
 //! same three things: has NCCL failed, has a rank failed (the control plane's [`Watch`](crate::Watch)), is it
@@ -26,8 +26,11 @@
 //! * NCCL's own buffers are its own, beside the allocator's: it takes most of them when the ranks are
 //!   connected and in [`DataPlane::warm_up`](crate::DataPlane::warm_up), and never memory of the caller's.
 
-mod caller;
+mod call_thread;
 mod connect;
+mod ending;
+mod fault;
+mod order;
 mod plane;
 mod raw;
 mod shared;

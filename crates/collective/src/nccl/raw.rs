@@ -1,27 +1,18 @@
 //! Calls of NCCL: the only place that calls its C functions. Those that may wait for other ranks are for
-//! [`Caller`](super::caller::Caller)'s thread.
+//! [`CallThread`](super::call_thread::CallThread)'s thread.
 #![allow(unsafe_code)] // NCCL's handles, and addresses that its kernels read and write
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::mpsc;
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys;
-use device::{Backend, DType, Device, Region, StreamKind};
+use device::{Device, StreamKind};
 
-use super::caller::Busy;
-
-/// What NCCL says when a call fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) code: i64,
-    pub(super) text: String,
-}
-
-pub(super) type Result<T> = std::result::Result<T, Fault>;
+use super::call_thread::Busy;
+use super::fault::{Fault, Result};
+use super::order::{Order, number};
 
 /// Bytes of the number that the ranks of a communicator meet by.
 pub(super) const ID_BYTES: usize = 128;
@@ -68,68 +59,6 @@ pub(super) fn unique_id() -> Result<Id> {
     Ok(id.internal.map(|byte| byte as u8))
 }
 
-/// What a communicator is to do. Regions lie inside buffers of the communicator's GPU; ranks are the group's.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Work<'a> {
-    AllReduce { region: Region<'a>, dtype: DType },
-    ReduceScatter { input: Region<'a>, output: Region<'a>, dtype: DType },
-    AllGather { input: Region<'a>, output: Region<'a> },
-    Broadcast { root: usize, region: Region<'a> },
-    Send { to: usize, region: Region<'a> },
-    Receive { from: usize, region: Region<'a> },
-}
-
-impl Work<'_> {
-    /// The other rank, and the bytes that go or come.
-    pub(super) fn peer(&self) -> Option<(usize, usize)> {
-        match self {
-            Work::Send { to: peer, region } | Work::Receive { from: peer, region } => {
-                Some((*peer, region.bytes))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// A [`Work`] as NCCL takes it, for another thread: addresses of regions that were checked.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
-    AllReduce { at: usize, count: usize, kind: sys::ncclDataType_t },
-    ReduceScatter { from: usize, to: usize, count: usize, kind: sys::ncclDataType_t },
-    AllGather { from: usize, to: usize, bytes: usize },
-    Broadcast { at: usize, bytes: usize, root: c_int },
-    Send { at: usize, bytes: usize, to: c_int },
-    Receive { at: usize, bytes: usize, from: c_int },
-}
-
-impl Order {
-    /// Errors: a region that is not inside a buffer of a GPU, a type that has no sum.
-    pub(super) fn of(work: &Work<'_>) -> Result<Self> {
-        Ok(match *work {
-            Work::AllReduce { region, dtype } => {
-                let (count, kind) = elements(region.bytes, dtype)?;
-                Order::AllReduce { at: address(region)?, count, kind }
-            }
-            Work::ReduceScatter { input, output, dtype } => {
-                let (count, kind) = elements(output.bytes, dtype)?;
-                Order::ReduceScatter { from: address(input)?, to: address(output)?, count, kind }
-            }
-            Work::AllGather { input, output } => {
-                Order::AllGather { from: address(input)?, to: address(output)?, bytes: input.bytes }
-            }
-            Work::Broadcast { root, region } => {
-                Order::Broadcast { at: address(region)?, bytes: region.bytes, root: number(root)? }
-            }
-            Work::Send { to, region } => {
-                Order::Send { at: address(region)?, bytes: region.bytes, to: number(to)? }
-            }
-            Work::Receive { from, region } => {
-                Order::Receive { at: address(region)?, bytes: region.bytes, from: number(from)? }
-            }
-        })
-    }
-}
-
 /// A stream, for another thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue(sys::cudaStream_t);
@@ -174,7 +103,7 @@ impl Comm {
         let met =
             unsafe { sys::ncclCommInitRankConfig(self.slot.as_ptr(), world_size, id, rank, &raw mut config) };
         check(met)?;
-        if self.is_made() { Ok(()) } else { Err(internal("no communicator was made")) }
+        if self.is_made() { Ok(()) } else { Err(Fault::internal("no communicator was made")) }
     }
 
     /// Splits off groups, with all other ranks: those of one colour are together, in the order of their keys.
@@ -263,57 +192,22 @@ fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
     begun.and(ended)
 }
 
-/// How communicators end.
-#[derive(Clone, Debug)]
-pub(super) enum Ending {
-    /// With all other ranks of the group, which must come to it as well.
-    Destroy,
-    /// At once: work on the device that waits for a peer ends without it, and so does the call that is being
-    /// made.
-    Abort(Busy),
-}
-
-/// Ends communicators, which nobody uses any more but a call that is being made, on a thread of its own: NCCL
-/// may wait for other ranks there. Waits for that as long as `patience`; then it goes on by itself.
-pub(super) fn end(comms: &[Comm], how: &Ending, patience: Duration) {
-    if comms.is_empty() {
-        return;
-    }
-    let (done, over) = mpsc::channel();
-    let (theirs, their_way) = (comms.to_vec(), how.clone());
-    let started = Builder::new().name("nccl-end".to_owned()).spawn(move || {
-        end_here(&theirs, &their_way, patience);
-        // Who waited may have given up.
-        let _ = done.send(());
-    });
-    match started {
-        // Over, or not: nobody could do more about it.
-        Ok(_) => drop(over.recv_timeout(patience)),
-        Err(_) => end_here(comms, how, patience),
-    }
-}
-
-fn end_here(comms: &[Comm], how: &Ending, patience: Duration) {
-    match how {
-        Ending::Destroy => {
-            let each = || {
-                for comm in comms.iter().filter(|comm| comm.is_made()) {
-                    // SAFETY: the handle is alive, and `end` takes it for the last time. What fails in the
-                    // end has nobody to act on it.
-                    let _ = unsafe { sys::ncclCommDestroy(comm.handle()) };
-                }
-                Ok(())
-            };
-            let _ = if comms.len() > 1 { together(each) } else { each() };
+/// Destroys communicators, together with all other ranks of their groups, which must come to it as well.
+pub(super) fn destroy(comms: &[Comm]) {
+    let each = || {
+        for comm in comms.iter().filter(|comm| comm.is_made()) {
+            // SAFETY: the handle is alive, and `end` takes it for the last time. Nobody could act on an error.
+            let _ = unsafe { sys::ncclCommDestroy(comm.handle()) };
         }
-        Ending::Abort(busy) => abort(comms, busy, Instant::now() + patience),
-    }
+        Ok(())
+    };
+    let _ = if comms.len() > 1 { together(each) } else { each() };
 }
 
-/// Aborts communicators in a group: that tells their work and their calls to end at once, and frees at the
-/// group's end, when no call uses them any more. They go together: one that frees memory would otherwise wait
-/// for another's work.
-fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
+/// Aborts communicators in a group: their work and their calls are told to end at once, and their memory is freed
+/// at the group's end, when no call uses them any more. They go together: one that frees memory would otherwise
+/// wait for another's work.
+pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     // SAFETY: ended below, on this thread, or never where a call still uses what would be freed.
     if check(unsafe { sys::ncclGroupStart() }).is_err() {
         return;
@@ -365,33 +259,6 @@ fn config() -> sys::ncclConfig_t {
         nChannelsPerNetPeer: UNSET,
         nvlinkCentricSched: UNSET,
     }
-}
-
-/// Where a region begins. Errors: one that is not inside a buffer of a GPU.
-fn address(region: Region<'_>) -> Result<usize> {
-    let end = region.offset.checked_add(region.bytes);
-    if region.buffer.backend() != Backend::Cuda || end.is_none_or(|end| end > region.buffer.bytes()) {
-        return Err(internal("a region that is not inside a buffer of a GPU"));
-    }
-    Ok(region.buffer.address() as usize + region.offset)
-}
-
-fn elements(bytes: usize, dtype: DType) -> Result<(usize, sys::ncclDataType_t)> {
-    let kind = match dtype {
-        DType::F32 => sys::ncclDataType_t::ncclFloat32,
-        DType::Bf16 => sys::ncclDataType_t::ncclBfloat16,
-        DType::F16 => sys::ncclDataType_t::ncclFloat16,
-        DType::U32 => return Err(internal("a sum of u32")),
-    };
-    Ok((bytes / dtype.bytes(), kind))
-}
-
-fn number(value: usize) -> Result<c_int> {
-    c_int::try_from(value).map_err(|_| internal("more ranks than NCCL can count"))
-}
-
-fn internal(text: &str) -> Fault {
-    Fault { code: sys::ncclResult_t::ncclInternalError as i64, text: text.to_owned() }
 }
 
 fn check(code: sys::ncclResult_t) -> Result<()> {

@@ -1,6 +1,7 @@
 //! What all communicators of a rank share: which they are, what was begun last, and whether it is over with
 //! them.
 
+mod parting;
 #[cfg(test)]
 mod tests;
 
@@ -8,19 +9,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use device::Device;
-
 use crate::call::{Call, Operation, Plane};
 use crate::control::Watch;
 use crate::error::{CollectiveError, Failure, Result};
-use crate::nccl::caller::Caller;
-use crate::nccl::raw::{self, Comm, Ending, Fault};
+use crate::nccl::call_thread::CallThread;
+use crate::nccl::ending::{self, Ending};
+use crate::nccl::fault::{self, Fault};
+use crate::nccl::raw::Comm;
 use crate::nccl::window::Signals;
 
 /// How long a call may take where it makes connections, at least.
 const CONNECTING: Duration = Duration::from_secs(60);
-/// How long a rank that comes to its end waits: for its own device, and then for the others to come to
-/// theirs.
+/// How long a leaving rank waits: for its own device, and then for the other ranks to leave as well.
 const PARTING: Duration = Duration::from_secs(2);
 /// How long NCCL may have to end work that was given up.
 const ABORTING: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub(super) struct Shared {
     timeout: Duration,
     patience: Cell<Duration>,
     watch: Watch,
-    caller: Caller,
+    calls: CallThread,
     comms: RefCell<Vec<Option<Comm>>>,
     /// By which streams wait for other ranks.
     signals: RefCell<Vec<Weak<Signals>>>,
@@ -74,7 +74,7 @@ impl Shared {
         world_size: usize,
         timeout: Duration,
         watch: Watch,
-        caller: Caller,
+        calls: CallThread,
     ) -> Self {
         let call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
         Shared {
@@ -83,7 +83,7 @@ impl Shared {
             timeout,
             patience: Cell::new(timeout),
             watch,
-            caller,
+            calls,
             comms: RefCell::default(),
             signals: RefCell::default(),
             begun: RefCell::new(Begun { call, others: Rc::default() }),
@@ -122,7 +122,7 @@ impl Shared {
     /// This rank begins a call that needs these others.
     pub(super) fn begins(&self, call: Call, others: &Rc<[usize]>) {
         *self.begun.borrow_mut() = Begun { call, others: Rc::clone(others) };
-        self.watch.peers().sign();
+        self.watch.liveness().sign();
     }
 
     /// Errors: it is over, or a rank has failed.
@@ -141,7 +141,7 @@ impl Shared {
         &self,
         comm: Comm,
         call: Call,
-        body: impl FnOnce() -> raw::Result<()> + Send + 'static,
+        body: impl FnOnce() -> fault::Result<()> + Send + 'static,
     ) -> Result<()> {
         self.have_made(call, body)?;
         self.settle(comm, call)
@@ -157,13 +157,13 @@ impl Shared {
         })
     }
 
-    fn have_made(&self, call: Call, body: impl FnOnce() -> raw::Result<()> + Send + 'static) -> Result<()> {
-        self.caller.begin(body);
-        self.until(call, || self.caller.answer())
+    fn have_made(&self, call: Call, body: impl FnOnce() -> fault::Result<()> + Send + 'static) -> Result<()> {
+        self.calls.begin(body);
+        self.until(call, || self.calls.answer())
     }
 
     /// Asks until there is an answer. Errors: what came first instead.
-    fn until(&self, call: Call, answer: impl Fn() -> Option<raw::Result<()>>) -> Result<()> {
+    fn until(&self, call: Call, answer: impl Fn() -> Option<fault::Result<()>>) -> Result<()> {
         let began = Instant::now();
         loop {
             match answer() {
@@ -218,7 +218,7 @@ impl Shared {
             return Some(End::Failed(failure));
         }
         // A call that is being made says itself what fails, and what it makes is not to be asked yet.
-        if !self.caller.busy().is_set() {
+        if !self.calls.busy().is_set() {
             let comms: Vec<Comm> = self.comms.borrow().iter().flatten().copied().collect();
             let mut made = comms.iter().filter(|comm| comm.is_made());
             if let Some(fault) = made.find_map(|comm| comm.is_ready().err()) {
@@ -233,7 +233,7 @@ impl Shared {
             _ => None,
         };
         // Who waits for this one may wait for a third.
-        let peer = self.watch.peers().silent(&self.world).or(only);
+        let peer = self.watch.liveness().silent(&self.world).or(only);
         // The answer may have been that somebody failed.
         Some(self.watch.failure().map_or(End::Late { peer, waited }, End::Failed))
     }
@@ -260,16 +260,16 @@ impl Shared {
         *self.end.borrow_mut() = Some(end.clone());
         self.release();
         let comms: Vec<Comm> = self.comms.borrow_mut().iter_mut().filter_map(Option::take).collect();
-        raw::end(&comms, &self.abort(), ABORTING);
+        ending::end(&comms, &self.abort(), ABORTING);
         if let End::Late { peer: Some(peer), waited } = end {
             let (call, waited) = (self.begun.borrow().call, waited.as_secs_f64());
             let reason = format!("it did not answer rank {} within {waited:.1} s, in {call}", self.rank);
-            self.watch.peers().lost(peer, &reason);
+            self.watch.liveness().lost(peer, &reason);
         }
     }
 
     fn abort(&self) -> Ending {
-        Ending::Abort(self.caller.busy().clone())
+        Ending::Abort(self.calls.busy().clone())
     }
 
     /// What a call answers once it is over.
@@ -291,49 +291,6 @@ impl Shared {
         let done = body();
         self.patience.set(self.timeout);
         done
-    }
-
-    /// Ends all calls where this rank or another has failed.
-    fn heed_failures(&self) {
-        if std::thread::panicking() {
-            self.finish(End::Failed(Failure { rank: self.rank, reason: "it panicked".to_owned() }));
-        } else if let Some(failure) = self.watch.failure() {
-            self.finish(End::Failed(failure));
-        }
-    }
-
-    /// Whether work of this rank on others' memory is over, after waiting briefly where nothing is wrong, and
-    /// where something is or takes too long, after giving up what it waits for.
-    pub(super) fn drain(&self, device: &Device) -> bool {
-        self.heed_failures();
-        if self.end.borrow().is_none() {
-            self.parting.set(true);
-            let done = device.synchronize().is_ok();
-            self.parting.set(false);
-            if done {
-                return true;
-            }
-            let reason = "it left with work under way".to_owned();
-            self.finish(End::Failed(Failure { rank: self.rank, reason }));
-        }
-        device.synchronize().is_ok()
-    }
-
-    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits
-    /// briefly.
-    pub(super) fn leave(&self, place: usize, device: &Device) {
-        self.heed_failures();
-        if self.comms.borrow().get(place).is_some_and(Option::is_some) {
-            self.parting.set(true);
-            let done = device.synchronize().is_ok();
-            self.parting.set(false);
-            let comm = self.comms.borrow_mut()[place].take();
-            let ending = if done { Ending::Destroy } else { self.abort() };
-            raw::end(comm.as_slice(), &ending, PARTING);
-        }
-        if self.comms.borrow().iter().all(Option::is_none) {
-            device.set_guard(None);
-        }
     }
 }
 

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
 use device::{DType, Device, DeviceError, Region, StreamKind};
 
-use crate::data::{DataPlane, PeerOptions, SumKernels};
+use crate::data::DataPlane;
 use crate::error::Result;
-use crate::host::Operand;
 use crate::nccl::plane::NcclPlane;
-use crate::peers::Window;
-use files::Post;
+use crate::operands::Caller;
+use crate::peer_access::{PeerAccessOptions, PeerWindow, SumKernels};
+use files::{BATCH, Post};
 pub(super) use gpus::{Gpus, Signals};
 use said::{Introduction, Offer, Offered};
 
@@ -30,35 +30,33 @@ type Attempt<T> = std::result::Result<T, String>;
 
 /// How long the ranks of a host may take to pass files around.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Files of one message.
-const BATCH: usize = 64;
 /// Connects the ranks of `plane`. The inner error: why not, the same on all of them.
 pub(super) fn connect(
     plane: &mut NcclPlane,
-    at: Operand,
+    caller: Caller,
     regions: &[Region<'_>],
-    options: PeerOptions,
-) -> Result<Attempt<Window<Gpus>>> {
+    options: PeerAccessOptions,
+) -> Result<Attempt<PeerWindow<Gpus>>> {
     let mut own = Own::new(plane, regions);
-    let said = plane.gather_bytes(at, &own.introduction.encode())?;
+    let said = plane.gather_bytes(caller, &own.introduction.encode())?;
     let met = acquaint(plane, &said, options.sums);
     let offer = match &met {
         Ok((peers, _)) => own.offer(plane, regions, peers).unwrap_or_else(Offer::refusal),
         Err(why) => Offer::refusal(why.clone()),
     };
-    let offers = plane.gather_bytes(at, &offer.encode())?;
+    let offers = plane.gather_bytes(caller, &offer.encode())?;
     let offers = decoded(&offers, Offer::decode).and_then(|offers| agreed(offers, |offer| &offer.trouble));
     let mapped = match (met, offers) {
-        (Ok((peers, sums)), Ok(offers)) => own.map(plane, at, peers, &offers, options.blocks, sums),
+        (Ok((peers, sums)), Ok(offers)) => own.map(plane, caller, peers, &offers, options.blocks, sums),
         (Err(why), _) | (_, Err(why)) => Err(why),
     };
     let verdict = Offer::refusal(mapped.as_ref().err().cloned().unwrap_or_default());
-    let verdicts = plane.gather_bytes(at, &verdict.encode())?;
+    let verdicts = plane.gather_bytes(caller, &verdict.encode())?;
     let agreed = decoded(&verdicts, Offer::decode).and_then(|all| agreed(all, |offer| &offer.trouble));
     // What this rank mapped goes before others unmap or free: nothing uses it.
     Ok(agreed.and(mapped).map(|gpus| {
         let (rank, ranks) = (gpus.rank, gpus.memory.len());
-        Window::new(gpus, rank, ranks, options.way)
+        PeerWindow::new(gpus, rank, ranks, options.method)
     }))
 }
 
@@ -180,7 +178,7 @@ impl Own {
     fn map(
         &mut self,
         plane: &NcclPlane,
-        at: Operand,
+        caller: Caller,
         peers: Vec<Peer>,
         offers: &[Offer],
         blocks: u32,
@@ -205,7 +203,7 @@ impl Own {
                 .map_err(said)?;
             }
         }
-        let signals = self.exchange_files(plane, at, &peers, offers, &mut memory)?;
+        let signals = self.exchange_files(plane, caller, &peers, offers, &mut memory)?;
         for memory in &memory {
             memory.allow().map_err(said)?;
         }
@@ -232,7 +230,7 @@ impl Own {
     fn exchange_files(
         &mut self,
         plane: &NcclPlane,
-        at: Operand,
+        caller: Caller,
         peers: &[Peer],
         offers: &[Offer],
         memory: &mut [PeerMemory],
@@ -243,7 +241,7 @@ impl Own {
             return Err("nothing was prepared".to_owned());
         };
         let addresses: Vec<&[u8]> = peers.iter().map(|peer| peer.said.address.as_slice()).collect();
-        let failed = || plane.has_failed(at.call);
+        let failed = || plane.has_failed(caller.call);
         let lines = post.connect(rank, &addresses, deadline, &failed).map_err(said)?;
         let others = || (0..peers.len()).filter(|other| *other != rank);
         let mut signals: Vec<Option<File>> = peers.iter().map(|_| None).collect();

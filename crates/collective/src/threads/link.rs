@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::link::{Absent, Closed, Link, Message};
 use crate::threads::mesh::Mesh;
 use crate::threads::signal::Signal;
-use crate::threads::world::ThreadPeers;
+use crate::threads::world::ThreadLiveness;
 
 /// Queues of messages between threads.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Link for ThreadLink {
 
     fn watch(&self) -> Watch {
         let world = Arc::clone(&self.mesh.world);
-        Watch::over(ThreadPeers { world, rank: self.mesh.members[self.rank] })
+        Watch::over(ThreadLiveness { world, rank: self.mesh.members[self.rank] })
     }
 
     fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)> {

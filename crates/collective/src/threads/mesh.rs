@@ -9,7 +9,7 @@ use crate::call::Signature;
 use crate::link::Message;
 use crate::threads::world::World;
 
-/// Messages that wait in one queue: with pieces of 256 KiB, at most a mebibyte for each pair and direction.
+/// Messages that wait in one queue: with payloads of 256 KiB, at most a mebibyte for each pair and direction.
 const QUEUED: usize = 4;
 
 /// A group of ranks.

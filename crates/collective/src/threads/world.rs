@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::control::Peers;
+use crate::control::Liveness;
 use crate::error::Failure;
 use crate::threads::signal::Signal;
 
@@ -56,12 +56,12 @@ impl World {
 }
 
 /// A rank's view of the others.
-pub(crate) struct ThreadPeers {
+pub(crate) struct ThreadLiveness {
     pub(crate) world: Arc<World>,
     pub(crate) rank: usize,
 }
 
-impl Peers for ThreadPeers {
+impl Liveness for ThreadLiveness {
     fn failure(&self) -> Option<Failure> {
         self.world.failure()
     }

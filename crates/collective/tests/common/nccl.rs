@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use collective::threads::{Options, RunError, run};
-use collective::{Communicator, Use, nccl};
+use collective::{CollectiveUse, Communicator, nccl};
 use device::{Device, DeviceOptions};
 
 use super::{Failed, Outcome};
@@ -67,7 +67,7 @@ pub(crate) fn run_on_gpus<T: Send + 'static>(
     run(world_size, options, move |communicator| {
         let device = gpu(communicator.rank(), communicator.rank(), settings)?;
         let mut communicator = communicator.over_nccl(&device, timeout)?;
-        communicator.data.warm_up(&Use::everything(world_size))?;
+        communicator.data.warm_up(&CollectiveUse::everything(world_size))?;
         body(&mut communicator, &device)
     })
 }

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use collective::{DataPlane, PeerOptions, SharedSum, Sharing, SumKernels, Way};
+use collective::{DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, SharedSum, SumKernels};
 use device::{Backend, Buffer, Device};
 use half::bf16;
 use tensor::ops::tree;
@@ -21,13 +21,13 @@ fn share(
     plane: &mut dyn DataPlane,
     device: &Device,
     buffers: &[&Buffer],
-    options: PeerOptions,
+    options: PeerAccessOptions,
 ) -> Outcome<bool> {
     device.synchronize()?;
     let regions: Vec<_> = buffers.iter().map(|buffer| buffer.region(0, buffer.bytes())).collect();
     match plane.share(&regions, options)? {
-        Sharing::Direct => Ok(true),
-        Sharing::Apart(why) => {
+        PeerAccess::Granted => Ok(true),
+        PeerAccess::Denied(why) => {
             let summable = [2, 4, 8].contains(&plane.world_size());
             if device.backend() == Backend::Cuda && summable {
                 if std::env::var_os("PLIMSOLL_NEED_PEERS").is_some() {
@@ -65,7 +65,7 @@ impl Part {
 fn sums<T: Number>(
     plane: &mut dyn DataPlane,
     device: &Device,
-    options: PeerOptions,
+    options: PeerAccessOptions,
     vectors: usize,
 ) -> Outcome<()> {
     let (rank, ranks) = (plane.rank(), plane.world_size());
@@ -119,9 +119,9 @@ fn sums<T: Number>(
 pub(crate) const SUMS: SumKernels =
     SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
 
-fn options() -> [PeerOptions; 4] {
-    [(16, Way::Engines), (16, Way::Kernel), (3, Way::Copies), (1, Way::Kernel)]
-        .map(|(blocks, way)| PeerOptions { blocks, way, sums: Some(SUMS) })
+fn options() -> [PeerAccessOptions; 4] {
+    [(16, PeerMethod::Engines), (16, PeerMethod::Kernel), (3, PeerMethod::Copies), (1, PeerMethod::Kernel)]
+        .map(|(blocks, method)| PeerAccessOptions { blocks, method, sums: Some(SUMS) })
 }
 
 pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
@@ -152,7 +152,7 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
         plane,
         device,
         &[&buffers[0], &buffers[1]],
-        PeerOptions { sums: Some(SUMS), ..PeerOptions::default() },
+        PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() },
     )?;
     for round in 0..4 {
         let of = |owner: usize, place: usize| value(owner, place + 999 * round);
@@ -172,5 +172,6 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
             }
         }
     }
-    share(plane, device, &[], PeerOptions { sums: Some(SUMS), ..PeerOptions::default() }).map(drop)
+    share(plane, device, &[], PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() })
+        .map(drop)
 }

@@ -1,7 +1,7 @@
 //! What data parallelism does over a plane, so that its connections are made before the first step and no
 //! others are.
 
-use collective::Use;
+use collective::CollectiveUse;
 use device::DType;
 
 use super::reduction::Reduction;
@@ -21,7 +21,7 @@ pub struct Uses {
 
 impl Uses {
     /// The collectives and peers of a step of `ranks` ranks; none for one rank.
-    pub fn of(self, ranks: usize) -> Vec<Use> {
+    pub fn of(self, ranks: usize) -> Vec<CollectiveUse> {
         if ranks == 1 {
             return Vec::new();
         }
@@ -29,20 +29,26 @@ impl Uses {
         // The losses are gathered, or added, also where gradients are not.
         let mut uses = match (reduction, sharded) {
             (Reduction::Tree, _) if direct => Vec::new(),
-            (Reduction::Tree, _) => vec![Use::AllGather],
+            (Reduction::Tree, _) => vec![CollectiveUse::AllGather],
             // Large sums go around the same ring as a gather, small ones perhaps another way: those are what
             // is warmed up.
             (Reduction::Library, false) => {
-                vec![Use::AllReduce(dtype), Use::AllReduce(DType::F32), Use::AllGather]
+                vec![
+                    CollectiveUse::AllReduce(dtype),
+                    CollectiveUse::AllReduce(DType::F32),
+                    CollectiveUse::AllGather,
+                ]
             }
-            (Reduction::Library, true) => vec![Use::ReduceScatter(dtype), Use::AllReduce(DType::F32)],
+            (Reduction::Library, true) => {
+                vec![CollectiveUse::ReduceScatter(dtype), CollectiveUse::AllReduce(DType::F32)]
+            }
         };
         if sharded && reduction == Reduction::Tree {
             // The sums for the norm.
-            uses.push(Use::AllReduce(DType::F32));
+            uses.push(CollectiveUse::AllReduce(DType::F32));
         }
         if !direct && (sharded || reduction == Reduction::Tree) {
-            uses.extend((0..ranks).map(Use::Peer));
+            uses.extend((0..ranks).map(CollectiveUse::Peer));
         }
         uses
     }

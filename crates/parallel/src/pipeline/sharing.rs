@@ -3,7 +3,7 @@
 //! It goes over the stream of the reduction, between events: compute work before is done when it begins, and
 //! compute work after begins when it is done.
 
-use collective::{DataPlane, Use};
+use collective::{CollectiveUse, DataPlane};
 use device::{Category, DType, Request, StreamKind};
 use tensor::{Tensor, ops};
 
@@ -13,10 +13,11 @@ use crate::grid::RankGrid;
 
 /// What the stages of a pipeline do over the plane of all ranks, so that its connections are made before the
 /// first step and no others are.
-pub fn stage_uses(grid: &RankGrid) -> Vec<Use> {
-    let replica = (0..grid.pipeline()).map(|stage| Use::Peer(grid.rank_at(grid.data_rank(), stage)));
+pub fn stage_uses(grid: &RankGrid) -> Vec<CollectiveUse> {
+    let replica =
+        (0..grid.pipeline()).map(|stage| CollectiveUse::Peer(grid.rank_at(grid.data_rank(), stage)));
     // Tensors between stages, tied gradients and the loss; and the sums for the norm.
-    replica.chain([Use::AllReduce(DType::F32)]).collect()
+    replica.chain([CollectiveUse::AllReduce(DType::F32)]).collect()
 }
 
 /// Gives every rank of a pipeline the values that `tensor` has on its last rank.

@@ -1,7 +1,9 @@
 //! A plane whose ranks reach each other's memory, over the threads' transport: what it is asked there it
 //! answers by calls that add in the same order, and it refuses to move what is shared in any other way.
 
-use collective::{Communicator, DataPlane, Observer, PeerOptions, Result, SharedSum, Sharing, Traffic};
+use collective::{
+    Communicator, DataPlane, Observer, PeerAccess, PeerAccessOptions, Result, SharedSum, Traffic,
+};
 use device::{DType, Region, StreamKind};
 
 /// What a test puts around a rank's communicator.
@@ -111,9 +113,9 @@ impl DataPlane for Direct {
         self.inner.split(groups)
     }
 
-    fn share(&mut self, regions: &[Region<'_>], _options: PeerOptions) -> Result<Sharing> {
+    fn share(&mut self, regions: &[Region<'_>], _options: PeerAccessOptions) -> Result<PeerAccess> {
         self.shared = regions.iter().map(span).collect();
-        Ok(Sharing::Direct)
+        Ok(PeerAccess::Granted)
     }
 
     fn sum_shared(&mut self, sums: &[SharedSum<'_>], _alone: bool, stream: StreamKind) -> Result<bool> {

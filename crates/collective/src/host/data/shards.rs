@@ -5,40 +5,40 @@ use device::{DType, Region};
 use super::HostData;
 use crate::call::{Call, Signature};
 use crate::error::{CollectiveError, Result};
-use crate::geometry::Shards;
 use crate::host::region::{on_meta, read, write};
 use crate::host::{Moved, Transfers};
 use crate::link::Link;
-use crate::piece::{PIECE_BYTES, Piece};
+use crate::payload::{PAYLOAD_BYTES, Payload};
+use crate::shards::ByteShards;
 use crate::sum;
 
 impl<L: Link> HostData<L> {
-    /// Sums this rank's shard of `input` over ranks into `output`, in rounds of a piece from every rank.
+    /// Sums this rank's shard of `input` over ranks into `output`, in rounds of a payload from every rank.
     pub(super) fn reduce_shards(
         &mut self,
         signature: Signature,
         dtype: DType,
         input: Region<'_>,
-        shards: Shards,
+        shards: ByteShards,
         output: Region<'_>,
     ) -> Result<Moved> {
-        let piece_bytes = if on_meta(&input) { usize::MAX } else { PIECE_BYTES };
-        let rounds = shards.longest().div_ceil(piece_bytes);
+        let chunk_bytes = if on_meta(&input) { usize::MAX } else { PAYLOAD_BYTES };
+        let rounds = shards.longest().div_ceil(chunk_bytes);
         let rank = self.link.rank();
         let mut moved = Moved::default();
         for round in 0..rounds {
-            let mine = shards.piece(rank, round, piece_bytes);
-            let mut parts: Vec<Piece> = (0..self.link.world_size()).map(|_| Piece::default()).collect();
+            let mine = shards.chunk(rank, round, chunk_bytes);
+            let mut parts: Vec<Payload> = (0..self.link.world_size()).map(|_| Payload::default()).collect();
             let mut transfers = Transfers::new(signature.call);
             for peer in self.peers() {
-                let theirs = shards.piece(peer, round, piece_bytes);
+                let theirs = shards.chunk(peer, round, chunk_bytes);
                 if !theirs.is_empty() {
                     transfers.send(peer, signature, input.part(theirs.start, theirs.len()));
                 }
             }
             if !mine.is_empty() {
                 for (peer, part) in parts.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
-                    transfers.receive_piece(peer, signature, input.part(mine.start, mine.len()), part);
+                    transfers.receive_payload(peer, signature, input.part(mine.start, mine.len()), part);
                 }
             }
             moved += transfers.run(&mut self.link, &mut self.pool)?;
@@ -57,7 +57,7 @@ impl<L: Link> HostData<L> {
         call: Call,
         dtype: DType,
         own: Region<'_>,
-        mut parts: Vec<Piece>,
+        mut parts: Vec<Payload>,
         target: Region<'_>,
     ) -> Result<()> {
         let rank = self.link.rank();
@@ -75,7 +75,7 @@ impl<L: Link> HostData<L> {
         &mut self,
         signature: Signature,
         region: Region<'_>,
-        shards: Shards,
+        shards: ByteShards,
     ) -> Result<Moved> {
         let mine = shards.range(self.link.rank());
         let mut transfers = Transfers::new(signature.call);

@@ -16,11 +16,11 @@ fn shared(timeout: Duration, failing: Option<Duration>) -> Shared {
         failing.filter(|after| began.elapsed() >= *after)?;
         Some(Failure { rank: 0, reason: "disk full".to_owned() })
     };
-    Shared::new(1, 2, timeout, Watch::new(failure), Caller::start().unwrap())
+    Shared::new(1, 2, timeout, Watch::new(failure), CallThread::start().unwrap())
 }
 
 /// A call that waits for `released`, as one of NCCL waits for a rank that does not come.
-fn stuck() -> (Sender<()>, impl FnOnce() -> raw::Result<()> + Send + 'static) {
+fn stuck() -> (Sender<()>, impl FnOnce() -> fault::Result<()> + Send + 'static) {
     let (release, released): (Sender<()>, Receiver<()>) = channel();
     let wait = move || {
         let _ = released.recv();

@@ -16,9 +16,10 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use super::BATCH;
 use super::said::unique;
 
+/// Maximum number of files in one message.
+pub(super) const BATCH: usize = 64;
 /// How often a rank looks whether another has come.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long one message may take.

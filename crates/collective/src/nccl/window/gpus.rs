@@ -1,4 +1,4 @@
-//! What one GPU does in the memory of its group: the calls behind [`Engine`].
+//! What one GPU does in the memory of its group: the calls behind [`PeerEngine`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,8 +6,7 @@ use std::rc::Rc;
 use device::cuda::{PeerAddress, PeerMemory, SignalPage};
 use device::{DType, Device, DeviceError, Function, Region, StreamKind};
 
-use crate::data::SumKernels;
-use crate::peers::{Engine, Place};
+use crate::peer_access::{PeerEngine, SharedRange, SumKernels};
 
 /// How far a word that is let go is ahead of what anybody waits for.
 const RELEASED: u32 = 1 << 30;
@@ -52,13 +51,13 @@ impl Gpus {
     }
 
     /// Which part of what is shared a region is.
-    pub(in crate::nccl) fn place(&self, region: Region<'_>) -> Option<Place> {
+    pub(in crate::nccl) fn place(&self, region: Region<'_>) -> Option<SharedRange> {
         let (address, bytes) = (region.buffer.address() + region.offset as u64, region.bytes);
         let holds = |(base, length): (&u64, &u64)| {
             *base <= address && address.checked_add(bytes as u64).is_some_and(|end| end <= base + length)
         };
         let index = self.bases[self.rank].iter().zip(&self.lengths).position(holds)?;
-        Some(Place { region: index, offset: (address - self.bases[self.rank][index]) as usize, bytes })
+        Some(SharedRange { region: index, offset: (address - self.bases[self.rank][index]) as usize, bytes })
     }
 
     /// Runs once what ranks later do to each other while they wait, so that no driver has to load or to
@@ -68,9 +67,9 @@ impl Gpus {
             return Ok(());
         };
         for dtype in [DType::F32, DType::Bf16] {
-            self.add(Place { region: 0, offset: 0, bytes: 0 }, dtype, true, StreamKind::Reduce)?;
+            self.add(SharedRange { region: 0, offset: 0, bytes: 0 }, dtype, true, StreamKind::Reduce)?;
         }
-        let (some, target) = (Place { region: 0, offset: 0, bytes }, scratch.part(0, bytes));
+        let (some, target) = (SharedRange { region: 0, offset: 0, bytes }, scratch.part(0, bytes));
         for rank in 0..self.memory.len() {
             self.device.copy_from_peer(self.at(rank, some)?, target, StreamKind::Reduce)?;
         }
@@ -88,7 +87,7 @@ impl Gpus {
         (self.sums.kernel)(dtype, ranks).ok_or(DeviceError::Unsupported { call: "sum over ranks", dtype })
     }
 
-    fn at(&self, rank: usize, place: Place) -> device::Result<PeerAddress<'_>> {
+    fn at(&self, rank: usize, place: SharedRange) -> device::Result<PeerAddress<'_>> {
         let address = self.bases[rank][place.region] + place.offset as u64;
         let (start, end) = (place.offset, place.offset + place.bytes);
         let outside = || DeviceError::OutOfBounds { start, end, bytes: self.lengths[place.region] as usize };
@@ -96,7 +95,7 @@ impl Gpus {
     }
 }
 
-impl Engine for Gpus {
+impl PeerEngine for Gpus {
     fn meet(&mut self, number: u32, stream: StreamKind) -> device::Result<()> {
         let others = || (0..self.memory.len()).filter(|rank| *rank != self.rank);
         let pages = &self.signals.pages;
@@ -110,7 +109,7 @@ impl Engine for Gpus {
 
     fn add(
         &mut self,
-        place: Place,
+        place: SharedRange,
         dtype: DType,
         everywhere: bool,
         stream: StreamKind,
@@ -130,7 +129,7 @@ impl Engine for Gpus {
 
     fn fetch_and_add(
         &mut self,
-        place: Place,
+        place: SharedRange,
         scratch: Region<'_>,
         dtype: DType,
         stream: StreamKind,
@@ -153,7 +152,7 @@ impl Engine for Gpus {
         launch.launch([blocks, 1, 1], self.sums.threads)
     }
 
-    fn put(&mut self, place: Place, peer: usize, stream: StreamKind) -> device::Result<()> {
+    fn put(&mut self, place: SharedRange, peer: usize, stream: StreamKind) -> device::Result<()> {
         self.device.copy_to_peer(self.at(self.rank, place)?, self.at(peer, place)?, stream)
     }
 }

@@ -56,12 +56,12 @@ impl Host<'_> {
         std::thread::sleep(Duration::from_micros(self.pace >> 33 & 127));
     }
 
-    fn vectors(place: Place) -> std::ops::Range<usize> {
+    fn vectors(place: SharedRange) -> std::ops::Range<usize> {
         place.offset / VECTOR..(place.offset + place.bytes) / VECTOR
     }
 }
 
-impl Engine for Host<'_> {
+impl PeerEngine for Host<'_> {
     fn meet(&mut self, number: u32, _stream: StreamKind) -> Result<()> {
         self.dawdle();
         for row in &self.memory.signals {
@@ -74,7 +74,13 @@ impl Engine for Host<'_> {
         Ok(())
     }
 
-    fn add(&mut self, place: Place, _dtype: DType, everywhere: bool, _stream: StreamKind) -> Result<()> {
+    fn add(
+        &mut self,
+        place: SharedRange,
+        _dtype: DType,
+        everywhere: bool,
+        _stream: StreamKind,
+    ) -> Result<()> {
         for vector in Self::vectors(place) {
             let mut held: Vec<_> = self
                 .memory
@@ -98,7 +104,7 @@ impl Engine for Host<'_> {
 
     fn fetch_and_add(
         &mut self,
-        place: Place,
+        place: SharedRange,
         _scratch: Region<'_>,
         _dtype: DType,
         stream: StreamKind,
@@ -113,7 +119,7 @@ impl Engine for Host<'_> {
         self.add(place, DType::F32, false, stream)
     }
 
-    fn put(&mut self, place: Place, peer: usize, _stream: StreamKind) -> Result<()> {
+    fn put(&mut self, place: SharedRange, peer: usize, _stream: StreamKind) -> Result<()> {
         for vector in Self::vectors(place) {
             let own = *self.memory.values[self.rank][place.region][vector].try_lock().expect("it is our own");
             *self.memory.values[peer][place.region][vector].try_lock().expect("one rank writes a place") =
@@ -138,10 +144,18 @@ fn tree(first: usize, count: usize, of: &impl Fn(usize) -> f32) -> f32 {
 const STREAM: StreamKind = StreamKind::Reduce;
 
 /// Rounds of all calls, each of which a rank fills and reads its memory around without asking the others.
-fn rounds(memory: &Memory, rank: usize, ranks: usize, way: Way, shard: usize, seed: u64, first: u32) {
+fn rounds(
+    memory: &Memory,
+    rank: usize,
+    ranks: usize,
+    method: PeerMethod,
+    shard: usize,
+    seed: u64,
+    first: u32,
+) {
     let engine = Host { memory, rank, pace: seed.wrapping_add(rank as u64) };
-    let mut window = Window { meetings: first, ..Window::new(engine, rank, ranks, way) };
-    let whole = |region: usize| Place { region, offset: 0, bytes: VECTOR * shard * ranks };
+    let mut window = PeerWindow { meetings: first, ..PeerWindow::new(engine, rank, ranks, method) };
+    let whole = |region: usize| SharedRange { region, offset: 0, bytes: VECTOR * shard * ranks };
     // The model has a memory of its own.
     let device = Device::cpu(rank, &DeviceOptions::default()).unwrap();
     let buffer = device.allocate(0, Request::new(Category::Communication, "test")).unwrap();
@@ -167,7 +181,7 @@ fn rounds(memory: &Memory, rank: usize, ranks: usize, way: Way, shard: usize, se
                 }
             }
         }
-        let own = Place { offset: VECTOR * shard * rank, bytes: VECTOR * shard, ..whole(1) };
+        let own = SharedRange { offset: VECTOR * shard * rank, bytes: VECTOR * shard, ..whole(1) };
         memory.fill(rank, 1, |index| value(rank, round, index));
         let parts: Vec<_> = (0..ranks).filter(|to| *to != rank).map(|to| (to, own)).collect();
         window.exchange(&parts, STREAM).unwrap();
@@ -183,7 +197,7 @@ proptest! {
     #[test]
     fn nobody_touches_what_another_has_and_sums_are_the_trees(
         ranks in prop::sample::select(vec![2_usize, 4, 8]),
-        way in prop::sample::select(vec![Way::Kernel, Way::Copies, Way::Engines]),
+        method in prop::sample::select(vec![PeerMethod::Kernel, PeerMethod::Copies, PeerMethod::Engines]),
         shard in 1_usize..5,
         seed in any::<u64>(),
         // The count of meetings goes around its end.
@@ -193,7 +207,7 @@ proptest! {
         std::thread::scope(|scope| {
             for rank in 0..ranks {
                 let memory = &memory;
-                scope.spawn(move || rounds(memory, rank, ranks, way, shard, seed, first));
+                scope.spawn(move || rounds(memory, rank, ranks, method, shard, seed, first));
             }
         });
     }
@@ -202,10 +216,10 @@ proptest! {
 #[test]
 fn only_whole_vectors_for_every_rank_divide() {
     let memory = Memory::new(4, &[], 0);
-    let window = Window::new(Host { memory: &memory, rank: 0, pace: 0 }, 0, 4, Way::Kernel);
+    let window = PeerWindow::new(Host { memory: &memory, rank: 0, pace: 0 }, 0, 4, PeerMethod::Kernel);
     for (offset, bytes, divides) in
         [(0, 64, true), (16, 128, true), (8, 64, false), (0, 72, false), (0, 48, false), (0, 0, true)]
     {
-        assert_eq!(window.divides(Place { region: 0, offset, bytes }), divides, "{offset} {bytes}");
+        assert_eq!(window.divides(SharedRange { region: 0, offset, bytes }), divides, "{offset} {bytes}");
     }
 }

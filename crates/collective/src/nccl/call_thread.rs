@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::raw::{Fault, Result};
+use super::fault::{Fault, Result};
 
 /// The thread keeps its processor so long after a call: the next one mostly comes soon, and waking takes as
 /// long as a call.
@@ -32,7 +32,7 @@ impl Busy {
 
 /// Has calls made, and hears how they went. It never waits for one.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(super) struct CallThread {
     /// `None` while this is dropped.
     calls: Option<Sender<Body>>,
     answers: Receiver<Result<()>>,
@@ -40,7 +40,7 @@ pub(super) struct Caller {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Caller {
+impl CallThread {
     /// Errors: no thread can be started.
     pub(super) fn start() -> Result<Self> {
         let ((calls, taken), (answer, answers)) = (mpsc::channel::<Body>(), mpsc::channel());
@@ -56,7 +56,7 @@ impl Caller {
         };
         let started = Builder::new().name("nccl-calls".to_owned()).stack_size(STACK_BYTES).spawn(body);
         let thread = started.map_err(|error| Fault { code: 0, text: format!("a thread for it: {error}") })?;
-        Ok(Caller { calls: Some(calls), answers, busy, thread: Some(thread) })
+        Ok(CallThread { calls: Some(calls), answers, busy, thread: Some(thread) })
     }
 
     /// Has `call` made. The one before it has been answered.
@@ -83,7 +83,7 @@ impl Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for CallThread {
     /// The thread ends when it has nothing to do; where it is in a call that does not come back, nobody waits
     /// for it.
     fn drop(&mut self) {

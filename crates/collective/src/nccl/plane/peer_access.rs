@@ -4,31 +4,34 @@ use std::rc::Rc;
 
 use device::{DType, Device, Region, StreamKind};
 
-use super::{NcclPlane, check_on_gpu};
+use super::NcclPlane;
 use crate::call::{Call, Operation};
-use crate::data::{PeerOptions, SharedSum, Sharing};
 use crate::error::{CollectiveError, Result};
-use crate::host::{Operand, check_point_to_point, check_sum};
-use crate::nccl::raw::Work;
+use crate::nccl::order::Work;
 use crate::nccl::window;
-use crate::peers::Place;
+use crate::operands::{Caller, Operands, PeerRegion};
+use crate::peer_access::{PeerAccess, PeerAccessOptions, SharedRange, SharedSum};
 
 impl NcclPlane {
-    pub(super) fn open_window(&mut self, regions: &[Region<'_>], options: PeerOptions) -> Result<Sharing> {
-        let at = self.next(Operation::Connect);
-        check_on_gpu(at, regions)?;
+    pub(super) fn open_window(
+        &mut self,
+        regions: &[Region<'_>],
+        options: PeerAccessOptions,
+    ) -> Result<PeerAccess> {
+        let caller = self.next(Operation::Connect);
+        self.check(caller, &Operands::Share { regions })?;
         if self.window.is_some() {
-            self.host_wait(at.call, self.device.synchronize())?;
+            self.host_wait(caller.call, self.device.synchronize())?;
         }
         self.close_window();
         let shared = Rc::clone(&self.shared);
-        match shared.patiently(|| window::connect(self, at, regions, options))? {
+        match shared.patiently(|| window::connect(self, caller, regions, options))? {
             Ok(window) => {
                 shared.waits_by(window.engine().signals());
                 self.window = Some(window);
-                Ok(Sharing::Direct)
+                Ok(PeerAccess::Granted)
             }
-            Err(why) => Ok(Sharing::Apart(why)),
+            Err(why) => Ok(PeerAccess::Denied(why)),
         }
     }
 
@@ -41,18 +44,11 @@ impl NcclPlane {
         let placed = sums.iter().map(|sum| Some((self.shared_place(sum.region, sum.dtype)?, *sum)));
         let Some(placed) = placed.collect::<Option<Vec<_>>>() else { return Ok(false) };
         let everywhere = sums.iter().any(|sum| sum.everywhere);
-        let at = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
-        for sum in sums {
-            check_sum(at, sum.dtype, &[sum.region, sum.scratch])?;
-            check_on_gpu(at, &[sum.scratch])?;
-            if sum.scratch.bytes < sum.region.bytes {
-                let (scratch, region) = (sum.scratch.bytes, sum.region.bytes);
-                return at.refuse(format!("{scratch} bytes of scratch for {region}"));
-            }
-        }
-        self.shared.alive(at.call)?;
+        let caller = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
+        self.check(caller, &Operands::SharedSums(sums))?;
+        self.shared.alive(caller.call)?;
         let Some(window) = &mut self.window else { return Ok(false) };
-        window.sum(&placed, alone, stream).map_err(CollectiveError::device(at.rank, at.call))?;
+        window.sum(&placed, alone, stream).map_err(CollectiveError::device(caller.rank, caller.call))?;
         for (place, sum) in &placed {
             self.tally.sum_shared(place.bytes / self.members.len(), sum.everywhere);
         }
@@ -61,18 +57,18 @@ impl NcclPlane {
 
     pub(super) fn exchange_in_window(
         &mut self,
-        sends: &[(usize, Region<'_>)],
-        receives: &[(usize, Region<'_>)],
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
         stream: StreamKind,
     ) -> Result<bool> {
         let Some(window) = &self.window else { return Ok(false) };
         let place = |(peer, region): &(usize, Region<'_>)| Some((*peer, window.engine().place(*region)?));
         let Some(parts) = sends.iter().map(place).collect::<Option<Vec<_>>>() else { return Ok(false) };
-        let at = self.next(Operation::Exchange);
-        check_point_to_point(at, self.rank, self.members.len(), sends, receives)?;
-        self.shared.alive(at.call)?;
+        let caller = self.next(Operation::Exchange);
+        self.check(caller, &Operands::SharedExchange { sends, receives })?;
+        self.shared.alive(caller.call)?;
         let Some(window) = &mut self.window else { return Ok(false) };
-        window.exchange(&parts, stream).map_err(CollectiveError::device(at.rank, at.call))?;
+        window.exchange(&parts, stream).map_err(CollectiveError::device(caller.rank, caller.call))?;
         self.tally.point_to_point(Operation::Exchange, sends, receives);
         Ok(true)
     }
@@ -102,15 +98,15 @@ impl NcclPlane {
     }
 
     /// Every rank's bytes, in rank order, on every rank: messages between hosts, of any lengths.
-    pub(in crate::nccl) fn gather_bytes(&self, at: Operand, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lengths = self.gather_words(at, &[mine.len() as u32])?;
+    pub(in crate::nccl) fn gather_bytes(&self, caller: Caller, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.gather_words(caller, &[mine.len() as u32])?;
         let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
         let mut padded = mine.to_vec();
         padded.resize(longest.next_multiple_of(4), 0);
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(&padded);
         let mut all = vec![Vec::new(); self.members.len()];
         for words in words.chunks(self.most_words()) {
-            let round = self.gather_words(at, words)?;
+            let round = self.gather_words(caller, words)?;
             for (message, words) in all.iter_mut().zip(round.chunks(words.len())) {
                 message.extend_from_slice(bytemuck::cast_slice(words));
             }
@@ -126,20 +122,20 @@ impl NcclPlane {
     }
 
     /// As many words of every rank, at most [`NcclPlane::most_words`].
-    fn gather_words(&self, at: Operand, mine: &[u32]) -> Result<Vec<u32>> {
-        let refused = |source| CollectiveError::device(at.rank, at.call)(source);
+    fn gather_words(&self, caller: Caller, mine: &[u32]) -> Result<Vec<u32>> {
+        let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
         let (ranks, bytes) = (self.members.len(), size_of_val(mine));
         let output = self.scratch.region(self.scratch.bytes() / 2, bytes * ranks);
         let input = output.part(bytes * self.rank, bytes);
         self.device.copy_from_host(mine, input).map_err(refused)?;
-        self.collective(at, bytes, Work::AllGather { input, output }, StreamKind::Compute)?;
+        self.collective(caller, bytes, Work::AllGather { input, output }, StreamKind::Compute)?;
         let mut all = vec![0u32; mine.len() * ranks];
-        self.host_wait(at.call, self.device.copy_to_host(output, &mut all))?;
+        self.host_wait(caller.call, self.device.copy_to_host(output, &mut all))?;
         Ok(all)
     }
 
     /// Which part of what is shared a region is, where all of `dtype` can be added that lies there.
-    fn shared_place(&self, region: Region<'_>, dtype: DType) -> Option<Place> {
+    fn shared_place(&self, region: Region<'_>, dtype: DType) -> Option<SharedRange> {
         let window = self.window.as_ref()?;
         let place = window.engine().place(region).filter(|place| window.divides(*place));
         place.filter(|_| window.engine().adds(dtype))

@@ -1,0 +1,24 @@
+//! The group of a rank in a split.
+
+/// One rank's group in a split of a plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SplitGroup {
+    /// Number of the group: the same on all its ranks, and on no others.
+    pub(crate) number: usize,
+    /// The rank's number in the group.
+    pub(crate) rank: usize,
+    /// Numbers of the members in the plane that is split, by number in the group.
+    pub(crate) members: Vec<usize>,
+}
+
+impl SplitGroup {
+    /// The group of `groups` that holds `rank`, or a group of that rank alone where none does.
+    pub(crate) fn of(groups: &[Vec<usize>], rank: usize) -> SplitGroup {
+        let found = |(number, members): (usize, &Vec<usize>)| {
+            let place = members.iter().position(|member| *member == rank)?;
+            Some(SplitGroup { number, rank: place, members: members.clone() })
+        };
+        let alone = || SplitGroup { number: groups.len() + rank, rank: 0, members: vec![rank] };
+        groups.iter().enumerate().find_map(found).unwrap_or_else(alone)
+    }
+}

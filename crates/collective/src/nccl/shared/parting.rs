@@ -1,0 +1,52 @@
+//! A rank leaves: its work ends, or is given up, and its communicators go.
+
+use device::Device;
+
+use super::{End, PARTING, Shared};
+use crate::error::Failure;
+use crate::nccl::ending::{self, Ending};
+
+impl Shared {
+    /// Ends all calls where this rank or another has failed.
+    fn heed_failures(&self) {
+        if std::thread::panicking() {
+            self.finish(End::Failed(Failure { rank: self.rank, reason: "it panicked".to_owned() }));
+        } else if let Some(failure) = self.watch.failure() {
+            self.finish(End::Failed(failure));
+        }
+    }
+
+    /// Whether work of this rank on others' memory is over, after waiting briefly where nothing is wrong, and
+    /// where something is or takes too long, after giving up what it waits for.
+    pub(in crate::nccl) fn drain(&self, device: &Device) -> bool {
+        self.heed_failures();
+        if self.end.borrow().is_none() {
+            self.parting.set(true);
+            let done = device.synchronize().is_ok();
+            self.parting.set(false);
+            if done {
+                return true;
+            }
+            let reason = "it left with work under way".to_owned();
+            self.finish(End::Failed(Failure { rank: self.rank, reason }));
+        }
+        device.synchronize().is_ok()
+    }
+
+    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits
+    /// briefly.
+    pub(in crate::nccl) fn leave(&self, place: usize, device: &Device) {
+        self.heed_failures();
+        if self.comms.borrow().get(place).is_some_and(Option::is_some) {
+            self.parting.set(true);
+            let done = device.synchronize().is_ok();
+            self.parting.set(false);
+            let comm = self.comms.borrow_mut()[place].take();
+            let how = if done { Ending::Destroy } else { self.abort() };
+            ending::end(comm.as_slice(), &how, PARTING);
+        }
+        if self.comms.borrow().iter().all(Option::is_none) {
+            device.set_guard(None);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The operands of calls, and the one check of them, so that every transport refuses the same calls.
+
+mod overlap;
+
+use device::{Backend, DType, Region};
+
+use crate::call::Call;
+use crate::error::{CollectiveError, Result};
+use crate::peer_access::SharedSum;
+pub(crate) use overlap::PeerRegion;
+
+/// A rank and the call it makes, as refusals name them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    /// The caller's number in the world.
+    pub(crate) rank: usize,
+    /// The call.
+    pub(crate) call: Call,
+}
+
+impl Caller {
+    /// Refuses the call's operands.
+    pub(crate) fn refuse<T>(self, problem: String) -> Result<T> {
+        Err(CollectiveError::Operand { rank: self.rank, call: self.call, problem })
+    }
+}
+
+/// Memory that a transport moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Any memory: nothing is moved between ranks.
+    Any,
+    /// Memory of the host, and Meta, which has none.
+    Host,
+    /// Memory of GPUs.
+    Gpu,
+}
+
+/// A group of ranks as one of them sees it, and the memory that its transport moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Membership {
+    /// The rank's number in the group.
+    pub(crate) rank: usize,
+    /// Number of ranks in the group.
+    pub(crate) size: usize,
+    /// Memory that can be moved.
+    pub(crate) reach: Reach,
+}
+
+/// The operands of one call of a data plane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operands<'a> {
+    AllReduce { region: Region<'a>, dtype: DType },
+    ReduceScatter { input: Region<'a>, output: Region<'a>, dtype: DType },
+    AllGather { input: Region<'a>, output: Region<'a> },
+    Broadcast { root: usize, region: Region<'a> },
+    PointToPoint { sends: &'a [PeerRegion<'a>], receives: &'a [PeerRegion<'a>] },
+    Split { groups: &'a [Vec<usize>] },
+    Share { regions: &'a [Region<'a>] },
+    SharedSums(&'a [SharedSum<'a>]),
+    SharedExchange { sends: &'a [PeerRegion<'a>], receives: &'a [PeerRegion<'a>] },
+}
+
+impl Operands<'_> {
+    /// Checks lengths, element types, ranks and memory.
+    ///
+    /// # Errors
+    /// The first operand that is wrong, and why.
+    pub(crate) fn check(&self, caller: Caller, group: Membership) -> Result<()> {
+        match *self {
+            Operands::AllReduce { region, dtype } => {
+                check_sum(caller, dtype, &[region])?;
+                check_reach(caller, group.reach, &[region])
+            }
+            Operands::ReduceScatter { input, output, dtype } => {
+                check_sum(caller, dtype, &[input, output])?;
+                check_parts(caller, group.size, output, input)?;
+                check_reach(caller, group.reach, &[input, output])
+            }
+            Operands::AllGather { input, output } => {
+                check_regions(caller, SMALLEST_ELEMENT, &[input, output])?;
+                check_parts(caller, group.size, input, output)?;
+                check_reach(caller, group.reach, &[input, output])
+            }
+            Operands::Broadcast { root, region } => {
+                check_rank(caller, group.size, root)?;
+                check_regions(caller, SMALLEST_ELEMENT, &[region])?;
+                check_reach(caller, group.reach, &[region])
+            }
+            Operands::PointToPoint { sends, receives } => {
+                check_peers(caller, group, sends, receives)?;
+                let mut regions = sends.iter().chain(receives);
+                regions.try_for_each(|(_, region)| check_reach(caller, group.reach, &[*region]))
+            }
+            Operands::Split { groups } => check_groups(caller, group.size, groups),
+            Operands::Share { regions } => check_reach(caller, group.reach, regions),
+            Operands::SharedSums(sums) => {
+                sums.iter().try_for_each(|sum| check_shared_sum(caller, group.reach, sum))
+            }
+            Operands::SharedExchange { sends, receives } => check_peers(caller, group, sends, receives),
+        }
+    }
+}
+
+/// Bytes of the smallest element, for operands without a type.
+const SMALLEST_ELEMENT: usize = 2;
+
+/// Every region lies inside its buffer and has whole elements of `size` bytes.
+fn check_regions(caller: Caller, size: usize, regions: &[Region<'_>]) -> Result<()> {
+    for region in regions {
+        let (bytes, offset, all) = (region.bytes, region.offset, region.buffer.bytes());
+        if offset.checked_add(bytes).is_none_or(|end| end > all) {
+            return caller
+                .refuse(format!("{bytes} bytes from byte {offset} are not inside a buffer of {all} bytes"));
+        }
+        if !bytes.is_multiple_of(size) || !offset.is_multiple_of(size) {
+            return caller
+                .refuse(format!("{bytes} bytes from byte {offset} are not whole elements of {size} bytes"));
+        }
+    }
+    Ok(())
+}
+
+/// The regions hold whole elements of a type that can be added.
+fn check_sum(caller: Caller, dtype: DType, regions: &[Region<'_>]) -> Result<()> {
+    if !dtype.is_float() {
+        return caller.refuse(format!("there is no sum of {dtype}"));
+    }
+    check_regions(caller, dtype.bytes(), regions)
+}
+
+/// The transport moves the memory of all regions.
+pub(crate) fn check_reach(caller: Caller, reach: Reach, regions: &[Region<'_>]) -> Result<()> {
+    let on_gpu = |region: &Region<'_>| region.buffer.backend() == Backend::Cuda;
+    match reach {
+        Reach::Host if regions.iter().any(on_gpu) => caller.refuse(
+            "regions of GPUs go over NCCL (Communicator::over_nccl), and this transport moves host memory"
+                .to_owned(),
+        ),
+        Reach::Gpu if !regions.iter().all(on_gpu) => {
+            caller.refuse("NCCL moves regions of GPUs, and this one is on another device".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `whole` is `size` times as long as `part`.
+fn check_parts(caller: Caller, size: usize, part: Region<'_>, whole: Region<'_>) -> Result<()> {
+    if part.bytes.checked_mul(size) == Some(whole.bytes) {
+        return Ok(());
+    }
+    let (part, whole) = (part.bytes, whole.bytes);
+    caller.refuse(format!("{whole} bytes are not {size} times {part} bytes"))
+}
+
+/// `rank` is a rank of a group of `size`.
+pub(crate) fn check_rank(caller: Caller, size: usize, rank: usize) -> Result<()> {
+    if rank < size { Ok(()) } else { caller.refuse(format!("there is no rank {rank} among {size}")) }
+}
+
+/// All peers are other ranks of the group, all regions can be moved, and none is received over another.
+fn check_peers(
+    caller: Caller,
+    group: Membership,
+    sends: &[PeerRegion<'_>],
+    receives: &[PeerRegion<'_>],
+) -> Result<()> {
+    for (peer, region) in sends.iter().chain(receives) {
+        check_rank(caller, group.size, *peer)?;
+        if *peer == group.rank {
+            return caller.refuse(format!("rank {peer} of the group is the caller itself"));
+        }
+        check_regions(caller, SMALLEST_ELEMENT, &[*region])?;
+    }
+    match overlap::find(sends, receives) {
+        Some(problem) => caller.refuse(problem),
+        None => Ok(()),
+    }
+}
+
+/// The groups hold ranks of a plane of `size`, none of them twice.
+fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -> Result<()> {
+    let mut seen = vec![false; size];
+    for rank in groups.iter().flatten() {
+        check_rank(caller, size, *rank)?;
+        if std::mem::replace(&mut seen[*rank], true) {
+            return caller.refuse(format!("rank {rank} is in two groups"));
+        }
+    }
+    Ok(())
+}
+
+/// Region and scratch hold whole elements, and the scratch is long enough and not shared.
+fn check_shared_sum(caller: Caller, reach: Reach, sum: &SharedSum<'_>) -> Result<()> {
+    check_sum(caller, sum.dtype, &[sum.region, sum.scratch])?;
+    check_reach(caller, reach, &[sum.scratch])?;
+    if sum.scratch.bytes < sum.region.bytes {
+        let (scratch, region) = (sum.scratch.bytes, sum.region.bytes);
+        return caller.refuse(format!("{scratch} bytes of scratch for {region}"));
+    }
+    Ok(())
+}

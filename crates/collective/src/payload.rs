@@ -1,0 +1,48 @@
+//! The bytes of one message: bounded in number, and aligned so that they can be added without a copy.
+
+/// Maximum bytes in one message. A multiple of every element's size.
+pub(crate) const PAYLOAD_BYTES: usize = 256 << 10;
+/// Idle payloads that a pool keeps.
+const KEPT: usize = 16;
+
+/// Bytes on their way, aligned to 4.
+#[derive(Debug, Default)]
+pub(crate) struct Payload {
+    words: Vec<u32>,
+    len: usize,
+}
+
+impl Payload {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.len]
+    }
+
+    fn resize(&mut self, len: usize) {
+        self.words.resize(len.div_ceil(4), 0);
+        self.len = len;
+    }
+}
+
+/// Payloads kept for reuse.
+#[derive(Debug, Default)]
+pub(crate) struct PayloadPool(Vec<Payload>);
+
+impl PayloadPool {
+    /// Takes a payload of `len` bytes with any contents.
+    pub(crate) fn take(&mut self, len: usize) -> Payload {
+        let mut payload = self.0.pop().unwrap_or_default();
+        payload.resize(len);
+        payload
+    }
+
+    /// Gives a payload back.
+    pub(crate) fn put(&mut self, payload: Payload) {
+        if self.0.len() < KEPT {
+            self.0.push(payload);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Sums and copies between ranks that have access to each other's memory.
+//!
+//! Every call lies between two meetings of all ranks. After the first, all ranks have written what is to be read,
+//! and read what is to be overwritten. Between the meetings each range of a region belongs, on all ranks, to the
+//! one rank that adds it or copies it. After the second, each rank has its own memory to itself again.
+
+use device::{DType, Function, Region, Result, StreamKind};
+
+/// Tuning of peer-to-peer sums. Affects speed, never results.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerAccessOptions {
+    /// Blocks of the kernel that reads the other ranks' memory: the most multiprocessors that it takes.
+    pub blocks: u32,
+    /// How values move between ranks while other work runs.
+    pub method: PeerMethod,
+    /// Kernels that add; without them, ranks do not share memory.
+    pub sums: Option<SumKernels>,
+}
+
+impl Default for PeerAccessOptions {
+    fn default() -> Self {
+        PeerAccessOptions { blocks: 16, method: PeerMethod::Kernel, sums: None }
+    }
+}
+
+/// Kernels that add the values of several ranks as a balanced binary tree in rank order, each node rounded to the
+/// type.
+///
+/// Their parameters: each rank's values, the destination of the sum, the number of vectors of 16 bytes (u64), and 1
+/// to write the sum over every rank's values or 0 (u32).
+#[derive(Clone, Copy, Debug)]
+pub struct SumKernels {
+    /// The kernel for values of a type from a number of ranks; `None` if there is none.
+    pub kernel: fn(DType, usize) -> Option<Function>,
+    /// Blocks of a launch over a number of vectors from a number of ranks, at most the third number.
+    pub blocks: fn(usize, usize, u32) -> u32,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+/// How values move between ranks that have access to each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerMethod {
+    /// One kernel reads the values of all ranks, adds, and writes the sum to all.
+    Kernel,
+    /// The kernel reads and adds, and copy engines move the sum.
+    Copies,
+    /// Copy engines move everything, and a kernel adds the copies.
+    Engines,
+}
+
+impl PeerMethod {
+    /// The name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PeerMethod::Kernel => "kernel",
+            PeerMethod::Copies => "copies",
+            PeerMethod::Engines => "engines",
+        }
+    }
+}
+
+/// A sum over ranks of the same range of a shared region on every rank.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedSum<'a> {
+    /// The range that is summed in place.
+    pub region: Region<'a>,
+    /// Workspace of at least the same length, on the same device, not shared; overwritten.
+    pub scratch: Region<'a>,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// True if every rank gets the whole sum; false if each gets its own of the equal shards only.
+    pub everywhere: bool,
+}
+
+/// The answer to [`DataPlane::share`](crate::DataPlane::share).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerAccess {
+    /// Ranks reach each other's memory.
+    Granted,
+    /// Ranks do not reach each other's memory, for this reason.
+    Denied(String),
+}
+
+/// Bytes of a vector that kernels move: where shards begin.
+const VECTOR: usize = 16;
+
+/// A range of a shared region, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedRange {
+    /// Number of the region.
+    pub(crate) region: usize,
+    /// First byte in the region.
+    pub(crate) offset: usize,
+    /// Number of bytes.
+    pub(crate) bytes: usize,
+}
+
+/// One rank's operations on memory that all ranks reach. Each call is enqueued on a stream, in order.
+pub(crate) trait PeerEngine {
+    /// Work after it begins when all ranks have come to their meeting of this number, with all their work
+    /// before done.
+    fn meet(&mut self, number: u32, stream: StreamKind) -> Result<()>;
+
+    /// Sums the values of all ranks at `place`, in tree order, into this rank's memory or into all ranks'.
+    fn add(&mut self, place: SharedRange, dtype: DType, everywhere: bool, stream: StreamKind) -> Result<()>;
+
+    /// Copies what the others have at `place` to `scratch`, and adds all to this rank's memory in the order
+    /// of the tree.
+    fn fetch_and_add(
+        &mut self,
+        place: SharedRange,
+        scratch: Region<'_>,
+        dtype: DType,
+        stream: StreamKind,
+    ) -> Result<()>;
+
+    /// Copies this rank's values at `place` to `peer`'s memory.
+    fn put(&mut self, place: SharedRange, peer: usize, stream: StreamKind) -> Result<()>;
+}
+
+/// One rank's side of the shared regions of a group.
+#[derive(Debug)]
+pub(crate) struct PeerWindow<E> {
+    engine: E,
+    rank: usize,
+    ranks: usize,
+    method: PeerMethod,
+    /// Number of meetings so far, which wraps around.
+    meetings: u32,
+}
+
+impl<E: PeerEngine> PeerWindow<E> {
+    pub(crate) fn new(engine: E, rank: usize, ranks: usize, method: PeerMethod) -> Self {
+        PeerWindow { engine, rank, ranks, method, meetings: 0 }
+    }
+
+    pub(crate) fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// Returns true if `place` divides into one shard of whole vectors per rank.
+    pub(crate) fn divides(&self, place: SharedRange) -> bool {
+        place.offset.is_multiple_of(VECTOR) && place.bytes.is_multiple_of(VECTOR * self.ranks)
+    }
+
+    /// Sums over ranks, each at its range, which [`PeerWindow::divides`].
+    pub(crate) fn sum(
+        &mut self,
+        sums: &[(SharedRange, SharedSum<'_>)],
+        alone: bool,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let method = if alone { PeerMethod::Kernel } else { self.method };
+        self.meet(stream)?;
+        for (place, sum) in sums {
+            self.sum_one(*place, sum, method, stream)?;
+        }
+        self.meet(stream)
+    }
+
+    /// Does this rank's share of one sum between the meetings.
+    fn sum_one(
+        &mut self,
+        place: SharedRange,
+        sum: &SharedSum<'_>,
+        method: PeerMethod,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let bytes = place.bytes / self.ranks;
+        let own = SharedRange { offset: place.offset + self.rank * bytes, bytes, ..place };
+        let SharedSum { scratch, dtype, everywhere, .. } = *sum;
+        match method {
+            PeerMethod::Kernel => self.engine.add(own, dtype, everywhere, stream)?,
+            PeerMethod::Copies => self.engine.add(own, dtype, false, stream)?,
+            PeerMethod::Engines => self.engine.fetch_and_add(own, scratch, dtype, stream)?,
+        }
+        if everywhere && method != PeerMethod::Kernel {
+            // Nobody but this rank reads that shard of others before the second meeting, and it has.
+            self.others().try_for_each(|peer| self.engine.put(own, peer, stream))?;
+        }
+        Ok(())
+    }
+
+    /// Copies ranges of this rank, which no other rank sends, each to one other rank.
+    pub(crate) fn exchange(&mut self, parts: &[(usize, SharedRange)], stream: StreamKind) -> Result<()> {
+        self.meet(stream)?;
+        for peer in self.others() {
+            let parts = parts.iter().filter(|(to, _)| *to == peer);
+            parts.into_iter().try_for_each(|(_, part)| self.engine.put(*part, peer, stream))?;
+        }
+        self.meet(stream)
+    }
+
+    /// The other ranks, beginning with the next one, so that not all ranks write to one.
+    fn others(&self) -> impl Iterator<Item = usize> + use<E> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        (1..ranks).map(move |distance| (rank + distance) % ranks)
+    }
+
+    fn meet(&mut self, stream: StreamKind) -> Result<()> {
+        self.meetings = self.meetings.wrapping_add(1);
+        self.engine.meet(self.meetings, stream)
+    }
+}
+
+#[cfg(test)]
+mod tests;

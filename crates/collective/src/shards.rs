@@ -1,0 +1,44 @@
+//! One shard of a region per rank.
+
+use std::ops::Range;
+
+/// Consecutive shards of a region, one per rank, in bytes; the last ones may be shorter or empty.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByteShards {
+    bytes: usize,
+    shard: usize,
+}
+
+impl ByteShards {
+    /// Divides `bytes` bytes into `count` shards of whole elements, all but the last ones equally long.
+    pub(crate) fn of_elements(bytes: usize, element: usize, count: usize) -> Self {
+        ByteShards { bytes, shard: (bytes / element).div_ceil(count) * element }
+    }
+
+    /// `count` shards of `shard` bytes.
+    pub(crate) fn equal(shard: usize, count: usize) -> Self {
+        ByteShards { bytes: shard * count, shard }
+    }
+
+    /// Bytes of the longest shard.
+    pub(crate) fn longest(self) -> usize {
+        self.shard
+    }
+
+    /// Bytes of all shards.
+    pub(crate) fn total(self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the shard of `rank`.
+    pub(crate) fn range(self, rank: usize) -> Range<usize> {
+        (rank * self.shard).min(self.bytes)..((rank + 1) * self.shard).min(self.bytes)
+    }
+
+    /// Chunk number `round` of the shard of `rank`, in chunks of `chunk` bytes; may be shorter or empty.
+    pub(crate) fn chunk(self, rank: usize, round: usize, chunk: usize) -> Range<usize> {
+        let Range { start, end } = self.range(rank);
+        let at = |round: usize| start.saturating_add(round.saturating_mul(chunk)).min(end);
+        at(round)..at(round + 1)
+    }
+}
