@@ -1,4 +1,4 @@
-//! The program as people and scripts meet it: exit statuses, sentences, files.
+//! The command line: exit statuses, messages, files.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -12,7 +12,7 @@ use common::runs::GPT;
 
 fn plimsoll(directory: &Path) -> Command {
     let mut command = Command::new(common::program());
-    // What is tested here is tested on the CPU, also where there is a GPU.
+    // These tests run on the CPU, also on hosts with a GPU.
     command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "");
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
         command.env_remove(variable);
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A directory with a corpus and a configuration.
+/// Creates a directory with a corpus and a configuration.
 fn workplace() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let line = "The load line of a ship says how much she may carry, and in which waters.\n";
@@ -46,7 +46,7 @@ fn entries(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
+fn wrong_input_is_refused_in_one_sentence_and_leaves_no_file() {
     let table: &[(&[&str], &str)] = &[
         (
             &["--set", "model.widht=64"],
@@ -105,7 +105,7 @@ fn bad_input_gets_one_sentence_and_status_two_and_leaves_nothing() {
 }
 
 #[test]
-fn matmuls_are_measured_on_a_gpu_or_not_at_all() {
+fn matmul_benchmarks_need_a_gpu() {
     let workplace = workplace();
     std::fs::write(workplace.path().join("table.txt"), "device X\n3x4x5 1-2\n").unwrap();
     let table: &[(&[&str], &str)] = &[
@@ -124,7 +124,7 @@ fn matmuls_are_measured_on_a_gpu_or_not_at_all() {
 }
 
 #[test]
-fn the_line_of_a_mistake_in_a_file_is_named() {
+fn errors_in_a_file_name_its_line() {
     let workplace = workplace();
     let file = workplace.path().join("run.toml");
     let table: &[(&str, &str, &str)] = &[
@@ -150,7 +150,7 @@ fn launched(variables: &[(&str, &str)]) -> Output {
 }
 
 #[test]
-fn one_of_several_processes_does_not_take_itself_for_all() {
+fn a_launched_process_does_not_run_alone() {
     let output = launched(&[("OMPI_COMM_WORLD_SIZE", "4")]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
@@ -164,7 +164,7 @@ fn one_of_several_processes_does_not_take_itself_for_all() {
 }
 
 #[test]
-fn a_run_leaves_its_files_and_prints_memory_by_rank() {
+fn a_run_writes_its_files_and_prints_memory_by_rank() {
     let workplace = workplace();
     let run = |arguments: &[&str]| {
         plimsoll(workplace.path())
@@ -200,7 +200,7 @@ fn a_run_leaves_its_files_and_prints_memory_by_rank() {
         }
     }
 
-    // The same directory again is refused, and what it held is kept.
+    // A second run in the directory is refused, and the first one is kept.
     let again = run(&[]);
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("holds a run already"));
@@ -217,7 +217,7 @@ fn a_run_leaves_its_files_and_prints_memory_by_rank() {
 }
 
 #[test]
-fn without_a_command_it_trains_the_quickstart() {
+fn no_command_trains_the_quickstart() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = plimsoll(directory.path())
         .stdout(std::process::Stdio::piped())
@@ -228,7 +228,7 @@ fn without_a_command_it_trains_the_quickstart() {
     let seen: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("step 10/500")).collect();
     assert!(seen.iter().any(|line| line.contains("planned:")), "{seen:?}");
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    // Read to the end, so that it is never held up by a full pipe.
+    // Read to the end, so that a full pipe never blocks the run.
     let rest: Vec<String> = lines.collect();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{rest:?}");
@@ -239,7 +239,7 @@ fn without_a_command_it_trains_the_quickstart() {
 }
 
 #[test]
-fn an_interrupt_ends_the_run_with_what_was_done() {
+fn an_interrupt_ends_the_run_with_a_summary() {
     let workplace = workplace();
     let mut child = plimsoll(workplace.path())
         .args([
@@ -275,7 +275,7 @@ fn an_interrupt_ends_the_run_with_what_was_done() {
 }
 
 #[test]
-fn meta_runs_and_says_that_it_computes_nothing() {
+fn a_run_on_meta_says_that_it_computes_nothing() {
     let workplace = workplace();
     let output = plimsoll(workplace.path())
         .args(["train", "run.toml", "--run-dir", "out", "--device", "meta"])
@@ -287,7 +287,7 @@ fn meta_runs_and_says_that_it_computes_nothing() {
 }
 
 #[test]
-fn replay_tells_agreement_difference_and_nonsense_apart() {
+fn replay_has_an_exit_status_for_other_files() {
     let workplace = workplace();
     let replay = |path: &Path| plimsoll(workplace.path()).arg("replay").arg(path).output().unwrap();
     let output = replay(&golden("default_small.json.gz"));
@@ -314,13 +314,13 @@ fn collectives_are_measured_as_asked() {
         expected.map(|(name, bytes)| (format!("{name:?}"), bytes))
     );
     assert!(lines.iter().all(|line| line["seconds"].as_f64().unwrap() > 0.0));
-    for wrong in [["--sizes", "6"], ["--sizes", "1MB"], ["--only", "all"]] {
+    for wrong in [["--sizes", "6"], ["--sizes", "1XB"], ["--only", "all"]] {
         assert_eq!(bench(&wrong).status.code(), Some(2), "{wrong:?}");
     }
 }
 
 #[test]
-fn help_names_what_there_is() {
+fn help_names_commands_and_arguments() {
     let output = plimsoll(Path::new(".")).arg("--help").output().unwrap();
     let help = text(&output.stdout);
     for command in ["train", "plan", "sample", "replay", "bench"] {
@@ -334,7 +334,7 @@ fn help_names_what_there_is() {
 }
 
 #[test]
-fn the_printed_plan_is_what_the_run_then_uses() {
+fn the_printed_plan_equals_the_run() {
     let directory = workplace();
     let figures = |ranks: &serde_json::Value| -> Vec<Vec<u64>> {
         let keys = ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
@@ -364,7 +364,7 @@ fn the_printed_plan_is_what_the_run_then_uses() {
 }
 
 #[test]
-fn a_gpu_is_planned_for_where_there_is_none_and_what_does_not_fit_is_refused() {
+fn plans_for_a_gpu_need_none_and_refuse_what_does_not_fit() {
     let directory = workplace();
     let plan = |sets: &[&str]| {
         let sets = sets.iter().flat_map(|set| ["--set", set]);

@@ -1,4 +1,4 @@
-//! The bytes of small programs, to the byte, on every device: the figures that PyTorch's allocator gives for them.
+//! The bytes of small programs on every device equal those of PyTorch's allocator.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -14,7 +14,7 @@ use tensor::ops::Activation;
 
 const MIB: usize = 1 << 20;
 
-/// A device, and what it held when it was new: the workspaces of a GPU.
+/// A device and its bytes allocated and reserved at creation: the workspaces of a GPU.
 struct Fresh {
     device: Device,
     start: (u64, u64),
@@ -29,7 +29,7 @@ fn devices() -> Vec<Fresh> {
 }
 
 impl Fresh {
-    /// Bytes allocated and reserved since the start.
+    /// Bytes allocated and reserved since creation.
     fn usage(&self) -> (u64, u64) {
         let statistics = self.device.statistics();
         (statistics.allocated() - self.start.0, statistics.reserved() - self.start.1)
@@ -41,7 +41,7 @@ impl Fresh {
 }
 
 #[test]
-fn two_tensors() {
+fn two_tensors_are_allocated_and_freed() {
     for fresh in devices() {
         let device = fresh.device.clone();
         let tensor = |mib: usize| {
@@ -60,7 +60,7 @@ fn two_tensors() {
 }
 
 #[test]
-fn a_second_owner_keeps_memory_alive() {
+fn a_view_keeps_its_storage_alive() {
     for fresh in devices() {
         let device = fresh.device.clone();
         let first = Tensor::zeros(&device, [MIB], DType::F32, Request::new(Category::Other, "test")).unwrap();
@@ -85,7 +85,7 @@ fn batch(device: &Device) -> (Tensor, Tensor) {
 }
 
 #[test]
-fn the_five_layer_mlp() {
+fn a_step_of_a_five_layer_mlp_frees_its_activations() {
     for fresh in devices() {
         let device = fresh.device.clone();
         let (x, y) = batch(&device);
@@ -99,8 +99,7 @@ fn the_five_layer_mlp() {
         let loss = mlp.loss(&tape, prediction, &y, 1.0).unwrap();
         let mut gradients = Gradients::default();
         tape.backward(loss, &mut gradients).unwrap();
-        // Nothing but the parameters, as many bytes of gradients, the target and the loss is left: x and all
-        // activations went with the tape.
+        // The input and all activations were freed with the tape.
         drop(gradients);
         drop(y);
         assert_eq!(fresh.usage().0, 1_457_152 - 4_608);
@@ -108,7 +107,7 @@ fn the_five_layer_mlp() {
 }
 
 #[test]
-fn a_long_loop_is_constant() {
+fn memory_is_constant_over_steps() {
     for fresh in devices() {
         let device = fresh.device.clone();
         let mlp = five_layers(&device);
@@ -133,7 +132,7 @@ fn a_long_loop_is_constant() {
     }
 }
 
-/// A perceptron of equally wide layers, some of which may keep no activations.
+/// An MLP of equally wide layers, in segments that may be recomputed.
 struct Deep {
     layers: usize,
     width: usize,
@@ -141,19 +140,19 @@ struct Deep {
     segments: usize,
 }
 
-/// Bytes beyond what there is before a step, as PyTorch's were measured.
+/// Bytes above those before the step, measured as PyTorch's were.
 #[derive(Debug, PartialEq)]
 struct Rise {
     /// After forward.
     forward: u64,
-    /// At the highest point of forward and backward.
+    /// At the peak of forward and backward.
     peak: u64,
     /// After backward: gradients of the weights and of the input, and the output.
     left: u64,
 }
 
 impl Deep {
-    /// Forward and backward on `device`; 1 segment: all layers keep their activations.
+    /// Runs forward and backward on `device`. With one segment, all layers keep their activations.
     fn rise(&self, device: &Device) -> Rise {
         let Deep { layers, width, batch, segments } = *self;
         let sizes = MlpSizes { sizes: vec![width; layers + 1], activation: Activation::Relu };
@@ -182,14 +181,14 @@ impl Deep {
     }
 }
 
-/// Deep perceptrons, 1024 wide with 4096 rows, beside the same in PyTorch, where `checkpoint_sequential` recomputes as many
-/// segments but the last one.
+/// Deep MLPs of width 1024 with 4096 rows use at most the bytes of the same in PyTorch, whose
+/// `checkpoint_sequential` recomputes all segments but the last.
 #[test]
-fn deep_perceptrons_beside_pytorch() {
+fn deep_mlps_need_at_most_pytorchs_bytes() {
     let recorded = std::fs::read_to_string(common::golden("pytorch_deep_mlp.json")).unwrap();
     let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
-    // Layers, segments, and ours: after forward, at the peak.
+    // Layers, segments, and our bytes after forward and at the peak.
     let table: [(usize, usize, u64, u64); 6] = [
         (16, 1, 268_435_456, 306_188_288),
         (16, 4, 67_108_864, 155_242_496),
@@ -209,7 +208,7 @@ fn deep_perceptrons_beside_pytorch() {
         let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
         let ours = Deep { layers, width: 1024, batch: 4096, segments }.rise(&device);
         assert_eq!((ours.forward, ours.peak), (forward, peak), "{layers} layers, {segments} segments");
-        // What is left is the same: gradients of the weights and of the input, and the output.
+        // The rest is equal: gradients of the weights and of the input, and the output.
         let base = number(&theirs["base"]["allocated"]);
         assert_eq!(ours.left, number(&theirs["backward"]["allocated"]) - base);
         let above = |phase: &str, what: &str| number(&theirs[phase][what]) - base;
@@ -226,7 +225,7 @@ fn deep_perceptrons_beside_pytorch() {
 }
 
 #[test]
-fn deep_perceptrons_use_the_same_bytes_everywhere() {
+fn deep_mlps_use_equal_bytes_on_every_device() {
     for segments in [1, 3, 9] {
         let rises: Vec<_> = devices()
             .iter()
@@ -234,7 +233,7 @@ fn deep_perceptrons_use_the_same_bytes_everywhere() {
             .collect();
         let host = &rises[0];
         assert!(host.forward > 0 && host.peak > host.forward);
-        // GPUs, where there are some, take scratch besides.
+        // GPUs also need workspaces.
         for rise in &rises[1..] {
             assert_eq!((rise.forward, rise.left), (host.forward, host.left));
         }

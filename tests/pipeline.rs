@@ -220,7 +220,7 @@ fn the_use_of_a_profile_is_told_as_a_command() {
         let file = format!("times{number}.toml");
         let plan = [&plan[..], &["--set", division]].concat();
         let said = done(directory, &[&plan[..], &["--profile", &file]].concat());
-        let (_, typed) = said.trim_end().rsplit_once("to divide by these times: ").unwrap();
+        let (_, typed) = said.trim_end().rsplit_once("to partition by these times: ").unwrap();
         assert_eq!(typed.ends_with(" --set parallel.partition=fastest"), number > 0, "{said}");
         let typed: Vec<_> = typed.split(' ').collect();
         let planned = done(directory, &[&plan[..], &["--json"], &typed].concat());
@@ -229,7 +229,7 @@ fn the_use_of_a_profile_is_told_as_a_command() {
     }
     let one = ["--set=parallel.pipeline=1", "--profile=one.toml"];
     let said = done(directory, &[&plan[..], &one].concat());
-    assert!(said.contains("there is nothing to divide"), "{said}");
+    assert!(said.contains("there is nothing to partition"), "{said}");
 }
 
 /// On one GPU one rank does the work of both; on two or more it is a pipeline.

@@ -1,4 +1,4 @@
-//! What the README says is so.
+//! The README agrees with the program and the repository.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -9,7 +9,7 @@ fn readme() -> String {
 }
 
 #[test]
-fn its_table_of_keys_is_the_programs() {
+fn the_table_of_keys_is_the_programs() {
     let text = readme();
     let (_, rest) = text.split_once("<!-- keys: made by config::reference -->\n").unwrap();
     let (table, _) = rest.split_once("<!-- end of keys -->").unwrap();
@@ -21,7 +21,7 @@ fn its_table_of_keys_is_the_programs() {
 }
 
 #[test]
-fn the_files_that_it_names_are_there() {
+fn named_files_exist() {
     let root = common::root();
     let text = readme();
     let words = text.split(|c: char| c.is_whitespace() || "`(),;|".contains(c));

@@ -1,4 +1,4 @@
-//! `plimsoll replay` on every recording, on one that differs, and on files that are none.
+//! `plimsoll replay`: recordings that match, one that differs, and other files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -16,7 +16,7 @@ fn replay(files: &[PathBuf]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn every_recording_is_as_recorded() {
+fn every_recording_matches() {
     let mut files: Vec<PathBuf> = std::fs::read_dir(golden(""))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -36,9 +36,10 @@ fn every_recording_is_as_recorded() {
 }
 
 #[test]
-fn a_difference_is_shown_and_fails() {
-    // Two operations, the second with a counter that is not so.
-    let recording = r#"{"total_memory": 1073741824, "alloc_conf": "", "limit_bytes": null, "limit_fraction": null,
+fn a_mismatch_is_shown_and_fails() {
+    // Two operations, the second with a wrong counter.
+    let recording = r#"{"total_memory": 1073741824, "alloc_conf": "",
+        "limit_bytes": null, "limit_fraction": null,
         "stat_names": ["allocation.all.current", "num_sync_all_streams"], "initial": [0, 1],
         "ops": [["alloc", 1, 3000, 0, 4194304, [1, 1]], ["free", 1, [987654, 1]]],
         "segment_events": [["segment_alloc", 4194304, 2097152, 0]]}"#;
@@ -56,7 +57,7 @@ fn a_difference_is_shown_and_fails() {
 }
 
 #[test]
-fn a_file_that_is_no_recording_is_refused() {
+fn other_files_are_refused() {
     for file in [golden("nowhere.json.gz"), root().join("Cargo.toml")] {
         let (status, printed, errors) = replay(std::slice::from_ref(&file));
         assert_eq!((status, printed.as_str()), (Some(2), ""));

@@ -1,4 +1,4 @@
-//! `plimsoll report` and `plimsoll plan --html`: pages of real runs and plans.
+//! Pages of real runs and plans: `plimsoll report` and `plimsoll plan --html`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -20,7 +20,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn a_run_is_shown_with_its_plan() {
+fn the_page_of_a_run_shows_its_plan() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("pipe");
     let overrides =
@@ -47,7 +47,7 @@ fn a_run_is_shown_with_its_plan() {
     ] {
         assert!(page.contains(text), "{text}");
     }
-    // A run that has not ended has no summary.
+    // An unfinished run has no summary.
     std::fs::remove_file(run_dir.join("summary.json")).unwrap();
     let elsewhere = directory.path().join("page.html");
     let made = plimsoll(&["report", run_dir.to_str().unwrap(), "--output", elsewhere.to_str().unwrap()]);
@@ -56,7 +56,7 @@ fn a_run_is_shown_with_its_plan() {
 }
 
 #[test]
-fn a_plan_is_shown_without_a_run() {
+fn the_page_of_a_plan_needs_no_run() {
     let directory = tempfile::tempdir().unwrap();
     let (file, page) = (directory.path().join("small.toml"), directory.path().join("plan.html"));
     std::fs::write(&file, GPT.replace("paths = [", &format!("base = '{}'\npaths = [", root().display())))
@@ -81,7 +81,7 @@ fn a_plan_is_shown_without_a_run() {
 }
 
 #[test]
-fn what_is_no_run_is_refused() {
+fn directories_without_a_run_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().to_str().unwrap();
     let broken = directory.path().join("broken");

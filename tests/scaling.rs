@@ -1,4 +1,4 @@
-//! The scaling suite: real runs on the CPU.
+//! The scaling suite, with real runs on the CPU.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bench::{BenchOptions, ScalingCase, bench_scaling};
 use common::runs::{GPT, config};
-use telemetry::scaling::{Scaling, ScalingRun, runs_of};
+use telemetry::scaling::{Scaling, ScalingRun, parse_runs};
 use worker::DeviceChoice;
 
 fn bench(arguments: &[&str]) -> Output {
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A small model, and few steps.
+/// Arguments of a small model and few steps.
 const TINY: [&str; 12] = [
     "--device=cpu",
     "--model=small",
@@ -46,7 +46,7 @@ fn the_suite_measures_and_reports() {
     let measured = bench(&[&TINY[..], &["--ranks=1,2", "--micro-batches=4", "--json"]].concat());
     assert!(measured.status.success(), "{}", text(&measured.stderr));
     let lines = text(&measured.stdout);
-    let runs = runs_of(&lines).unwrap();
+    let runs = parse_runs(&lines).unwrap();
     let shape = |run: &ScalingRun| (run.scaling, run.ranks, run.micro_batches, run.tokens);
     let (strong, weak) = (Scaling::Strong, Scaling::Weak);
     assert_eq!(
@@ -57,17 +57,13 @@ fn the_suite_measures_and_reports() {
         assert_eq!((run.steps, run.warm_up, run.by_rank.len()), (4, 1, run.ranks));
         assert!(run.least_seconds <= run.step_seconds && run.step_seconds <= run.most_seconds);
         for rank in &run.by_rank {
-            // On the host a step takes what its rank's phases take, up to what lies between steps.
+            // On the CPU, a step takes as long as its phases, up to the time between steps.
             assert!(rank.step_microseconds as f64 / 1e6 <= 1.2 * run.most_seconds, "{run:?}");
             assert!(rank.peak_reserved_bytes >= rank.peak_allocated_bytes && rank.peak_allocated_bytes > 0);
         }
     }
-    assert_eq!(
-        runs[0].loss.to_bits(),
-        runs[1].loss.to_bits(),
-        "the same batch has the same bits on any grid"
-    );
-    assert!(runs[0].least_seconds > 20e-6, "a step that took no time was none: {:?}", runs[0]);
+    assert_eq!(runs[0].loss.to_bits(), runs[1].loss.to_bits(), "equal batches have equal bits on every grid");
+    assert!(runs[0].least_seconds > 20e-6, "a step takes time: {:?}", runs[0]);
 
     let (file, plots) = (directory.path().join("runs.jsonl"), directory.path().join("plots"));
     std::fs::write(&file, &lines).unwrap();
@@ -84,21 +80,27 @@ fn the_suite_measures_and_reports() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_before_anything_runs() {
+fn wrong_arguments_are_refused_before_anything_runs() {
     let table: &[(&[&str], &str)] = &[
         (&["--ranks=0"], "--ranks 0: 0 micro-batches cannot be divided"),
-        (&["--ranks=2,3"], "--ranks 2: 3 micro-batches cannot be divided among so many"),
+        (&["--ranks=2,3"], "--ranks 2: 3 micro-batches cannot be divided among 2 ranks"),
         (&["--ranks=2", "--micro-batches=0"], "--ranks 2: 0 micro-batches"),
         (&["--ranks=one"], "invalid value 'one'"),
-        (&["--set=parallel.data=2"], "--set parallel.data: the suite sets it itself"),
-        (&["--set= train.global_batch_size = 2"], "--set train.global_batch_size: the suite sets it itself"),
+        (&["--set=parallel.data=2"], "--set parallel.data: the suite sets it: use --ranks"),
+        (
+            &["--set= train.global_batch_size = 2"],
+            "--set train.global_batch_size: the suite sets it: use --ranks",
+        ),
         (&["--set=parallel.datas=2"], "did you mean"),
         (&["--strong", "--weak"], "cannot be used with"),
         (&["--reduction=ring"], "possible values: tree, nccl"),
-        (&["--model=gpt5"], "small, gpt2-124m, gpt2-355m, gpt2-1558m are the models"),
+        (
+            &["--model=gpt5"],
+            "--model gpt5: unknown model; the models are small, gpt2-124m, gpt2-355m, gpt2-1558m",
+        ),
         (&["--precision=bf16"], "needs a GPU"),
         (&["--report=/nowhere/runs.jsonl"], "/nowhere/runs.jsonl: cannot read it"),
-        (&["--report=Cargo.toml"], "Cargo.toml: line 1 is no measured run"),
+        (&["--report=Cargo.toml"], "Cargo.toml: line 1 is not a measured run"),
         (&["--report=x", "--json"], "cannot be used with"),
         (&["--report=x", "--alone"], "cannot be used with"),
         (&["--report=x", "--rounds=2"], "cannot be used with"),
@@ -110,9 +112,9 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
         (&["--report=x", "--shard"], "cannot be used with"),
         (&["--report=x", "--trace=y"], "cannot be used with"),
         (&["--rounds=0"], "invalid value '0' for '--rounds <N>'"),
-        (&["--warm-up-seconds=-1"], "a number of seconds from 0 to 3600 is meant"),
-        (&["--warm-up-seconds=soon"], "a number of seconds from 0 to 3600 is meant"),
-        (&["--warm-up-seconds=1e9"], "a number of seconds from 0 to 3600 is meant"),
+        (&["--warm-up-seconds=-1"], "not a number of seconds from 0 to 3600"),
+        (&["--warm-up-seconds=soon"], "not a number of seconds from 0 to 3600"),
+        (&["--warm-up-seconds=1e9"], "not a number of seconds from 0 to 3600"),
         (&["--json", "--plots=x"], "cannot be used with"),
     ];
     for (arguments, sentence) in table {
@@ -128,7 +130,7 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn devices_alone_are_measured_beside_the_runs_in_turn() {
+fn devices_alone_are_measured_in_turn_with_the_runs() {
     let directory = tempfile::tempdir().unwrap();
     let measured = |asked: &[&str]| {
         let measured = bench(&[&TINY[..], &["--strong", "--json"], asked].concat());
@@ -136,16 +138,16 @@ fn devices_alone_are_measured_beside_the_runs_in_turn() {
         text(&measured.stdout)
     };
     let lines = measured(&["--ranks=1,2", "--micro-batches=2", "--alone", "--rounds=2"]);
-    let runs = runs_of(&lines).unwrap();
+    let runs = parse_runs(&lines).unwrap();
     let shape = |run: &ScalingRun| (run.round, run.scaling, run.ranks, run.micro_batches, run.tokens);
     let of_round = |round| {
-        // On one rank a step has two micro-batches, on two each has one.
+        // A step has two micro-batches on one rank, and one on each of two ranks.
         let alone = [(round, Scaling::Alone, 2, 4, 256), (round, Scaling::Alone, 2, 2, 128)];
         [[(round, Scaling::Strong, 1, 2, 128), (round, Scaling::Strong, 2, 2, 128)], alone].concat()
     };
     let shapes: Vec<_> = runs.iter().map(shape).collect();
     assert_eq!(shapes, [of_round(1), of_round(2)].concat());
-    let one_micro_batch = runs_of(&measured(&["--ranks=1"])).unwrap();
+    let one_micro_batch = parse_runs(&measured(&["--ranks=1"])).unwrap();
     let of_one_rank = |micro_batches: usize| {
         let mut all = runs.iter().chain(&one_micro_batch);
         all.find(|run| (run.scaling, run.ranks, run.micro_batches) == (Scaling::Strong, 1, micro_batches))
@@ -154,7 +156,7 @@ fn devices_alone_are_measured_beside_the_runs_in_turn() {
         let each: Vec<f64> = run.tokens_per_second_of_each().collect();
         assert!(run.by_rank.iter().enumerate().all(|(rank, figures)| figures.rank == rank));
         match run.scaling {
-            // Had they talked to each other, a world would not have the bits of one rank.
+            // Worlds that communicated would not have the bits of one rank.
             Scaling::Alone => {
                 let one = of_one_rank(run.micro_batches / run.ranks).unwrap();
                 assert!((run.tokens_per_second() - each.iter().sum::<f64>()).abs() < 1e-6 * each[0]);
@@ -171,14 +173,14 @@ fn devices_alone_are_measured_beside_the_runs_in_turn() {
         "alone    –",
         "alone, 1 micro-batch each: rank ",
         "alone, 2 micro-batches each: rank ",
-        "2 rounds, of which the median one counts",
+        "2 rounds, of which the median counts",
         "strong, tree: the last loss is the same to the bit on 1, 2 ranks",
     ];
     assert!(words.iter().all(|words| reported.contains(words)), "{reported}");
 }
 
 #[test]
-fn all_ranks_warm_up_with_the_same_steps_for_so_long() {
+fn all_ranks_warm_up_with_the_same_steps() {
     let device = DeviceChoice::Cpu;
     let measure = |ranks: usize, scaling: Scaling, time: Duration| {
         let options = BenchOptions { device, steps: 2, warm_up: 1, warm_up_time: time, trace: None };
@@ -201,7 +203,7 @@ fn all_ranks_warm_up_with_the_same_steps_for_so_long() {
 }
 
 #[test]
-fn a_step_of_all_ranks_is_seen_as_a_timeline() {
+fn a_timeline_has_the_steps_of_all_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let traces = directory.path().join("traces");
     let trace = format!("--trace={}", traces.display());
@@ -215,7 +217,7 @@ fn a_step_of_all_ranks_is_seen_as_a_timeline() {
         for phase in ["inputs", "forward", "backward", "reduce, exposed", "optimizer"] {
             assert!(spans.iter().any(|span| span["name"] == phase), "{phase}: {spans:?}");
         }
-        // One follows the other, from the step's start on.
+        // Spans follow one another from the beginning of the step.
         let times = |span: &serde_json::Value| (span["ts"].as_f64().unwrap(), span["dur"].as_f64().unwrap());
         let mut after = 0.0;
         for span in spans {
@@ -230,7 +232,7 @@ fn a_step_of_all_ranks_is_seen_as_a_timeline() {
 }
 
 #[test]
-fn a_run_leaves_nothing_to_the_next() {
+fn runs_do_not_affect_the_next_run() {
     let device = DeviceChoice::Cpu;
     let options = BenchOptions { device, steps: 2, warm_up: 1, warm_up_time: Duration::ZERO, trace: None };
     let measure = |ranks: usize| {

@@ -1,7 +1,7 @@
-//! Views of a real run's memory: the files, read by Python, and rendered by PyTorch where it can be had.
+//! Files with the memory of a real run, read by Python and rendered by PyTorch if installed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-#![allow(clippy::print_stdout, reason = "what could not be run is said")]
+#![allow(clippy::print_stdout, reason = "skipped checks are reported")]
 
 mod common;
 
@@ -22,8 +22,8 @@ fn python(arguments: &[&str]) -> Option<Output> {
     Command::new(name).args(arguments).output().ok()
 }
 
-/// What PyTorch's viewer needs, and what it makes of it: every block's sizes add up, every event's block lies in a
-/// segment that is there when the history is played backwards.
+/// Checks what PyTorch's viewer relies on: the sizes of blocks add up, and every event's block lies in a
+/// segment that exists when the history is played backwards.
 const CHECK: &str = r#"
 import pickle, sys
 top = pickle.load(open(sys.argv[1], 'rb'))
@@ -31,7 +31,8 @@ allocated = 0
 for s in top['segments']:
     address = s['address']
     for b in s['blocks']:
-        assert b['address'] == address and b['state'] in ('active_allocated', 'active_pending_free', 'inactive')
+        assert b['address'] == address
+        assert b['state'] in ('active_allocated', 'active_pending_free', 'inactive')
         address += b['size']
     assert address == s['address'] + s['total_size']
     assert s['allocated_size'] == sum(b['size'] for b in s['blocks'] if b['state'] == 'active_allocated')
@@ -55,7 +56,7 @@ print(allocated)
 "#;
 
 #[test]
-fn a_run_writes_views_that_agree_with_its_statistics() {
+fn views_agree_with_statistics() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("run");
     let report = run(&run_dir, &["parallel.data=2", "memory.history=1000000"]);
@@ -68,7 +69,7 @@ fn a_run_writes_views_that_agree_with_its_statistics() {
         assert!(page.contains("<svg") && page.contains("h.*.mlp") && !page.contains("http"));
         let pickle = path("pickle");
         let Some(output) = python(&["-c", CHECK, pickle.to_str().unwrap()]) else {
-            println!("no python3: the snapshot was not read");
+            println!("skipped: python3 is not installed");
             return;
         };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -80,7 +81,7 @@ fn a_run_writes_views_that_agree_with_its_statistics() {
 
 fn rendered_by_pytorch(pickle: &Path, directory: &Path) {
     if !python(&["-c", "import torch"]).is_some_and(|output| output.status.success()) {
-        println!("no PyTorch: its viewer was not run");
+        println!("skipped: PyTorch is not installed");
         return;
     }
     for plot in ["trace_plot", "segment_plot"] {
@@ -91,13 +92,13 @@ fn rendered_by_pytorch(pickle: &Path, directory: &Path) {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(std::fs::metadata(&page).unwrap().len() > 1000);
     }
-    // Its summary asserts that the sizes of all blocks add up.
+    // PyTorch asserts that the sizes of all blocks add up.
     let output = python(&["-m", "torch.cuda._memory_viz", "stats", pickle.to_str().unwrap()]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn history_changes_no_byte_and_no_view_is_written_without_it() {
+fn recording_history_changes_no_byte() {
     let directory = tempfile::tempdir().unwrap();
     let (with, without) = (directory.path().join("with"), directory.path().join("without"));
     let a = run(&with, &["memory.history=100"]);

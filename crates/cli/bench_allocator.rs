@@ -1,25 +1,25 @@
-//! `plimsoll bench allocator`: what an allocation and a free cost, in nanoseconds.
+//! `plimsoll bench allocator`.
 //!
-//! Two measures. *Steady*: one size is allocated and freed again and again, timed a thousand pairs at a time. *Replay*: the
-//! operations of a recording, each call timed for itself, so that the reading of the clock is in every figure.
+//! *Steady* allocates and frees one size again and again and times batches of 1000 pairs. *Replay* plays the
+//! operations of a recording and times each call, so every figure includes reading the clock once.
 
 use std::hint::black_box;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use memory::drivers::Counting;
 use memory::replay::{self, Operation, Player, Recording};
 use memory::{Allocator, Settings, Stream, Tag};
+use worker::TrainError;
 
-/// The arguments of `plimsoll bench allocator`.
+/// Measure the caching allocator: nanoseconds for an allocation and for a free
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchAllocatorArgs {
-    /// Recordings to replay; a built-in one if none is named
+    /// Recordings to replay [default: a built-in one]
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// How often each is replayed
+    /// Number of times that each recording is replayed
     #[arg(long, default_value_t = 200)]
     rounds: usize,
 }
@@ -30,10 +30,11 @@ const HISTORY_EVENTS: usize = 100_000;
 const PAIRS: usize = 1000;
 const BATCHES: usize = 1000;
 
-/// PyTorch 2.11's allocator called from C++ on an H200 host: bytes, and ns for an allocation and a free together.
+/// PyTorch 2.11's allocator called from C++ on an H200 host: bytes, and ns for an allocation with its free.
 const PYTORCH_STEADY: [(u64, f64); 4] =
     [(512, 295.0), (64 << 10, 295.0), (4 << 20, 325.0), (64 << 20, 325.0)];
-/// The same, replaying `default_mixed`: ns for an allocation and for a free, clock included.
+/// PyTorch 2.11's allocator replaying `default_mixed`: ns for an allocation and for a free, including the
+/// clock.
 const PYTORCH_REPLAY: (Quantiles, Quantiles) =
     (Quantiles { median: 369.0, p99: 706.0 }, Quantiles { median: 268.0, p99: 514.0 });
 
@@ -51,30 +52,19 @@ fn quantiles(samples: &mut [f64]) -> Quantiles {
     Quantiles { median: at(0.5), p99: at(0.99) }
 }
 
-/// Measures and prints. 0: done; 1: an allocation failed; 2: a file is no recording.
-pub(crate) fn run(args: &BenchAllocatorArgs) -> ExitCode {
-    let mut recordings = Vec::new();
+/// Measures and prints. Errors: a file that is not a recording; an allocation that failed.
+pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), TrainError> {
     let mut named: Vec<(String, _)> =
         args.traces.iter().map(|path| (path.display().to_string(), replay::read(path))).collect();
     if named.is_empty() {
         named.push((BUILT_IN_NAME.to_owned(), replay::parse(BUILT_IN)));
     }
-    for (name, result) in named {
-        match result {
-            Ok(found) => recordings.extend(found.into_iter().map(|recording| (name.clone(), recording))),
-            Err(error) => {
-                let _ = writeln!(std::io::stderr(), "{name}: {error}");
-                return ExitCode::from(2);
-            }
-        }
+    let mut recordings = Vec::new();
+    for (name, read) in named {
+        let found = read.map_err(|error| TrainError::Refused(format!("{name}: {error}")))?;
+        recordings.extend(found.into_iter().map(|recording| (name.clone(), recording)));
     }
-    match measure(&recordings, args.rounds.max(1)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "{error}");
-            ExitCode::from(1)
-        }
-    }
+    measure(&recordings, args.rounds.max(1)).map_err(|error| TrainError::Failed(error.to_string()))
 }
 
 fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memory::AllocationError> {
@@ -93,7 +83,7 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memo
     }
     let _ = writeln!(
         out,
-        "\nreplay, ns for each call, clock included     median     p99   PyTorch (p99)   ratio"
+        "\nreplay, ns per call, including the clock     median     p99   PyTorch (p99)   ratio"
     );
     for (name, recording) in recordings {
         for history in [false, true] {
@@ -141,7 +131,7 @@ fn steady(bytes: u64, history: bool) -> Result<Quantiles, memory::AllocationErro
     Ok(quantiles(&mut samples))
 }
 
-/// Quantiles of allocations and of frees.
+/// Quantiles of the times of allocations and of frees, in nanoseconds.
 fn replayed(
     recording: &Recording,
     rounds: usize,
@@ -161,7 +151,7 @@ fn replayed(
                 (Operation::Allocate { .. }, Ok(_)) => allocations.push(elapsed),
                 (Operation::Free(_), Ok(_)) => frees.push(elapsed),
                 (_, Ok(_)) => {}
-                // Recordings hold refused requests too; they are not what is measured.
+                // Recordings hold requests that fail too, which are not measured.
                 (_, Err(memory::AllocationError::OutOfMemory(_))) => {}
                 (_, Err(error)) => return Err(error),
             }
@@ -178,7 +168,7 @@ fn clock_ns() -> f64 {
     start.elapsed().as_nanos() as f64 / 100_000.0
 }
 
-/// The processor's name and how many of it there are.
+/// The processor's model and its number of hardware threads.
 pub(crate) fn hardware() -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{}, {threads} threads", device::Description::host().model)

@@ -1,4 +1,4 @@
-//! What the benchmarks of a training step have in common: their models by name, and arguments.
+//! Models and arguments that the benchmarks of a training step share.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,34 +6,36 @@ use std::time::Duration;
 use bench::{BenchOptions, GPU_WARM_UP};
 use worker::{DeviceChoice, TrainError};
 
-/// How a step is measured, whichever benchmark does it.
+/// Arguments of every benchmark of a training step.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepArgs {
     /// Sequences in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small]
     #[arg(long)]
     pub(crate) micro_batch: Option<usize>,
-    /// f32 or bf16 [default: bf16 on a GPU]
+    /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
     pub(crate) precision: Option<String>,
-    /// auto, cpu or cuda
+    /// Device: auto, cpu or cuda
     #[arg(long, default_value = "auto")]
     pub(crate) device: String,
-    /// Steps that are timed
+    /// Number of timed steps
     #[arg(long, default_value_t = 20)]
     steps: u64,
-    /// Steps before them, at least
+    /// Minimum number of warm-up steps
     #[arg(long, default_value_t = 5)]
     warm_up: u64,
-    /// Seconds of steps before them, at least [default: 5 on a GPU, whose clocks fall in the first seconds of work; else 0]
+    /// Minimum seconds of warm-up steps [default: 5 on a GPU, whose clocks fall in the first seconds of work;
+    /// 0 otherwise]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     warm_up_seconds: Option<Duration>,
-    /// Overrides a key of the configuration, such as --set parallel.bucket_bytes=1048576
+    /// Override a key of the configuration, as in --set parallel.bucket_bytes=1048576
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
 }
 
 impl StepArgs {
-    /// The kind of device that several ranks are measured on, and how many GPUs there are. Errors: a kind that does not exist.
+    /// Device to measure several ranks on, with `auto` resolved, and the number of GPUs of this host. Errors:
+    /// an unknown device.
     pub(crate) fn device_of_ranks(&self) -> Result<(DeviceChoice, usize), TrainError> {
         let gpus = device::cuda::availability().map_or(0, |found| found.len());
         let device = match DeviceChoice::from_name(&self.device)? {
@@ -44,13 +46,13 @@ impl StepArgs {
         Ok((device, gpus))
     }
 
-    /// Whether an override is of this key.
+    /// Returns whether `--set` overrides `key`.
     pub(crate) fn sets(&self, key: &str) -> bool {
         let named = |set: &String| set.split('=').next().is_some_and(|name| name.trim() == key);
         self.overrides.iter().any(named)
     }
 
-    /// On which device, and for how long.
+    /// Options of a benchmark on `device`.
     pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
         let on_gpu = match device {
             DeviceChoice::Cpu | DeviceChoice::Meta => false,
@@ -67,35 +69,41 @@ impl StepArgs {
     }
 }
 
+/// Parses a duration in seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds
         .filter(|time| *time <= MOST_WARM_UP)
-        .ok_or_else(|| format!("a number of seconds from 0 to {} is meant", MOST_WARM_UP.as_secs()))
+        .ok_or_else(|| format!("not a number of seconds from 0 to {}", MOST_WARM_UP.as_secs()))
 }
 
 const MOST_WARM_UP: Duration = Duration::from_secs(3600);
 
-/// Whether steps are seen as a timeline.
+/// The argument of benchmarks that can record a timeline.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TraceArgs {
-    /// Two more steps as a timeline of phases and streams, a file for each run in this directory that Perfetto shows
+    /// Record two more steps of each run as a timeline of phases and streams, in a file in DIR for
+    /// ui.perfetto.dev
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
 }
 
 impl TraceArgs {
-    /// The directory, if there is to be one; it is there then. Errors: it cannot be made.
+    /// Creates the directory, if one is given. Errors: it cannot be created.
     pub(crate) fn directory(&self) -> Result<Option<PathBuf>, TrainError> {
         let Some(directory) = &self.trace else { return Ok(None) };
-        let refused =
-            |error| TrainError::Refused(format!("--trace {}: cannot be made: {error}", directory.display()));
+        let refused = |error| {
+            TrainError::Refused(format!(
+                "--trace {}: cannot create the directory: {error}",
+                directory.display()
+            ))
+        };
         std::fs::create_dir_all(directory).map_err(refused)?;
         Ok(Some(directory.clone()))
     }
 }
 
-/// A GPT on random tokens.
+/// A named GPT, trained on random tokens.
 pub(crate) struct BenchModel {
     pub(crate) name: &'static str,
     layers: usize,
@@ -103,7 +111,7 @@ pub(crate) struct BenchModel {
     width: usize,
     context: usize,
     vocabulary: usize,
-    /// Sequences in a micro-batch, unless somebody says otherwise.
+    /// Default number of sequences in a micro-batch.
     pub(crate) micro_batch: usize,
 }
 
@@ -120,16 +128,16 @@ const MODELS: [BenchModel; 4] = [
 ];
 
 impl BenchModel {
-    /// The model called `name`. Errors: none is; those that there are.
+    /// Returns the model called `name`. Errors: there is none.
     pub(crate) fn named(name: &str) -> Result<&'static Self, TrainError> {
         MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
             let names = MODELS.each_ref().map(|model| model.name).join(", ");
-            TrainError::Refused(format!("--model {name}: {names} are the models"))
+            TrainError::Refused(format!("--model {name}: unknown model; the models are {names}"))
         })
     }
 
-    /// A configuration that trains it with AdamW and clipping, on one rank. Sections `[parallel]`, `[memory]` and the like may
-    /// follow.
+    /// Configuration that trains the model with AdamW and clipping, on one rank. Further sections such as
+    /// `[parallel]` may be appended.
     pub(crate) fn configuration(
         &self,
         micro_batch: Option<usize>,
@@ -140,9 +148,10 @@ impl BenchModel {
         let micro_batch = micro_batch.unwrap_or(self.micro_batch);
         let global_batch = micro_batch * micro_batches;
         format!(
-            "[model]\nlayers = {layers}\nheads = {heads}\nwidth = {width}\ncontext = {context}\nvocabulary = {vocabulary}\n\
-             [data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch_size = {micro_batch}\n\
-             global_batch_size = {global_batch}\n[optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{compute}\"\n"
+            "[model]\nlayers = {layers}\nheads = {heads}\nwidth = {width}\ncontext = {context}\n\
+             vocabulary = {vocabulary}\n[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\n\
+             micro_batch_size = {micro_batch}\nglobal_batch_size = {global_batch}\n[optim]\nclip_norm = 1.0\n\
+             [precision]\ncompute = \"{compute}\"\n"
         )
     }
 }

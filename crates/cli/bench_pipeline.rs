@@ -1,118 +1,113 @@
-//! `plimsoll bench pipeline`: one model's step under every schedule on the same ranks, each action timed, beside what the
-//! simulator makes of these times.
+//! `plimsoll bench pipeline`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use bench::{BenchOptions, PipelineMeasure, bench_pipeline};
+use bench::{BenchOptions, PipelineMeasure, PipelineRank, bench_pipeline};
 use config::{PartitionPolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 use plan::{PlanTarget, timed_divisions};
-use telemetry::units::{bytes, grouped};
+use serde::Serialize;
+use telemetry::table::aligned;
+use telemetry::units::{bytes, grouped, percent};
 use worker::{DeviceChoice, TrainError};
 
 use crate::bench_model::{BenchModel, StepArgs};
+use crate::output::{note, print, print_json, rounded};
 use crate::profile;
 
-/// The names of all schedules.
+/// Names of all schedules.
 const SCHEDULES: [&str; 4] = {
     let [a, b, c, d] = ScheduleKind::ALL;
     [a.name(), b.name(), c.name(), d.name()]
 };
 
-/// The arguments of `plimsoll bench pipeline`.
+/// Measure every pipeline schedule: speed, idle time and peak memory, next to the simulator's figures
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchPipelineArgs {
-    /// Which model, as in bench step [default: gpt2-1558m on a GPU, else small]
+    /// Model, as in bench step [default: gpt2-1558m on GPUs, small on the CPU]
     #[arg(long)]
     model: Option<String>,
     #[command(flatten)]
     step: StepArgs,
-    /// Ranks of the pipeline [default: the GPUs, on the CPU 2]
+    /// Number of ranks of the pipeline [default: the number of GPUs; 2 on the CPU]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
-    /// Micro-batches of a step
+    /// Micro-batches in a step
     #[arg(long, value_name = "M", default_value_t = 16)]
     micro_batches: usize,
-    /// The schedules [default: all]
+    /// Schedules to measure [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = SCHEDULES)]
     schedules: Vec<String>,
-    /// First time the layers, into FILE, which must not exist, and divide by these times
+    /// First time the layers into FILE, which must not exist, and partition by these times
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Also a run that is not a pipeline: that many micro-batches on one rank
+    /// Also measure the same micro-batches on one rank, without a pipeline
     #[arg(long)]
     alone: bool,
-    /// A line of JSON for every schedule instead of tables
+    /// Print a line of JSON for each schedule instead of tables
     #[arg(long)]
     json: bool,
 }
 
-/// Measures and prints. 0: done; 1: a run failed; 2: arguments that are wrong.
-pub(crate) fn run(args: &BenchPipelineArgs) -> ExitCode {
-    match measure(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
-            ExitCode::from(error.exit_status())
-        }
-    }
-}
-
-fn measure(args: &BenchPipelineArgs) -> Result<(), TrainError> {
+/// Measures and prints. Errors: wrong arguments; a run that failed.
+pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), TrainError> {
     let (mut cases, options) = prepare(args)?;
-    if let (Some(path), Some(config)) = (&args.profile, cases.last()) {
-        let target = PlanTarget::AtHand(options.device);
-        let path = std::path::absolute(path).map_err(unprinted)?;
-        let taken = profile::take(config, &path, &target)?;
-        writeln!(std::io::stderr(), "{taken}").map_err(unprinted)?;
-        let mut said = Vec::new();
-        for config in &cases {
-            if said.contains(&config.stages()) {
-                continue;
-            }
-            said.push(config.stages());
-            for division in timed_divisions(config, &path, &target)? {
-                writeln!(std::io::stderr(), "{division}").map_err(unprinted)?;
-            }
-        }
-        for config in &mut cases {
-            (config.parallel.partition, config.parallel.profile) =
-                (PartitionPolicy::Fastest, Some(path.clone()));
-        }
+    if let Some(path) = &args.profile {
+        partition_by_times(&mut cases, path, &options)?;
     }
     let mut measures = Vec::new();
     for config in cases {
         let schedule = config.parallel.schedule.name();
         let found = match bench_pipeline(config, &options) {
-            // The others may fit.
+            // Other schedules may fit.
             Err(TrainError::Refused(why)) => {
-                writeln!(std::io::stderr(), "{schedule}: {why}").map_err(unprinted)?;
+                note(&format!("{schedule}: {why}"));
                 continue;
             }
             found => found?,
         };
-        let mut out = std::io::stdout().lock();
-        let printed = match args.json {
-            true => writeln!(out, "{}", line(&found)),
-            // The tables are at the end.
-            false => {
-                writeln!(std::io::stderr(), "{}: {:.1} tokens/s", name(&found), found.tokens_per_second())
-            }
-        };
-        printed.map_err(unprinted)?;
+        match args.json {
+            true => print_json(&ScheduleLine::of(&found))?,
+            false => note(&format!("{}: {:.1} tokens/s", name(&found), found.tokens_per_second())),
+        }
         measures.push(found);
     }
-    if args.json { Ok(()) } else { print(args, &measures).map_err(unprinted) }
+    if args.json { Ok(()) } else { print(&tables(args, &measures)) }
 }
 
-/// Every run, checked before the first one starts.
+/// Times the layers into `path` and has every case partition its layers by these times.
+fn partition_by_times(
+    cases: &mut [RunConfig],
+    path: &Path,
+    options: &BenchOptions,
+) -> Result<(), TrainError> {
+    let Some(config) = cases.last() else { return Ok(()) };
+    let target = PlanTarget::AtHand(options.device);
+    let path =
+        std::path::absolute(path).map_err(|source| TrainError::File { path: path.to_owned(), source })?;
+    note(&profile::take(config, &path, &target)?.to_string());
+    let mut told = Vec::new();
+    for config in &*cases {
+        if told.contains(&config.stages()) {
+            continue;
+        }
+        told.push(config.stages());
+        for division in timed_divisions(config, &path, &target)? {
+            note(&division.to_string());
+        }
+    }
+    for config in cases {
+        (config.parallel.partition, config.parallel.profile) = (PartitionPolicy::Fastest, Some(path.clone()));
+    }
+    Ok(())
+}
+
+/// The configurations to measure, all checked before the first run starts.
 fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), TrainError> {
     let divides = |key: &&&str| args.profile.is_some() && args.step.sets(key);
     if let Some(key) = ["parallel.partition", "parallel.profile"].iter().find(divides) {
         let text =
-            format!("--set {key}: --profile says itself that layers are divided by the times it takes");
+            format!("--set {key}: --profile sets it, since layers are partitioned by the times it takes");
         return Err(TrainError::Refused(text));
     }
     let (device, gpus) = args.step.device_of_ranks()?;
@@ -138,10 +133,7 @@ fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), T
     Ok((cases, args.step.options(device)))
 }
 
-fn unprinted(source: std::io::Error) -> TrainError {
-    TrainError::File { path: "standard output".into(), source }
-}
-
+/// Names a measured case in tables.
 fn name(found: &PipelineMeasure) -> String {
     match (found.ranks.len(), found.chunks) {
         (1, _) => "one rank".to_owned(),
@@ -150,88 +142,119 @@ fn name(found: &PipelineMeasure) -> String {
     }
 }
 
-fn line(found: &PipelineMeasure) -> String {
-    let rank = |rank: &bench::PipelineRank| {
-        format!(
-            "{{\"stages\": \"{}\", \"busy_ms\": {:.3}, \"idle\": {:.5}, \"simulated_idle\": {:.5}, \
-             \"peak_allocated_bytes\": {}, \"peak_reserved_bytes\": {}}}",
-            rank.stages,
-            rank.busy_milliseconds,
-            rank.idle,
-            rank.simulated_idle,
-            rank.peak_allocated,
-            rank.peak_reserved
-        )
-    };
-    let ranks: Vec<_> = found.ranks.iter().map(rank).collect();
-    format!(
-        "{{\"schedule\": \"{}\", \"chunks\": {}, \"device\": \"{}\", \"seconds\": {}, \"tokens_per_second\": {:.1}, \
-         \"bubble\": {:.5}, \"simulated_bubble\": {:.5}, \"passes_ms\": {:.3}, \"simulated_ms\": {:.3}, \
-         \"transfer_ms\": {:.4}, \"transfer_bytes\": {}, \"loss\": {}, \"ranks\": [{}]}}",
-        found.schedule,
-        found.chunks,
-        found.device,
-        found.step_seconds,
-        found.tokens_per_second(),
-        found.bubble(),
-        found.simulated_bubble(),
-        found.passes_milliseconds,
-        found.simulated_milliseconds,
-        found.transfer_milliseconds,
-        found.transfer_bytes,
-        found.loss,
-        ranks.join(", ")
-    )
+/// A measured schedule: a line of JSON.
+#[derive(Serialize)]
+struct ScheduleLine<'a> {
+    schedule: &'a str,
+    chunks: usize,
+    device: &'a str,
+    seconds: f64,
+    tokens_per_second: f64,
+    bubble: f64,
+    simulated_bubble: f64,
+    passes_ms: f64,
+    simulated_ms: f64,
+    transfer_ms: f64,
+    transfer_bytes: u64,
+    loss: f32,
+    ranks: Vec<RankLine<'a>>,
 }
 
-fn print(args: &BenchPipelineArgs, measures: &[PipelineMeasure]) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    let Some(first) = measures.last() else { return Ok(()) };
-    writeln!(out, "{} × {} {}", first.ranks.len(), first.device, first.libraries)?;
-    writeln!(
-        out,
-        "{} parameters, {} micro-batches and {} tokens a step; between stages {} a micro-batch, alone {:.3} ms\n",
+/// A rank of a measured schedule.
+#[derive(Serialize)]
+struct RankLine<'a> {
+    stages: &'a str,
+    busy_ms: f64,
+    idle: f64,
+    simulated_idle: f64,
+    peak_allocated_bytes: u64,
+    peak_reserved_bytes: u64,
+}
+
+impl<'a> ScheduleLine<'a> {
+    fn of(found: &'a PipelineMeasure) -> Self {
+        ScheduleLine {
+            schedule: &found.schedule,
+            chunks: found.chunks,
+            device: &found.device,
+            seconds: found.step_seconds,
+            tokens_per_second: rounded(found.tokens_per_second(), 1),
+            bubble: rounded(found.bubble(), 5),
+            simulated_bubble: rounded(found.simulated_bubble(), 5),
+            passes_ms: rounded(found.passes_milliseconds, 3),
+            simulated_ms: rounded(found.simulated_milliseconds, 3),
+            transfer_ms: rounded(found.transfer_milliseconds, 4),
+            transfer_bytes: found.transfer_bytes,
+            loss: found.loss,
+            ranks: found.ranks.iter().map(RankLine::of).collect(),
+        }
+    }
+}
+
+impl<'a> RankLine<'a> {
+    fn of(rank: &'a PipelineRank) -> Self {
+        RankLine {
+            stages: &rank.stages,
+            busy_ms: rounded(rank.busy_milliseconds, 3),
+            idle: rounded(rank.idle, 5),
+            simulated_idle: rounded(rank.simulated_idle, 5),
+            peak_allocated_bytes: rank.peak_allocated,
+            peak_reserved_bytes: rank.peak_reserved,
+        }
+    }
+}
+
+/// A row for each schedule, and below it a table of the ranks of each.
+fn tables(args: &BenchPipelineArgs, measures: &[PipelineMeasure]) -> String {
+    let Some(first) = measures.last() else { return String::new() };
+    let titles =
+        ["schedule", "tokens/s", "step ms", "passes ms", "simulated ms", "idle", "simulated", "peak memory"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    rows.extend(measures.iter().map(schedule_row));
+    let mut text = format!(
+        "{} × {} {}\n{} parameters, {} micro-batches and {} tokens in a step; each transfer between stages \
+         moves {} and takes {:.3} ms alone\n\n{}",
+        first.ranks.len(),
+        first.device,
+        first.libraries,
         grouped(first.parameters as u64),
         args.micro_batches,
         grouped(first.tokens),
         bytes(first.transfer_bytes),
-        first.transfer_milliseconds
-    )?;
-    writeln!(
-        out,
-        "{:<16} {:>12} {:>10} {:>10} {:>10} {:>8} {:>10} {:>12}",
-        "schedule", "tokens/s", "step ms", "passes ms", "simulated", "idle", "simulated", "most memory"
-    )?;
+        first.transfer_milliseconds,
+        aligned(&rows, 1, &[1])
+    );
     for found in measures {
-        let most = found.ranks.iter().map(|rank| rank.peak_allocated).max().unwrap_or(0);
-        writeln!(
-            out,
-            "{:<16} {:>12} {:>10.2} {:>10.2} {:>10.2} {:>6.1} % {:>8.1} % {:>12}",
-            name(found),
-            grouped(found.tokens_per_second().round() as u64),
-            1e3 * found.step_seconds,
-            found.passes_milliseconds,
-            found.simulated_milliseconds,
-            100.0 * found.bubble(),
-            100.0 * found.simulated_bubble(),
-            bytes(most)
-        )?;
+        let titles = ["rank", "stages", "busy ms", "idle", "simulated", "peak allocated", "peak reserved"];
+        let mut rows = vec![titles.map(str::to_owned).to_vec()];
+        rows.extend(found.ranks.iter().enumerate().map(rank_row));
+        text += &format!("\n{}: loss {}\n{}", name(found), found.loss, aligned(&rows, 2, &[1]));
     }
-    for found in measures {
-        writeln!(out, "\n{}: loss {}", name(found), found.loss)?;
-        for (rank, of) in found.ranks.iter().enumerate() {
-            writeln!(
-                out,
-                "  rank {rank}: busy {:>9.2} ms, idle {:>5.1} %, simulated {:>5.1} %, peak allocated {:>11}, reserved \
-                 {:>11}, stages {}",
-                of.busy_milliseconds,
-                100.0 * of.idle,
-                100.0 * of.simulated_idle,
-                bytes(of.peak_allocated),
-                bytes(of.peak_reserved),
-                of.stages
-            )?;
-        }
-    }
-    Ok(())
+    text
+}
+
+fn schedule_row(found: &PipelineMeasure) -> Vec<String> {
+    let peak = found.ranks.iter().map(|rank| rank.peak_allocated).max().unwrap_or(0);
+    vec![
+        name(found),
+        grouped(found.tokens_per_second().round() as u64),
+        format!("{:.2}", 1e3 * found.step_seconds),
+        format!("{:.2}", found.passes_milliseconds),
+        format!("{:.2}", found.simulated_milliseconds),
+        percent(found.bubble()),
+        percent(found.simulated_bubble()),
+        bytes(peak),
+    ]
+}
+
+fn rank_row((number, rank): (usize, &PipelineRank)) -> Vec<String> {
+    vec![
+        number.to_string(),
+        rank.stages.clone(),
+        format!("{:.2}", rank.busy_milliseconds),
+        percent(rank.idle),
+        percent(rank.simulated_idle),
+        bytes(rank.peak_allocated),
+        bytes(rank.peak_reserved),
+    ]
 }

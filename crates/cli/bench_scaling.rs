@@ -1,101 +1,22 @@
-//! `plimsoll bench scaling`: one training step on several numbers of ranks, with the same global batch and with the same
-//! batch for each rank; and reports of what was measured.
+//! `plimsoll bench scaling`.
 
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::ExitCode;
+mod arguments;
+mod cases;
 
 use bench::{BenchOptions, ScalingCase, bench_scaling, bench_scaling_as};
-use clap::builder::RangedU64ValueParser;
 use run::Startup;
 use telemetry::run_files::atomic_write;
 use telemetry::scaling::{Scaling, ScalingRun, efficiency_plot, memory_plot, read_runs, scaling_table};
 use telemetry::units::grouped;
 use worker::TrainError;
 
-use crate::bench_model::{StepArgs, TraceArgs};
+pub(crate) use arguments::BenchScalingArgs;
 
-mod cases;
+use crate::output::{note, plural, print};
 
-/// What only a measurement goes by.
-const MEASURES: [&str; 12] = [
-    "model",
-    "ranks",
-    "micro_batches",
-    "strong",
-    "weak",
-    "reduction",
-    "alone",
-    "rounds",
-    "first_round",
-    "shard",
-    "trace",
-    "json",
-];
-
-/// The arguments of `plimsoll bench scaling`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct BenchScalingArgs {
-    /// Measure nothing, and report on these files of JSON lines
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = MEASURES)]
-    report: Vec<PathBuf>,
-    /// Which model, as in bench step [default: gpt2-124m on a GPU, else small]
-    #[arg(long)]
-    model: Option<String>,
-    #[command(flatten)]
-    step: StepArgs,
-    #[command(flatten)]
-    trace: TraceArgs,
-    /// The numbers of ranks, such as 1,2,4 [default: powers of two up to the GPUs, on the CPU 1,2]; under mpirun all numbers
-    /// of the series, of which the job measures its own
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
-    ranks: Vec<usize>,
-    /// Micro-batches of a step on the most ranks [default: one for each]: strong scaling has as many on every number of
-    /// ranks, weak scaling as many for each rank as there
-    #[arg(long, value_name = "M")]
-    micro_batches: Option<usize>,
-    /// Nothing but strong scaling: the same global batch
-    #[arg(long, conflicts_with = "weak")]
-    strong: bool,
-    /// Nothing but weak scaling: the same batch for each rank
-    #[arg(long)]
-    weak: bool,
-    /// Who adds gradients over ranks: tree, nccl or both [default: tree, on GPUs tree,nccl]
-    #[arg(long, value_name = "KIND,…", value_delimiter = ',', value_parser = ["tree", "nccl"])]
-    reduction: Vec<String>,
-    /// Also what the devices of the most ranks do alone, all at the same time: a world of one rank on each, with as much to do
-    /// as a rank has in the other runs. Under mpirun nothing else
-    #[arg(long)]
-    alone: bool,
-    /// Measure everything so often, in turn; the median round of a run counts
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
-    rounds: usize,
-    /// The number of the first round, as lines have it
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
-    first_round: usize,
-    /// Divide the optimizer's state among the ranks
-    #[arg(long)]
-    shard: bool,
-    /// Nothing but a line of JSON for every run on standard output
-    #[arg(long)]
-    json: bool,
-    /// Where efficiency.svg and memory.svg go
-    #[arg(long, value_name = "DIR", conflicts_with = "json")]
-    plots: Option<PathBuf>,
-}
-
-/// Measures or reports. 0: done; 1: a run failed; 2: arguments that are wrong.
-pub(crate) fn run(args: &BenchScalingArgs) -> ExitCode {
-    let done = if args.report.is_empty() { measure(args) } else { report(args) };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if !matches!(error, TrainError::Said { .. }) {
-                let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
-            }
-            ExitCode::from(error.exit_status())
-        }
-    }
+/// Measures or reports. Errors: wrong arguments; a file that holds no runs; a run that failed.
+pub(crate) fn run(args: &BenchScalingArgs) -> Result<(), TrainError> {
+    if args.report.is_empty() { measure(args) } else { report(args) }
 }
 
 fn report(args: &BenchScalingArgs) -> Result<(), TrainError> {
@@ -111,7 +32,7 @@ fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
     if startup.is_in_job() {
         let Some(run) = bench_scaling_as(startup, cases, &options)? else { return Ok(()) };
         let run = ScalingRun { round: args.first_round, ..run };
-        return if args.json { print_line(&run) } else { conclude(args, &[run]) };
+        return if args.json { print(&run.to_line()?) } else { conclude(args, &[run]) };
     }
     let mut runs: Vec<ScalingRun> = Vec::new();
     for round in 0..args.rounds {
@@ -129,7 +50,7 @@ fn round_of(
 ) -> Result<Vec<ScalingRun>, TrainError> {
     let mut runs: Vec<ScalingRun> = Vec::new();
     for case in cases {
-        // On the most ranks strong and weak scaling are the same run.
+        // On the largest number of ranks, strong and weak scaling are the same run.
         let same = |other: &ScalingCase| {
             (other.scaling == Scaling::Alone) == (case.scaling == Scaling::Alone)
                 && other.config.to_toml() == case.config.to_toml()
@@ -140,11 +61,10 @@ fn round_of(
             None => ScalingRun { round, ..bench_scaling(case.clone(), options)? },
         };
         if args.json {
-            print_line(&run)?;
+            print(&run.to_line()?)?;
         } else {
             let of = if args.rounds == 1 { String::new() } else { format!("round {round}: ") };
-            // Progress is for whoever looks.
-            let _ = writeln!(std::io::stderr(), "{of}{}", progress(&run));
+            note(&format!("{of}{}", progress(&run)));
         }
         runs.push(run);
     }
@@ -152,35 +72,24 @@ fn round_of(
 }
 
 fn progress(run: &ScalingRun) -> String {
-    let ends = if run.ranks == 1 { "" } else { "s" };
     let what = match run.scaling {
         Scaling::Alone => format!("alone, {} micro-batches", run.micro_batches),
         scaling => format!("{}, {}", scaling.name(), run.reduction),
     };
     let tokens = grouped(run.tokens_per_second().round() as u64);
-    format!("{what}, {} rank{ends}: {tokens} tokens/s", run.ranks)
-}
-
-fn unprinted(source: std::io::Error) -> TrainError {
-    TrainError::File { path: "standard output".into(), source }
-}
-
-fn print_line(run: &ScalingRun) -> Result<(), TrainError> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", run.to_line()?).and_then(|()| out.flush()).map_err(unprinted)
+    format!("{what}, {} rank{}: {tokens} tokens/s", run.ranks, plural(run.ranks))
 }
 
 /// Prints the table and writes the plots.
 fn conclude(args: &BenchScalingArgs, runs: &[ScalingRun]) -> Result<(), TrainError> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}", scaling_table(runs)).map_err(unprinted)?;
+    print(&scaling_table(runs))?;
     let Some(directory) = &args.plots else { return Ok(()) };
     std::fs::create_dir_all(directory)
         .map_err(|source| TrainError::File { path: directory.clone(), source })?;
     for (name, plot) in [("efficiency.svg", efficiency_plot(runs)), ("memory.svg", memory_plot(runs))] {
         let path = directory.join(name);
         atomic_write(&path, plot.as_bytes())?;
-        writeln!(out, "{}", path.display()).map_err(unprinted)?;
+        print(&path.display().to_string())?;
     }
     Ok(())
 }

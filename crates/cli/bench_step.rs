@@ -1,44 +1,36 @@
-//! `plimsoll bench step`: the median training step, and on a GPU one step kernel family by kernel family, each beside what
-//! its bytes and operations take at the device's own measured rates.
+//! `plimsoll bench step`.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::ExitCode;
 
 use bench::{BenchOptions, StepMeasure, bench_step};
 use config::{Model, RunConfig};
-use telemetry::units::{bytes, grouped};
+use serde::Serialize;
+use telemetry::table::aligned;
+use telemetry::units::{bytes, grouped, percent};
 use worker::{DeviceChoice, TrainError};
 
 use crate::bench_model::{BenchModel, StepArgs, TraceArgs};
+use crate::output::{print, print_json, rounded};
 
-/// The arguments of `plimsoll bench step`.
+/// Measure a training step and, on a GPU, the kernels of one step, each next to the time that its bytes and
+/// FLOPs take at the device's own measured rates
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchStepArgs {
-    /// Which model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m; the sizes of GPT-2 with 50304 tokens
+    /// Model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m (the sizes of GPT-2 with 50304
+    /// tokens)
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
     #[command(flatten)]
     step: StepArgs,
     #[command(flatten)]
     trace: TraceArgs,
-    /// One line of JSON instead of tables
+    /// Print one line of JSON instead of tables
     #[arg(long)]
     json: bool,
 }
 
-/// Measures and prints. 0: done; 1: the run failed; 2: arguments that are wrong.
-pub(crate) fn run(args: &BenchStepArgs) -> ExitCode {
-    match measure(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
-            ExitCode::from(error.exit_status())
-        }
-    }
-}
-
-fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
+/// Measures and prints. Errors: wrong arguments; a run that failed.
+pub(crate) fn run(args: &BenchStepArgs) -> Result<(), TrainError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
     let precision = args.step.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
@@ -58,79 +50,109 @@ fn measure(args: &BenchStepArgs) -> Result<(), TrainError> {
         config.optim.clip_norm
     );
     let found = bench_step(config, &options)?;
-    let printed = if args.json { print_json(args, &found) } else { print_tables(&head, &found) };
-    printed.map_err(|source| TrainError::File { path: "standard output".into(), source })
+    match args.json {
+        true => print_json(&StepLine::of(args, &found)),
+        false => print(&format!("{}{}", summary(&head, &found), kernels(&found))),
+    }
 }
 
-fn print_json(args: &BenchStepArgs, found: &StepMeasure) -> std::io::Result<()> {
-    let (allocated, reserved) = found.peaks;
-    writeln!(
-        std::io::stdout(),
-        "{{\"model\": \"{}\", \"device\": \"{}\", \"seconds\": {}, \"tokens_per_second\": {:.1}, \"loss\": {}, \
-         \"peak_allocated_bytes\": {allocated}, \"peak_reserved_bytes\": {reserved}}}",
-        args.model,
-        found.model,
-        found.median(),
-        found.tokens_per_second(),
-        found.loss
-    )
+/// The measured step: a line of JSON.
+#[derive(Serialize)]
+struct StepLine<'a> {
+    model: &'a str,
+    device: &'a str,
+    seconds: f64,
+    tokens_per_second: f64,
+    loss: f32,
+    peak_allocated_bytes: u64,
+    peak_reserved_bytes: u64,
 }
 
-fn print_tables(head: &str, found: &StepMeasure) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+impl<'a> StepLine<'a> {
+    fn of(args: &'a BenchStepArgs, found: &'a StepMeasure) -> Self {
+        let (peak_allocated_bytes, peak_reserved_bytes) = found.peaks;
+        StepLine {
+            model: &args.model,
+            device: &found.model,
+            seconds: found.median(),
+            tokens_per_second: rounded(found.tokens_per_second(), 1),
+            loss: found.loss,
+            peak_allocated_bytes,
+            peak_reserved_bytes,
+        }
+    }
+}
+
+/// What was measured, its time and its peak memory.
+fn summary(head: &str, found: &StepMeasure) -> String {
     let separator = if found.libraries.is_empty() { "" } else { ", " };
-    writeln!(out, "{}{separator}{}", found.model, found.libraries)?;
-    writeln!(out, "{head}\n{} parameters, computing on {}", grouped(found.parameters as u64), found.reason)?;
     let (least, most) =
         found.seconds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), s| (a.min(*s), b.max(*s)));
-    writeln!(
-        out,
-        "\nmedian step {:.2} ms ({:.2} to {:.2} over {}), {:.0} tokens/s, last loss {:.4}",
+    let (allocated, reserved) = found.peaks;
+    format!(
+        "{}{separator}{}\n{head}\n{} parameters, on {}\n\nmedian step {:.2} ms ({:.2} to {:.2} over {}), \
+         {:.0} tokens/s, last loss {:.4}\npeak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} \
+         of allocated\n",
+        found.model,
+        found.libraries,
+        grouped(found.parameters as u64),
+        found.reason,
         1e3 * found.median(),
         1e3 * least,
         1e3 * most,
         found.seconds.len(),
         found.tokens_per_second(),
-        found.loss
-    )?;
-    let (allocated, reserved) = found.peaks;
-    writeln!(
-        out,
-        "peak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} of allocated",
+        found.loss,
         grouped(allocated),
         bytes(allocated),
         grouped(reserved),
         bytes(reserved),
         reserved as f64 / allocated as f64
-    )?;
-    let (Some(rates), Some(utilisation)) = (found.rates, found.utilisation()) else { return Ok(()) };
-    writeln!(
-        out,
-        "the device's own rates: {:.0} TFLOP/s (bf16 matmul of 8192 × 8192 × 8192), {:.2} TB/s (copy); \
-         model FLOP utilisation {:.1} %",
-        rates.flops_per_second / 1e12,
-        rates.bytes_per_second / 1e12,
-        100.0 * utilisation
-    )?;
-    writeln!(out, "\n{:<20} {:>8} {:>10} {:>10} {:>7}", "family", "launches", "ms", "floor ms", "ratio")?;
+    )
+}
+
+/// The device's own rates and a row for each family of kernels; empty on the CPU.
+fn kernels(found: &StepMeasure) -> String {
+    let (Some(rates), Some(utilisation)) = (found.rates, found.utilisation()) else { return String::new() };
+    let mut rows = vec![["family", "launches", "ms", "floor ms", "ratio"].map(str::to_owned).to_vec()];
     let (mut launches, mut milliseconds, mut floor) = (0, 0.0, 0.0);
     for family in &found.families {
-        // Beside less than a microsecond, a launch is all that takes time.
-        let ratio = (family.floor_milliseconds > 1e-3)
-            .then(|| format!("{:.2}", family.milliseconds / family.floor_milliseconds));
-        writeln!(
-            out,
-            "{:<20} {:>8} {:>10.3} {:>10.3} {:>7}",
-            family.family,
+        // A kernel of less than a microsecond takes the time of its launch.
+        let ratio =
+            (family.floor_milliseconds > 1e-3).then(|| family.milliseconds / family.floor_milliseconds);
+        rows.push(kernel_row(
+            &family.family,
             family.calls,
-            family.milliseconds,
-            family.floor_milliseconds,
-            ratio.unwrap_or_default()
-        )?;
+            (family.milliseconds, family.floor_milliseconds),
+            ratio,
+        ));
         launches += family.calls;
         milliseconds += family.milliseconds;
         floor += family.floor_milliseconds;
     }
-    let ratio = milliseconds / floor;
-    writeln!(out, "{:<20} {launches:>8} {milliseconds:>10.3} {floor:>10.3} {ratio:>7.2}", "all, each alone")
+    let end = rows.len();
+    rows.push(kernel_row("all, each alone", launches, (milliseconds, floor), Some(milliseconds / floor)));
+    format!(
+        "the device's own rates: {:.0} TFLOP/s (bf16 matmul of 8192 × 8192 × 8192), {:.2} TB/s (copy); \
+         MFU {}\n\n{}",
+        rates.flops_per_second / 1e12,
+        rates.bytes_per_second / 1e12,
+        percent(utilisation),
+        aligned(&rows, 1, &[1, end])
+    )
+}
+
+fn kernel_row(
+    name: &str,
+    launches: usize,
+    (milliseconds, floor): (f64, f64),
+    ratio: Option<f64>,
+) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        launches.to_string(),
+        format!("{milliseconds:.3}"),
+        format!("{floor:.3}"),
+        ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+    ]
 }

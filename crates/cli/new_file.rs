@@ -1,4 +1,4 @@
-//! Files that take a while to fill, and that nothing may be lost for.
+//! Output files that take long to compute and must not overwrite anything.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,19 +6,22 @@ use std::path::Path;
 
 use worker::TrainError;
 
-/// Fills a file that is not there yet with what `make` comes to, for the argument called `name`. Errors: those of `make`; a
-/// file that is there, or cannot be written.
+/// Creates `path` and writes the text that `make` returns. The file is created before `make` runs, so that a
+/// path that cannot be written to is refused first, and removed if `make` fails.
+///
+/// `argument` names the file's option in messages. Errors: those of `make`; the file exists or cannot be
+/// written.
 pub(crate) fn fill(
-    name: &str,
+    argument: &str,
     path: &Path,
     make: impl FnOnce() -> Result<String, TrainError>,
 ) -> Result<(), TrainError> {
-    let failed = |error: std::io::Error| TrainError::Refused(format!("{name} {}: {error}", path.display()));
-    // Before anything is measured: a file that is there may be a configuration.
-    let mut out = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    let filled = make().and_then(|text| out.write_all(text.as_bytes()).map_err(failed));
+    let refused =
+        |error: std::io::Error| TrainError::Refused(format!("{argument} {}: {error}", path.display()));
+    let mut out = OpenOptions::new().write(true).create_new(true).open(path).map_err(refused)?;
+    let filled = make().and_then(|text| out.write_all(text.as_bytes()).map_err(refused));
     if filled.is_err() {
-        // What fails leaves nothing behind.
+        // The error above is the one to report.
         let _ = std::fs::remove_file(path);
     }
     filled

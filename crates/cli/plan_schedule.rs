@@ -7,18 +7,19 @@ use plan::{PlanOptions, plan_schedule};
 use telemetry::run_files::atomic_write;
 use worker::TrainError;
 
-/// What of the schedule is to be shown.
+/// The options of `plimsoll plan` that show the pipeline's schedule.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ScheduleArgs {
-    /// Instead: the pipeline's schedule, a row for each rank, and what each stage holds.
+    /// Print the pipeline's schedule instead: a row for each rank, and what each stage holds.
     #[arg(long, conflicts_with = "json")]
     pub(crate) schedule: bool,
-    /// The same as a picture for a browser.
+    /// Also write the schedule to FILE as an SVG picture.
     #[arg(long, value_name = "FILE", requires = "schedule")]
     svg: Option<PathBuf>,
 }
 
-/// The schedule of a configuration as text. Errors: those of a plan; a file that cannot be written.
+/// Returns the schedule as text and writes its picture if asked to. Errors: those of a plan; a file that
+/// cannot be written.
 pub(crate) fn text(
     args: &ScheduleArgs,
     config: RunConfig,

@@ -1,4 +1,4 @@
-//! Times of a model's layers, for `plimsoll plan` and `plimsoll bench pipeline`.
+//! Times of a model's layers, for `plimsoll plan --profile` and `plimsoll bench pipeline --profile`.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use worker::TrainError;
 
 use crate::new_file;
 
-/// Takes them into a file that is not there yet. Errors: those of the run; a file that is there.
+/// Times the layers into the new file `path` and reads it back. Errors: those of the run; the file exists.
 pub(crate) fn take(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Profile, TrainError> {
     new_file::fill("--profile", path, || take_profile(config, target)?.to_toml())?;
     Profile::load(path)

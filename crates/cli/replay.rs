@@ -1,22 +1,22 @@
-//! `plimsoll replay TRACE…`: drives the allocator with recordings of another one.
+//! `plimsoll replay`.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The arguments of `plimsoll replay`.
+/// Drive the caching allocator with recordings of PyTorch's and compare every counter, address and event
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
-    /// Recordings of an allocator: traces (JSON) or vectors (JSON lines), plain or gzip-compressed
+    /// Recordings: traces (JSON) or vectors (JSON lines), plain or gzip-compressed
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
 }
 
-/// Prints a line per file. 0: all as recorded; 1: something differs; 2: a file is no recording.
+/// Prints a line per file. Exit status: 0 everything matches; 1 a mismatch; 2 a file is not a recording.
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let (mut differs, mut unreadable) = (false, false);
-    // A reader that goes away is no reason to fail, so what `writeln` returns is dropped.
+    // The exit status is the result, so a closed standard output is not an error.
     for path in &args.traces {
         match memory::replay::replay(path) {
             Ok(report) => {

@@ -1,63 +1,62 @@
-//! What of a measurement is asked for.
+//! What a collective benchmark measures, and how it prints.
 
 use std::time::Duration;
 
-/// The operations, as the table names them; `tree` is on GPUs only, `control` on the host only.
+use telemetry::units::parse_bytes;
+
+/// Names of the operations in arguments. `tree` exists on GPUs only, `control` on the CPU only.
 pub(super) const OPERATIONS: [&str; 8] =
     ["all-reduce", "tree", "reduce-scatter", "all-gather", "broadcast", "exchange", "control", "barrier"];
 
-/// Which operations and sizes are measured, how long, and how they are printed.
+/// The operations and sizes to measure, for how long, and how to print them.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
+    /// Time for each size.
     pub(super) time: Duration,
-    /// None: those of the transport.
+    /// Sizes in bytes; `None` for those of the transport.
     pub(super) sizes: Option<Vec<usize>>,
-    /// None: all.
+    /// Operations; `None` for all.
     pub(super) only: Option<Vec<String>>,
+    /// Whether to print lines of JSON instead of a table.
     pub(super) json: bool,
-    /// Of the kernel that sums in the memory of several GPUs, a measurement each.
+    /// Numbers of blocks of the kernel that sums in peer memory.
     pub(super) peer_blocks: Vec<u32>,
-    /// How a GPU's memory is taken.
+    /// Allocator settings on the GPUs.
     pub(super) allocator: memory::Settings,
 }
 
 impl Choice {
-    /// The sizes that were asked for, or else these.
+    /// Returns the sizes that were asked for, or `usual`.
     pub(super) fn sizes(&self, usual: &[usize]) -> Vec<usize> {
         self.sizes.clone().unwrap_or_else(|| usual.to_vec())
     }
 
+    /// Returns whether to measure `operation`.
     pub(super) fn wants(&self, operation: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.iter().any(|name| operation.starts_with(name.as_str())))
     }
 }
 
-/// A size such as `512`, `64KiB`, `25MiB` or `1GiB`. Errors: what is wrong with it.
+/// Parses a size such as `512`, `64KiB` or `1GiB`. Errors: no size, or not a positive multiple of 4 bytes.
 pub(super) fn size(text: &str) -> Result<usize, String> {
-    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
-    let found = units.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
-    let bytes = found.and_then(|(number, unit)| number.parse::<usize>().ok()?.checked_mul(unit));
-    match bytes {
+    match parse_bytes(text).and_then(|bytes| usize::try_from(bytes).ok()) {
         Some(bytes) if bytes > 0 && bytes.is_multiple_of(4) => Ok(bytes),
-        Some(_) => Err("whole f32 values are needed: a multiple of 4 bytes, and not none".to_owned()),
-        None => Err("a number of bytes is needed, with KiB, MiB, GiB or nothing behind it".to_owned()),
+        Some(_) => Err("not a positive multiple of 4 bytes, the size of an f32".to_owned()),
+        None => Err("not a size: write bytes, as in 4096, 64KiB or 1GiB".to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
-
     use super::size;
 
     #[test]
-    fn sizes_are_bytes_with_a_unit_or_none() {
-        let good = [("8", 8), ("64KiB", 65536), ("25MiB", 25 << 20), ("1GiB", 1 << 30)];
-        assert!(good.iter().all(|(text, bytes)| size(text).unwrap() == *bytes));
-        assert!(
-            ["", "0", "6", "MiB", "-4", "1.5MiB", "9999999999999999999GiB", "4MB"]
-                .iter()
-                .all(|t| size(t).is_err())
-        );
+    fn sizes_are_multiples_of_an_f32() {
+        for (text, bytes) in [("8", 8), ("64KiB", 65536), ("25MiB", 25 << 20), ("1MB", 1_000_000)] {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "0", "6", "MiB", "-4", "9999999999999999999GiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
     }
 }

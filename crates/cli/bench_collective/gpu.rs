@@ -1,22 +1,26 @@
-//! The measurement between GPUs, over NCCL.
+//! Collectives between GPUs, over NCCL.
 //!
-//! Calls are enqueued one behind the other and waited for at the end, as a training step does it: the time of one is that
-//! of all over their number, on the slowest rank. Beside the library's all-reduce stands the sum in Plimsoll's fixed order,
-//! with its time over that of the all-reduce: `tree`, which `parallel` makes of an exchange, additions and a gather over NCCL,
-//! and where GPUs reach each other's memory `tree N`, which a kernel of N blocks makes there and writes to all, `tree N
-//! copied`, which copy engines move afterwards, and `tree engines`, for which copy engines also bring what is added.
+//! Calls are enqueued one behind the other and waited for at the end, as in a training step: the time of one
+//! is the time of all over their number, on the slowest rank. Beside the library's all-reduce stands the sum
+//! in Plimsoll's fixed order with the ratio of their times: `tree` is made of an exchange, additions and a
+//! gather over NCCL. With peer access, `tree N` is summed in peer memory by a kernel of N blocks that writes
+//! to all ranks; `tree N copied` lets copy engines distribute the sums; `tree engines` lets copy engines also
+//! fetch the addends.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use collective::{CollectiveUse, Communicator, PeerAccess, PeerAccessOptions, PeerMethod, SumKernels, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::{TreeSum, tree_sums};
+use serde::Serialize;
+use telemetry::units::bytes;
 use tensor::Tensor;
 use tensor::ops::tree;
 
 use super::choice::Choice;
-use super::{BenchError, Result, STREAM, json_line};
+use super::measurement::{
+    BOTH_WAYS, BenchError, Bus, Measurement, ONCE, ONE_WAY, Result, STREAM, say, say_json,
+};
 
 const SIZES: [usize; 11] = [
     1 << 10,
@@ -35,35 +39,42 @@ const WARM_UP: u64 = 3;
 const ROUNDS: std::ops::RangeInclusive<u64> = 5..=2_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Models with this many bytes per second from one GPU to the others over NVLink, by their datasheets.
+/// Models with [`NVLINK_GIGABYTES`] of NVLink.
 const NVLINK: [&str; 2] = ["NVIDIA H100 80GB HBM3", "NVIDIA H200"];
+/// NVLink bandwidth per GPU and direction by the datasheets, in GB/s.
 const NVLINK_GIGABYTES: u32 = 450;
 
-/// How many GPUs there are, for ranks that own one each. Errors: why they cannot, in one sentence.
+/// Returns the number of GPUs. Errors: there are fewer than two, or NCCL cannot be opened.
 pub(super) fn available() -> std::result::Result<usize, String> {
     let found = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
     match found {
-        1 => Err("--device cuda: there is 1 GPU, and collectives are between two or more".to_owned()),
+        1 => Err("--device cuda: this host has 1 GPU, and collectives need at least two".to_owned()),
         _ if !nccl::is_there() => {
-            Err("--device cuda: NCCL's library libnccl.so cannot be opened: install NCCL or set LD_LIBRARY_PATH; where \
-                 there is only libnccl.so.2, a link libnccl.so to it is needed"
+            Err("--device cuda: NCCL's library libnccl.so cannot be opened: install NCCL or set \
+             LD_LIBRARY_PATH; if there is only libnccl.so.2, link libnccl.so to it"
                 .to_owned())
         }
         _ => Ok(found),
     }
 }
 
-/// How often each byte of an operand crosses a rank's link.
-type Bus = fn(f64) -> f64;
+/// Errors: a job of `ranks` ranks, `local` of them on this host, that this host has too few GPUs for.
+#[cfg(feature = "mpi")]
+pub(super) fn enough(ranks: usize, local: usize) -> std::result::Result<(), String> {
+    let gpus = available()?;
+    if ranks == 1 {
+        return Err("collectives between GPUs need at least two ranks".to_owned());
+    }
+    match local > gpus {
+        true => Err(format!("every rank needs a GPU: this host has {local} ranks and {gpus} GPUs")),
+        false => Ok(()),
+    }
+}
 
-/// An operation on two buffers of which it uses so many bytes.
+/// An operation on the first bytes of two buffers.
 type Call = fn(&mut GpuBench, &Buffers, usize) -> Result<()>;
 
-const BOTH_WAYS: Bus = |n| 2.0 * (n - 1.0) / n;
-const ONE_WAY: Bus = |n| (n - 1.0) / n;
-const ONCE: Bus = |_| 1.0;
-
-/// Two buffers of the largest size, seen as elements of one type.
+/// Two buffers of the largest size, as elements of one dtype.
 struct Buffers {
     first: Tensor,
     second: Tensor,
@@ -75,25 +86,28 @@ pub(super) struct GpuBench {
     communicator: Communicator,
     device: Device,
     choice: Choice,
-    /// Bytes of the GPU that NCCL took to meet the other ranks, and then for connections.
-    taken: [u64; 2],
+    /// Bytes of the GPU that NCCL took to find the other ranks.
+    meeting_bytes: u64,
+    /// Bytes of the GPU that NCCL took for connections.
+    connection_bytes: u64,
 }
 
 impl GpuBench {
-    /// The rank on GPU `ordinal`.
+    /// Connects the rank on GPU `ordinal` for the operations that are measured.
     pub(super) fn new(communicator: Communicator, ordinal: usize, choice: Choice) -> Result<Self> {
         let options = DeviceOptions { settings: choice.allocator.clone(), ..DeviceOptions::default() };
         let device = Device::cuda(communicator.rank(), ordinal, tensor::ops::FAMILIES, &options)?;
         let taken = || -> Result<u64> { Ok(device.ledger()?.map_or(0, |ledger| ledger.communicators)) };
         let mut communicator =
             device.connecting(|| Ok::<_, BenchError>(communicator.over_nccl(&device, TIMEOUT)?))?;
-        let met = taken()?;
+        let meeting_bytes = taken()?;
         let uses = uses(&choice, communicator.world_size());
         device.connecting(|| Ok::<_, BenchError>(communicator.data.warm_up(&uses)?))?;
-        let connected = taken()?;
-        Ok(GpuBench { communicator, device, choice, taken: [met, connected - met] })
+        let connection_bytes = taken()? - meeting_bytes;
+        Ok(GpuBench { communicator, device, choice, meeting_bytes, connection_bytes })
     }
 
+    /// Measures and prints every operation that is asked for.
     pub(super) fn run(&mut self, transport: &str) -> Result<()> {
         self.head(transport)?;
         for dtype in [DType::F32, DType::Bf16] {
@@ -116,17 +130,15 @@ impl GpuBench {
             return Ok(());
         }
         let seconds = self.seconds(|bench| Ok(bench.communicator.data.barrier(STREAM)?))?;
-        if self.choice.json {
-            return self.say(&json_line(self.ranks(), "barrier", "", 0, seconds, None));
-        }
-        self.say(&format!("{:<15} {:<5} {:>11} {:>11.1}", "barrier", "", 0, seconds * 1e6))
+        self.print(&Measurement::barrier(self.ranks(), "", seconds), "")
     }
 
-    /// The sizes at which an operation is measured; none if it is not.
+    /// Sizes to measure `operation` at; empty if it is not asked for.
     fn sizes(&self, operation: &str) -> Vec<usize> {
         if self.choice.wants(operation) { self.choice.sizes(&SIZES) } else { Vec::new() }
     }
 
+    /// Measures all-reduces, sums in the fixed order, and reduce-scatters.
     fn sums(&mut self, buffers: &Buffers) -> Result<()> {
         let dtype = buffers.dtype.name();
         let mut libraries = Vec::new();
@@ -160,7 +172,7 @@ impl GpuBench {
         Ok(())
     }
 
-    /// The tree in the GPUs' memory, beside the library's times by size.
+    /// Measures sums in peer memory; `libraries` has the time of the library's all-reduce by size.
     fn peers(
         &mut self,
         buffers: &Buffers,
@@ -173,19 +185,23 @@ impl GpuBench {
             PeerMethod::Engines => "tree engines".to_owned(),
         };
         if let PeerAccess::Denied(why) = self.communicator.data.share(&[buffers.first.region()], options)? {
-            return if self.choice.json { Ok(()) } else { self.say(&format!("{name}: {why}")) };
+            return if self.choice.json {
+                Ok(())
+            } else {
+                say(&self.communicator, &format!("{name}: {why}"))
+            };
         }
         for (bytes, library) in libraries {
             let seconds = self.seconds(|bench| bench.tree(&buffers.first, &buffers.second, *bytes))?;
             let ratio = ratio(seconds, *library);
             self.line(&name, buffers.dtype.name(), *bytes, seconds, BOTH_WAYS, &ratio)?;
         }
-        // The buffers go before the communicator does.
+        // The buffers are dropped before the communicator.
         self.communicator.data.share(&[], options)?;
         Ok(())
     }
 
-    /// Zeros, whose sums are zeros however often they are taken.
+    /// Allocates buffers of zeros, whose sums stay zero.
     fn buffers(&self, dtype: DType) -> Result<Buffers> {
         let request = Request::new(Category::Communication, "bench").on(STREAM);
         let largest = self.choice.sizes(&SIZES).into_iter().fold(0, usize::max);
@@ -199,8 +215,8 @@ impl GpuBench {
         self.communicator.world_size()
     }
 
-    /// A part of an operand for each rank, a multiple of 16 bytes.
-    fn part(&self, bytes: usize) -> usize {
+    /// Bytes of each rank's share of an operand, a multiple of 16.
+    fn share(&self, bytes: usize) -> usize {
         bytes / self.ranks() / 16 * 16
     }
 
@@ -208,25 +224,25 @@ impl GpuBench {
         Ok(self.communicator.data.all_reduce(buffers.first.region().part(0, bytes), buffers.dtype, STREAM)?)
     }
 
-    /// In the GPUs' memory where `bucket` is shared, else by exchanges.
+    /// Sums in peer memory if `bucket` is shared, by exchanges otherwise.
     fn tree(&mut self, bucket: &Tensor, scratch: &Tensor, bytes: usize) -> Result<()> {
-        let elements = self.part(bytes) * self.ranks() / bucket.dtype().bytes();
+        let elements = self.share(bytes) * self.ranks() / bucket.dtype().bytes();
         let (bucket, scratch) = (bucket.view(0, [elements])?, scratch.view(0, [elements])?);
         let sum = TreeSum { bucket: &bucket, scratch: &scratch, everywhere: true };
         Ok(tree_sums(&mut *self.communicator.data, &[sum], false, STREAM)?)
     }
 
     fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
-        let part = self.part(bytes);
-        let input = buffers.first.region().part(0, part * self.ranks());
-        let output = buffers.second.region().part(0, part);
+        let share = self.share(bytes);
+        let input = buffers.first.region().part(0, share * self.ranks());
+        let output = buffers.second.region().part(0, share);
         Ok(self.communicator.data.reduce_scatter(input, output, buffers.dtype, STREAM)?)
     }
 
     fn all_gather(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
-        let part = self.part(bytes);
-        let input = buffers.second.region().part(0, part);
-        let output = buffers.first.region().part(0, part * self.ranks());
+        let share = self.share(bytes);
+        let input = buffers.second.region().part(0, share);
+        let output = buffers.first.region().part(0, share * self.ranks());
         Ok(self.communicator.data.all_gather(input, output, STREAM)?)
     }
 
@@ -234,7 +250,7 @@ impl GpuBench {
         Ok(self.communicator.data.broadcast(0, buffers.first.region().part(0, bytes), STREAM)?)
     }
 
-    /// To the next rank and from the one before, in a ring.
+    /// Sends to the next rank of a ring and receives from the previous one.
     fn exchange(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
         let (rank, ranks) = (self.communicator.rank(), self.ranks());
         let sends = [((rank + 1) % ranks, buffers.first.region().part(0, bytes))];
@@ -242,7 +258,7 @@ impl GpuBench {
         Ok(self.communicator.data.exchange(&sends, &receives, STREAM)?)
     }
 
-    /// Seconds that one of many calls takes on the slowest rank.
+    /// Seconds of one of many calls on the slowest rank.
     fn seconds(&mut self, mut call: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
         let mut timed = |bench: &mut Self, rounds: u64| {
             bench.communicator.control.barrier()?;
@@ -252,11 +268,12 @@ impl GpuBench {
             bench.slowest(began.elapsed().as_secs_f64() / rounds as f64)
         };
         let once = timed(self, WARM_UP)?;
-        // All ranks know the same time, and so make as many calls.
+        // `once` is the same on all ranks, and so is the number of calls.
         let rounds = ((self.choice.time.as_secs_f64() / once) as u64).clamp(*ROUNDS.start(), *ROUNDS.end());
         timed(self, rounds)
     }
 
+    /// The largest of all ranks' `seconds`.
     fn slowest(&mut self, seconds: f64) -> Result<f64> {
         let all = self.communicator.control.all_gather(&seconds.to_le_bytes())?;
         let known = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(f64::from_le_bytes));
@@ -272,62 +289,72 @@ impl GpuBench {
         bus: Bus,
         beside: &str,
     ) -> Result<()> {
-        let algorithm = bytes as f64 / seconds / 1e9;
-        let (microseconds, bus) = (seconds * 1e6, algorithm * bus(self.ranks() as f64));
+        self.print(&Measurement::new(self.ranks(), name, (dtype, bytes), seconds, bus), beside)
+    }
+
+    fn print(&self, measured: &Measurement<'_>, beside: &str) -> Result<()> {
         if self.choice.json {
-            let bandwidth = Some((algorithm, bus));
-            return self.say(&json_line(self.ranks(), name, dtype, bytes, seconds, bandwidth));
+            return say_json(&self.communicator, measured);
         }
-        let line = format!(
-            "{name:<15} {dtype:<5} {bytes:>11} {microseconds:>11.1} {algorithm:>9.2} {bus:>9.2}  {beside}"
-        );
-        self.say(line.trim_end())
+        let Measurement { operation, dtype, bytes, seconds, .. } = *measured;
+        let mut line = format!("{operation:<15} {dtype:<5} {bytes:>11} {:>11.1}", seconds * 1e6);
+        if let Some(bandwidth) = measured.bandwidth {
+            line += &format!(" {:>9.2} {:>9.2}  {beside}", bandwidth.algorithm, bandwidth.bus);
+        }
+        say(&self.communicator, &line)
     }
 
     fn head(&self, transport: &str) -> Result<()> {
         let description = self.device.description();
-        let (ranks, model, libraries) = (self.ranks(), &description.model, &description.libraries);
-        let library = nccl::version().unwrap_or_default();
-        let [met, connected] = self.taken;
+        let head = Head {
+            ranks: self.ranks(),
+            device: &description.model,
+            transport,
+            nccl: nccl::version().unwrap_or_default(),
+            meeting_bytes: self.meeting_bytes,
+            connection_bytes: self.connection_bytes,
+        };
         if self.choice.json {
-            return self.say(&format!(
-                "{{\"ranks\":{ranks},\"device\":{model:?},\"transport\":{transport:?},\"nccl\":{library:?},\
-                 \"meeting_bytes\":{met},\"connection_bytes\":{connected}}}"
-            ));
+            return say_json(&self.communicator, &head);
         }
-        self.say(&format!("{ranks} × {model}, {transport}, NCCL {library}, {libraries}"))?;
-        if NVLINK.iter().any(|known| model.starts_with(known)) {
-            self.say(&format!("datasheet: NVLink {NVLINK_GIGABYTES} GB/s per GPU and direction"))?;
+        let Head { ranks, device, nccl, .. } = &head;
+        let say = |line: &str| say(&self.communicator, line);
+        say(&format!("{ranks} × {device}, {transport}, NCCL {nccl}, {}", description.libraries))?;
+        if NVLINK.iter().any(|known| device.starts_with(known)) {
+            say(&format!("datasheet: NVLink {NVLINK_GIGABYTES} GB/s per GPU and direction"))?;
         }
-        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let (met, connected) = (mebibytes(met), mebibytes(connected));
-        self.say(&format!(
-            "NCCL takes {met:.0} MiB of each GPU to meet, and {connected:.0} MiB for connections"
+        let (meeting, connections) = (bytes(self.meeting_bytes), bytes(self.connection_bytes));
+        say(&format!(
+            "NCCL takes {meeting} of each GPU to find the other ranks and {connections} for connections"
         ))?;
         let [size, time, algorithm, bus] = ["bytes", "µs", "alg GB/s", "bus GB/s"];
-        self.say(&format!("{:<15} {:<5} {size:>11} {time:>11} {algorithm:>9} {bus:>9}", "operation", "type"))
-    }
-
-    /// Rank 0 prints.
-    fn say(&self, line: &str) -> Result<()> {
-        if self.communicator.rank() == 0 {
-            writeln!(std::io::stdout(), "{line}")?;
-        }
-        Ok(())
+        say(&format!("{:<15} {:<5} {size:>11} {time:>11} {algorithm:>9} {bus:>9}", "operation", "dtype"))
     }
 }
 
+/// The first line of JSON: the ranks, and NCCL's memory on each GPU.
+#[derive(Serialize)]
+struct Head<'a> {
+    ranks: usize,
+    device: &'a str,
+    transport: &'a str,
+    nccl: String,
+    meeting_bytes: u64,
+    connection_bytes: u64,
+}
+
+/// The time of a sum relative to that of the library's all-reduce, as printed.
 fn ratio(seconds: f64, library: Option<f64>) -> String {
     library.map(|library| format!("{:.2} × all-reduce", seconds / library)).unwrap_or_default()
 }
 
-/// What has to be connected for the operations that are measured.
+/// The connections that the measured operations need.
 fn uses(choice: &Choice, ranks: usize) -> Vec<CollectiveUse> {
     let wants = |operation: &str| choice.wants(operation);
     let wanted = |using: &CollectiveUse| match using {
         CollectiveUse::AllReduce(_) => wants("all-reduce") || wants("barrier"),
         CollectiveUse::ReduceScatter(_) => wants("reduce-scatter"),
-        // Large sums go around the same ring.
+        // Large all-reduces use the same ring.
         CollectiveUse::AllGather => wants("all-gather") || wants("tree") || wants("all-reduce"),
         CollectiveUse::Broadcast => wants("broadcast"),
         CollectiveUse::Peer(_) => wants("exchange") || wants("tree"),

@@ -1,4 +1,4 @@
-//! What `plimsoll bench scaling` measures, from its arguments.
+//! The runs that `plimsoll bench scaling` measures.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use config::RunConfig;
 use telemetry::scaling::Scaling;
 use worker::{DeviceChoice, TrainError};
 
-use super::BenchScalingArgs;
+use super::arguments::BenchScalingArgs;
 use crate::bench_model::BenchModel;
 
-/// What the suite itself says of a run.
+/// Keys that the suite sets.
 const OWN: [&str; 6] = [
     "parallel.data",
     "parallel.pipeline",
@@ -19,12 +19,12 @@ const OWN: [&str; 6] = [
     "train.micro_batch_size",
     "train.global_batch_size",
 ];
-/// Lanes of a run where nobody says otherwise, at most: more ranks need more.
+/// Largest default number of lanes; more ranks need more lanes.
 const DEFAULT_LANES: usize = 8;
-/// The most ranks on the CPU, unless somebody says otherwise.
+/// Default maximum number of ranks on the CPU.
 const CPU_RANKS: usize = 2;
 
-/// Every run, checked before the first one starts.
+/// The runs to measure, all checked before the first one starts.
 pub(super) fn prepare(
     args: &BenchScalingArgs,
     in_job: bool,
@@ -33,12 +33,14 @@ pub(super) fn prepare(
     let on_gpus = device == DeviceChoice::Cuda;
     if let Some(own) = OWN.iter().find(|own| args.step.sets(own)) {
         return Err(TrainError::Refused(format!(
-            "--set {own}: the suite sets it itself; --ranks, --micro-batch, --micro-batches, --reduction and --shard say how"
+            "--set {own}: the suite sets it: use --ranks, --micro-batch, --micro-batches, --reduction and \
+             --shard"
         )));
     }
     if in_job && args.rounds > 1 {
         return Err(TrainError::Refused(format!(
-            "--rounds {}: under a launcher a job measures one run once; benches/scaling/run starts a job for each",
+            "--rounds {}: under a launcher, a job measures one run once: use benches/scaling/run, which \
+             starts a job for each",
             args.rounds
         )));
     }
@@ -46,7 +48,7 @@ pub(super) fn prepare(
         if on_gpus { &["tree".to_owned(), "nccl".to_owned()] } else { &["tree".to_owned()] };
     let reductions = if args.reduction.is_empty() { default } else { &args.reduction };
     let sizes = Sizes::of(args, if on_gpus { gpus.max(1) } else { CPU_RANKS })?;
-    let kinds = args.kinds();
+    let kinds = args.series();
     let mut cases = Vec::new();
     for scaling in if args.alone && in_job { &[] } else { kinds } {
         for reduction in reductions {
@@ -64,27 +66,18 @@ pub(super) fn prepare(
     Ok((cases, BenchOptions { trace, ..args.step.options(device) }))
 }
 
-impl BenchScalingArgs {
-    /// The series that are measured.
-    fn kinds(&self) -> &'static [Scaling] {
-        match (self.strong, self.weak) {
-            (true, _) => &[Scaling::Strong],
-            (_, true) => &[Scaling::Weak],
-            _ => &[Scaling::Strong, Scaling::Weak],
-        }
-    }
-}
-
 /// The numbers of ranks of a suite, and the micro-batches of its steps.
 struct Sizes {
     ranks: Vec<usize>,
+    /// The largest of `ranks`.
     most: usize,
-    /// On the most ranks.
+    /// Micro-batches in a step on `most` ranks.
     micro_batches: usize,
 }
 
 impl Sizes {
-    /// As asked, or powers of two up to `there`. Errors: micro-batches that cannot be divided.
+    /// Sizes from the arguments; by default, powers of two up to `there`. Errors: micro-batches that ranks do
+    /// not divide.
     fn of(args: &BenchScalingArgs, there: usize) -> Result<Self, TrainError> {
         let powers = std::iter::successors(Some(1_usize), |ranks| ranks.checked_mul(2));
         let ranks = match args.ranks.as_slice() {
@@ -97,12 +90,13 @@ impl Sizes {
         match ranks.iter().find(|ranks| !divides(ranks)) {
             None => Ok(Sizes { ranks, most, micro_batches }),
             Some(wrong) => Err(TrainError::Refused(format!(
-                "--ranks {wrong}: {micro_batches} micro-batches cannot be divided among so many"
+                "--ranks {wrong}: {micro_batches} micro-batches cannot be divided among {wrong} ranks: \
+                 choose another --micro-batches"
             ))),
         }
     }
 
-    /// Micro-batches of a step on `ranks`, and the lanes that they need.
+    /// Micro-batches in a step on `ranks` ranks, and the lanes that they need.
     fn on(&self, ranks: usize, scaling: Scaling) -> (usize, usize) {
         match scaling {
             Scaling::Strong => (self.micro_batches, self.most),
@@ -110,7 +104,7 @@ impl Sizes {
         }
     }
 
-    /// Every number of micro-batches that a rank has in runs of these kinds.
+    /// Distinct numbers of micro-batches per rank in runs of these kinds.
     fn of_each_rank(&self, kinds: &[Scaling]) -> Vec<usize> {
         let mut all: Vec<usize> = Vec::new();
         for scaling in kinds {
@@ -145,7 +139,7 @@ fn case(
     Ok(ScalingCase { model, scaling, config, worlds: 1 })
 }
 
-/// `worlds` of one rank each, with so many micro-batches for each.
+/// `worlds` worlds of one rank each, with `micro_batches` micro-batches each.
 fn case_alone(
     args: &BenchScalingArgs,
     on_gpus: bool,
@@ -156,7 +150,7 @@ fn case_alone(
     Ok(ScalingCase { model, scaling: Scaling::Alone, config, worlds })
 }
 
-/// The model's name, and its configuration with the section `parallel`.
+/// The model's name, and its configuration with the section text `parallel`.
 fn configuration(
     args: &BenchScalingArgs,
     on_gpus: bool,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use telemetry::Statistic;
 use telemetry::run_files::Grid;
 use telemetry::step_trace::Holding;
-use telemetry::table::joined;
+use telemetry::units::ranges;
 
 use crate::fit::Fit;
 use crate::plan::Plan;
@@ -145,7 +145,7 @@ impl PlanReport {
     }
 
     fn roles(&self) -> Value {
-        let of = |(number, plan): (usize, &Plan)| json!({"ranks": joined(self.plans.ranks_of(number)), "peak": peak(plan)});
+        let of = |(number, plan): (usize, &Plan)| json!({"ranks": ranges(self.plans.ranks_of(number)), "peak": peak(plan)});
         self.plans.roles().iter().enumerate().map(of).collect()
     }
 }

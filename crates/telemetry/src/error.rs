@@ -1,4 +1,4 @@
-//! What can go wrong with statistics, logs and files.
+//! Errors of statistics, logs and files.
 
 use std::path::{Path, PathBuf};
 
@@ -10,55 +10,55 @@ pub type Result<T> = std::result::Result<T, TelemetryError>;
 /// A failed call of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The statistics did not reach rank 0.
+    /// Gathering statistics on rank 0 failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// A message that holds no statistics of this version.
+    /// A message is not statistics of this version.
     #[error("the statistics from rank {rank} cannot be read: {reason}")]
     Decode {
-        /// Rank that sent them.
+        /// Rank that sent the message.
         rank: usize,
-        /// What is wrong with them.
+        /// What is wrong with the message.
         reason: String,
     },
-    /// Statistics that do not fit into a message.
+    /// Statistics cannot be encoded as a message.
     #[error("the statistics of rank {rank} cannot be sent: {reason}")]
     Encode {
-        /// Rank that took them.
+        /// Rank of the statistics.
         rank: usize,
-        /// What is wrong with them.
+        /// Why.
         reason: String,
     },
-    /// A file could not be written.
+    /// A file cannot be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// What was tried, as in `create it`.
         action: &'static str,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A log filter that cannot be understood.
+    /// The log filter is invalid.
     #[error("{variable}={text}: {reason}")]
     Filter {
-        /// The environment variable it came from.
+        /// Environment variable of the filter.
         variable: &'static str,
         /// Its value.
         text: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// A line that holds no run.
-    #[error("line {line} is no measured run: {reason}")]
+    /// A line is not a measured run.
+    #[error("line {line} is not a measured run: {reason}")]
     Line {
-        /// Which, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// What is wrong with it.
         reason: String,
     },
-    /// Something is wrong with what a file holds.
+    /// The content of a file is wrong.
     #[error("{}: {source}", path.display())]
     In {
         /// The file.
@@ -68,7 +68,7 @@ pub enum TelemetryError {
         source: Box<TelemetryError>,
     },
     /// The process has a log already.
-    #[error("the log of this process is set up already")]
+    #[error("this process has a log already")]
     SecondLog,
 }
 

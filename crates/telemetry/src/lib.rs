@@ -1,8 +1,8 @@
-//! What a run says of itself: statistics by rank, tables, logs, progress, and the files of its directory.
+//! Reports about a run: statistics by rank, tables, logs, progress, pages, and the files of its directory.
 //!
-//! The one idea: **a statistic is a variant of one enumeration**, [`Statistic`], that says what it counts and what
-//! it leaves out. Messages between ranks, tables and files go over the enumeration, so that a new statistic is
-//! one variant and the place where its value is taken.
+//! **A statistic is a variant of one enumeration**, [`Statistic`], whose documentation says what it counts
+//! and what it excludes. Messages between ranks, tables and files iterate over the enumeration, so a new
+//! statistic is one variant and the place where its value is taken.
 //!
 //! ```
 //! use collective::{Communicator, Traffic};
@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it must never know: how to train.
+//! This crate knows nothing about training.
 
 mod error;
 pub mod log;

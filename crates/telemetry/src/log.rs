@@ -1,8 +1,8 @@
-//! Logs with rank and step: to standard error, and to a file of each rank in the run directory.
+//! Logs with rank and step, to standard error and to a file for each rank in the run directory.
 //!
-//! Rank and step are fields of spans. A worker enters [`rank_span`] for its life and [`step_span`] for each step;
-//! whatever is logged inside, in any crate, carries them. A process that is one rank of many sets its rank once
-//! ([`Log::set_rank`]), for what is logged outside of such spans.
+//! Rank and step are fields of spans: a worker enters [`rank_span`] once and [`step_span`] for each step, and
+//! every event inside, from any crate, is logged with them. A process that is one rank of a job sets its rank
+//! ([`Log::set_rank`]) for events outside of these spans.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,23 +25,23 @@ use tracing_subscriber::{EnvFilter, Registry};
 use crate::error::{Result, TelemetryError};
 use crate::progress::write_beside_bars;
 
-/// The environment variable that says what is logged, such as `debug` or `warn,collective=trace`.
+/// Environment variable with the log filter, such as `debug` or `warn,collective=trace`.
 pub const VARIABLE: &str = "PLIMSOLL_LOG";
 
-/// The span of a rank's life.
+/// Span of everything that a rank does.
 pub fn rank_span(rank: usize) -> Span {
     tracing::error_span!("rank", rank)
 }
 
-/// The span of a step, inside that of its rank.
+/// Span of a step, inside the span of its rank.
 pub fn step_span(step: u64) -> Span {
     tracing::error_span!("step", step)
 }
 
-/// The log of a process. Cheap to clone; all clones are the same log.
+/// The log of a process. Clones share it.
 ///
-/// Standard error has the lines of rank 0 and of no rank, and of other ranks warnings and errors; a rank's file
-/// has all its lines.
+/// Standard error gets the lines of rank 0 and of no rank, and warnings and errors of other ranks. The file
+/// of a rank gets all its lines.
 #[derive(Clone, Debug)]
 pub struct Log(Arc<State>);
 
@@ -49,38 +49,39 @@ pub struct Log(Arc<State>);
 struct State {
     began: Instant,
     terminal: bool,
-    target: Mutex<Target>,
+    files: Mutex<LogFiles>,
 }
 
-/// Where lines go besides standard error.
+/// Files that lines are written to besides standard error.
 #[derive(Debug, Default)]
-struct Target {
+struct LogFiles {
+    /// Rank of events outside of a rank's span.
     rank: Option<usize>,
     directory: Option<PathBuf>,
-    /// By rank; `None` where a file could not be opened, which was said once.
-    files: HashMap<usize, Option<File>>,
+    /// Files by rank; `None` for a file that could not be opened, which has been reported.
+    by_rank: HashMap<usize, Option<File>>,
 }
 
 impl Log {
-    /// A log that goes to standard error, and to files once there is a directory for them.
+    /// A log to standard error, and to files once [`Log::set_directory`] is called.
     pub fn new() -> Self {
-        Log(Arc::new(State { began: Instant::now(), terminal: true, target: Mutex::default() }))
+        Log(Arc::new(State { began: Instant::now(), terminal: true, files: Mutex::default() }))
     }
 
-    /// A log that goes to files only.
+    /// A log to files only.
     pub fn files_only() -> Self {
-        Log(Arc::new(State { began: Instant::now(), terminal: false, target: Mutex::default() }))
+        Log(Arc::new(State { began: Instant::now(), terminal: false, files: Mutex::default() }))
     }
 
-    /// Makes it the log of this process, filtered by the environment, or from level `info` on. Errors: a filter
-    /// that cannot be understood, or a second log.
+    /// Makes this the log of the process, filtered by [`VARIABLE`]; by default, level `info`. Errors: an
+    /// invalid filter; the process has a log already.
     pub fn install(&self) -> Result<()> {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         let subscriber = self.subscriber(&text)?;
         subscriber.try_init().map_err(|_| TelemetryError::SecondLog)
     }
 
-    /// The log as a subscriber with a filter of its own; an empty one is `info`.
+    /// Returns the log as a subscriber with `filter`; an empty filter is `info`. Errors: an invalid filter.
     pub fn subscriber(&self, filter: &str) -> Result<impl Subscriber + Send + Sync + use<>> {
         let wanted = if filter.is_empty() { "info" } else { filter };
         let filter = EnvFilter::try_new(wanted).map_err(|error| TelemetryError::Filter {
@@ -91,37 +92,39 @@ impl Log {
         Ok(Registry::default().with(filter).with(RankLayer(self.clone())))
     }
 
-    /// The rank of what is logged outside of a rank's span.
+    /// Sets the rank of events outside of a rank's span.
     pub fn set_rank(&self, rank: usize) {
-        self.target().rank = Some(rank);
+        self.files().rank = Some(rank);
     }
 
-    /// From now on writes each rank's lines to `directory/rank-N.log` too, which it makes if need be.
+    /// Starts to write the lines of each rank to `directory/rank-N.log`. Errors: the directory cannot be
+    /// created.
     pub fn set_directory(&self, directory: &Path) -> Result<()> {
-        std::fs::create_dir_all(directory).map_err(TelemetryError::file(directory, "make the directory"))?;
-        let mut target = self.target();
-        target.directory = Some(directory.to_owned());
-        target.files.clear();
+        std::fs::create_dir_all(directory)
+            .map_err(TelemetryError::file(directory, "create the directory"))?;
+        let mut files = self.files();
+        files.directory = Some(directory.to_owned());
+        files.by_rank.clear();
         Ok(())
     }
 
-    fn target(&self) -> MutexGuard<'_, Target> {
-        self.0.target.lock().unwrap_or_else(PoisonError::into_inner)
+    fn files(&self) -> MutexGuard<'_, LogFiles> {
+        self.0.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, level: Level, place: Place, text: &str) {
-        let mut target = self.target();
-        let rank = place.rank.or(target.rank);
-        let place = Place { rank, ..place };
+    fn write(&self, level: Level, origin: Origin, text: &str) {
+        let mut files = self.files();
+        let rank = origin.rank.or(files.rank);
+        let origin = Origin { rank, ..origin };
         if self.0.terminal && (rank.is_none_or(|rank| rank == 0) || level <= Level::WARN) {
             let seconds = self.0.began.elapsed().as_secs_f64();
-            write_beside_bars(&format!("{seconds:9.3}s {level:>5} {place}{text}\n"));
+            write_beside_bars(&format!("{seconds:9.3}s {level:>5} {origin}{text}\n"));
         }
-        if let Some(file) = rank.and_then(|rank| target.file(rank)) {
+        if let Some(file) = rank.and_then(|rank| files.file(rank)) {
             let mut line = String::new();
-            // Writing to a string does not fail, and a full disk must not end the training.
+            // Writing to a string cannot fail, and a full disk must not end the run.
             let _ = SystemTime.format_time(&mut Writer::new(&mut line));
-            let _ = file.write_all(format!("{line} {level:>5} {place}{text}\n").as_bytes());
+            let _ = file.write_all(format!("{line} {level:>5} {origin}{text}\n").as_bytes());
         }
     }
 }
@@ -132,26 +135,28 @@ impl Default for Log {
     }
 }
 
-impl Target {
+impl LogFiles {
     fn file(&mut self, rank: usize) -> Option<&mut File> {
         let path = self.directory.as_ref()?.join(format!("rank-{rank}.log"));
         let open = || {
             let file = OpenOptions::new().create(true).append(true).open(&path);
-            file.map_err(|error| write_beside_bars(&format!("{}: cannot open it: {error}\n", path.display())))
-                .ok()
+            file.map_err(|error| {
+                write_beside_bars(&format!("{}: cannot open the log: {error}\n", path.display()))
+            })
+            .ok()
         };
-        self.files.entry(rank).or_insert_with(open).as_mut()
+        self.by_rank.entry(rank).or_insert_with(open).as_mut()
     }
 }
 
-/// Where in a run something was logged.
+/// Rank and step of an event.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Origin {
     rank: Option<usize>,
     step: Option<u64>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.rank, self.step) {
             (Some(rank), Some(step)) => write!(f, "rank {rank} step {step}: "),
@@ -162,7 +167,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-impl Visit for Place {
+impl Visit for Origin {
     fn record_u64(&mut self, field: &Field, value: u64) {
         match field.name() {
             "rank" => self.rank = usize::try_from(value).ok(),
@@ -180,7 +185,7 @@ impl Visit for Place {
     fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
 }
 
-/// The message of an event, then its other fields.
+/// Text of an event: its message, then its other fields.
 #[derive(Default)]
 struct Text(String);
 
@@ -191,7 +196,7 @@ impl Visit for Text {
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let space = if self.0.is_empty() { "" } else { " " };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match field.name() {
             "message" => write!(self.0, "{value:?}"),
             name => write!(self.0, "{space}{name}={value:?}"),
@@ -204,28 +209,28 @@ struct RankLayer(Log);
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RankLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        let mut place = Place::default();
-        attributes.record(&mut place);
-        span.extensions_mut().insert(place);
+        let mut origin = Origin::default();
+        attributes.record(&mut origin);
+        span.extensions_mut().insert(origin);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if let Some(place) = span.extensions_mut().get_mut::<Place>() {
-            values.record(place);
+        if let Some(origin) = span.extensions_mut().get_mut::<Origin>() {
+            values.record(origin);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut place = Place::default();
+        let mut origin = Origin::default();
         for span in context.event_scope(event).into_iter().flatten() {
-            if let Some(outer) = span.extensions().get::<Place>() {
-                place.rank = place.rank.or(outer.rank);
-                place.step = place.step.or(outer.step);
+            if let Some(outer) = span.extensions().get::<Origin>() {
+                origin.rank = origin.rank.or(outer.rank);
+                origin.step = origin.step.or(outer.step);
             }
         }
         let mut text = Text::default();
         event.record(&mut text);
-        self.0.write(*event.metadata().level(), place, &text.0);
+        self.0.write(*event.metadata().level(), origin, &text.0);
     }
 }

@@ -1,38 +1,37 @@
-//! The parts of a training step, and what they took.
+//! The phases of a training step, and their times.
 
 use std::time::Duration;
 
-/// A part of a training step, as its device's compute stream goes through them.
+/// A phase of a training step, on the device's compute stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Reading micro-batches and bringing them to the device; also what a device waits for a host that is late with it.
+    /// Reading micro-batches and copying them to the device, and waiting for a host that is late with them.
     Inputs,
-    /// Forward passes, with the loss.
+    /// Forward passes, including the loss.
     Forward,
-    /// Backward passes. Leaves out reduction that goes on beside them.
+    /// Backward passes. Excludes the reduction that overlaps them.
     Backward,
-    /// What compute waits for other stages of the model: the pipeline's bubble, and what of its transfers is exposed. On a
-    /// host, which transfers and computes in turn, all of them.
+    /// Waiting for other stages: the pipeline's bubble and exposed transfers. On the CPU, all transfers,
+    /// since nothing overlaps.
     Pipeline,
-    /// What compute waits for other ranks: for the sum of gradients and, where the optimizer is divided among them, for
-    /// norms and, where a pass comes to them, for new weights. That is the exposed part of the communication, the waiting for
-    /// slower ranks included. On a host nothing overlaps, so all of it is here.
+    /// Waiting for other ranks, including slower ones: for reduced gradients and, with a sharded optimizer,
+    /// for the norm and for new weights. On the CPU, all of this communication, since nothing overlaps.
     Reduce,
-    /// Norm, clipping and the update of the weights.
+    /// Gradient norm, clipping and the update of the weights.
     Update,
 }
 
 impl Phase {
-    /// All of them, in a step's order.
+    /// All phases, in the order of a step.
     pub const ALL: [Phase; 6] =
         [Phase::Inputs, Phase::Forward, Phase::Backward, Phase::Pipeline, Phase::Reduce, Phase::Update];
 
-    /// Whether it is a wait for other ranks.
+    /// Returns whether the phase is waiting for other ranks.
     pub fn waits(self) -> bool {
         matches!(self, Phase::Pipeline | Phase::Reduce)
     }
 
-    /// In tables and in keys.
+    /// Name in tables and in keys.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Inputs => "inputs",
@@ -44,47 +43,47 @@ impl Phase {
         }
     }
 
-    /// Its place in [`Phase::ALL`].
+    /// Index in [`Phase::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// What a rank's steps took, in microseconds. The step is the sum of its phases; the median of the steps need not be the sum
-/// of the phases' medians.
+/// Times of a rank's steps, in microseconds. A step is the sum of its phases; the median step need not be the
+/// sum of the medians of the phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTimes {
-    /// Steps that were timed.
+    /// Number of timed steps.
     pub steps: u64,
-    /// By phase, the median over steps of what a step spends in it.
+    /// Median time of each phase.
     pub median: [u64; Phase::ALL.len()],
-    /// By phase, all steps together.
+    /// Time of each phase in all steps together.
     pub whole: [u64; Phase::ALL.len()],
-    /// The median step.
+    /// Median step.
     pub median_step: u64,
 }
 
 impl PhaseTimes {
-    /// All timed steps together.
+    /// Time of all steps together.
     pub fn whole_step(&self) -> u64 {
         self.whole.iter().sum()
     }
 }
 
-/// Steps that medians are taken of: the last ones.
+/// Number of last steps that medians are taken over.
 const KEPT: usize = 1024;
 
-/// Adds up the phases of step after step.
+/// Collects the phase times of consecutive steps.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseCounter {
     steps: u64,
     whole: [Duration; Phase::ALL.len()],
-    /// A ring, once it is full.
+    /// The last steps; a ring buffer once it is full.
     last: Vec<[Duration; Phase::ALL.len()]>,
 }
 
 impl PhaseCounter {
-    /// Counts a step that took so long in each phase.
+    /// Adds a step with the time of each phase.
     pub fn add(&mut self, step: [Duration; Phase::ALL.len()]) {
         for (whole, phase) in self.whole.iter_mut().zip(step) {
             *whole += phase;
@@ -96,7 +95,7 @@ impl PhaseCounter {
         self.steps += 1;
     }
 
-    /// What they came to: sums over all steps, medians over the last 1,024.
+    /// Returns the sums over all steps and the medians over the last 1,024.
     pub fn times(&self) -> PhaseTimes {
         PhaseTimes {
             steps: self.steps,
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_sums() {
+    fn times_are_medians_and_sums() {
         let mut counter = PhaseCounter::default();
         assert_eq!(counter.times(), PhaseTimes::default());
         for (forward, backward) in [(3, 70), (1, 90), (2, 100)] {
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_those_of_the_last_steps() {
+    fn medians_are_over_the_last_steps() {
         let mut counter = PhaseCounter::default();
         for step in 0..3000 {
             counter.add([Duration::from_micros(if step < 2000 { 1 } else { 9 }); 6]);

@@ -1,4 +1,4 @@
-//! How far a run has got: a bar on a terminal, lines elsewhere, nothing on ranks other than 0.
+//! Progress of a run: a bar on a terminal, lines elsewhere, nothing on ranks other than 0.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -9,18 +9,18 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::units::{duration, grouped};
 
-/// The bars of this process's terminal. Whoever else writes to it does so while they are hidden.
+/// Bars on the terminal of this process. Other output is written while they are hidden.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Writes to standard error without tearing a bar.
+/// Writes to standard error without damaging a bar.
 pub(crate) fn write_beside_bars(text: &str) {
     BARS.suspend(|| {
-        // Nobody is left to tell when standard error is closed.
+        // A closed standard error leaves nowhere to report the failure.
         let _ = std::io::stderr().write_all(text.as_bytes());
     });
 }
 
-/// Where progress goes.
+/// Destination of the progress.
 enum Output {
     Bar(ProgressBar),
     Lines(Box<dyn Write + Send>),
@@ -36,8 +36,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The progress of rank `rank` towards step `steps`: on rank 0 a bar where standard error is a terminal,
-    /// else a line there for every `every`-th step; nothing on other ranks.
+    /// Progress of rank `rank` towards step `steps`. On rank 0, a bar if standard error is a terminal, and
+    /// lines for every `every`-th step otherwise; nothing on other ranks.
     pub fn new(rank: usize, steps: u64, every: u64) -> Self {
         if rank != 0 {
             return Self::to(Output::Nowhere, steps, every);
@@ -46,14 +46,14 @@ impl Progress {
             return Self::lines(Box::new(std::io::stderr()), steps, every);
         }
         let bar = BARS.add(ProgressBar::new(steps));
-        // The template is fixed; were it wrong, indicatif's own style would do.
+        // The template is constant and valid; otherwise the default style is used.
         if let Ok(style) = ProgressStyle::with_template("step {pos}/{len} {wide_bar} {msg}") {
             bar.set_style(style);
         }
         Self::to(Output::Bar(bar), steps, every)
     }
 
-    /// Lines to `writer`: the first step, the last, and every `every`-th (0 as 1).
+    /// Writes lines to `writer`: for the first step, the last, and every `every`-th (0 counts as 1).
     pub fn lines(writer: Box<dyn Write + Send>, steps: u64, every: u64) -> Self {
         Self::to(Output::Lines(writer), steps, every)
     }
@@ -62,7 +62,7 @@ impl Progress {
         Progress { output, steps, every: every.max(1), first: None }
     }
 
-    /// Shows that a step (from 1) is done, and at which rate if that is known.
+    /// Shows that step `step` (from 1) is done, with its throughput if known.
     pub fn step(&mut self, step: u64, loss: f32, tokens_per_second: Option<f64>) {
         let now = Instant::now();
         let (first, since) = *self.first.get_or_insert((step, now));
@@ -77,7 +77,7 @@ impl Progress {
             }
             Output::Lines(writer) => {
                 if step == first || step == self.steps || step.is_multiple_of(self.every) {
-                    // A closed standard error must not end the training.
+                    // A closed standard error must not end the run.
                     let _ = writeln!(writer, "step {step}/{}  {message}", self.steps);
                 }
             }
@@ -85,7 +85,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away, at the last step or before.
+    /// Removes the bar.
     pub fn finish(self) {
         if let Output::Bar(bar) = self.output {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! The statistics of one rank: taken, sent to rank 0, read.
+//! The statistics of one rank, and their way to rank 0.
 
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use collective::{ControlPlane, Traffic};
@@ -10,30 +10,30 @@ use crate::error::{Result, TelemetryError};
 use crate::phase::PhaseTimes;
 use crate::statistic::Statistic;
 
-/// A message of statistics has fewer bytes than this, whatever it says.
+/// Limit of the bytes that decoding a message may use.
 const MESSAGE_LIMIT: usize = 1 << 16;
-/// The name of a host or device is cut off here.
+/// Maximum length of the name of a host or device, in characters.
 const NAME_LIMIT: usize = 256;
 
-/// Where the values come from.
+/// Sources of the values.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// The caching allocator's counters.
+    /// Counters of the caching allocator.
     pub statistics: &'a Statistics,
-    /// Its allocated bytes by category.
+    /// Allocated bytes by category.
     pub live: CategoryBytes,
-    /// The same at their peak.
+    /// Allocated bytes by category at the peak of all allocated bytes.
     pub at_peak: CategoryBytes,
-    /// What the data planes have moved.
+    /// Traffic of the data planes.
     pub traffic: Traffic,
-    /// What the device's driver says.
+    /// Memory of the device by its driver's account.
     pub driver: DriverAccount,
-    /// What its steps took.
+    /// Times of the phases of its steps.
     pub phases: PhaseTimes,
 }
 
-/// Bytes that are used on a device, as its driver says, and what accounts for them beside the allocator. All 0 where
-/// there is no driver.
+/// Memory of a device by its driver's account, in bytes, and what is known of it besides the allocator. All 0
+/// without a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverAccount {
     /// See [`Statistic::ContextBytes`].
@@ -54,38 +54,39 @@ pub struct DriverAccount {
     pub contexts: u64,
 }
 
-/// The values of one rank at one moment.
+/// The statistics of one rank at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankStatistics {
     /// The rank.
     pub rank: usize,
-    /// The name of its host.
+    /// Name of its host.
     pub host: String,
-    /// The name of its device.
+    /// Name of its device.
     pub device: String,
-    /// In the order of [`Statistic::all`].
+    /// Values in the order of [`Statistic::all`].
     values: Vec<u64>,
 }
 
 impl RankStatistics {
-    /// The values now.
+    /// Takes the statistics of a rank.
     pub fn take(rank: usize, host: &str, device: &str, sources: &Sources<'_>) -> Self {
         let values = Statistic::all().iter().map(|statistic| value(*statistic, sources)).collect();
         RankStatistics { rank, host: shortened(host), device: shortened(device), values }
     }
 
-    /// One value.
+    /// Returns a value.
     pub fn get(&self, statistic: Statistic) -> u64 {
-        let place = Statistic::all().iter().position(|each| *each == statistic);
-        place.and_then(|place| self.values.get(place)).copied().unwrap_or(0)
+        let index = Statistic::all().iter().position(|each| *each == statistic);
+        index.and_then(|index| self.values.get(index)).copied().unwrap_or(0)
     }
 
-    /// Every statistic with its value.
+    /// Iterates over all statistics with their values.
     pub fn iter(&self) -> impl Iterator<Item = (Statistic, u64)> + '_ {
         Statistic::all().iter().copied().zip(self.values.iter().copied())
     }
 
-    /// `rank`, `host`, `device` and every statistic under its name: an entry of `ranks` in `summary.json`.
+    /// Returns an entry of `ranks` in `summary.json`: `rank`, `host`, `device` and every statistic under its
+    /// name.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut entry = Map::new();
         entry.insert("rank".to_owned(), self.rank.into());
@@ -95,14 +96,14 @@ impl RankStatistics {
         entry
     }
 
-    /// The message that carries them: bincode.
+    /// Encodes the statistics as a message (bincode).
     pub fn encode(&self) -> Result<Vec<u8>> {
         bincode::serde::encode_to_vec(self, wire())
             .map_err(|error| TelemetryError::Encode { rank: self.rank, reason: error.to_string() })
     }
 
-    /// Reads a message that came from rank `from`. Errors: anything that [`RankStatistics::encode`] of the same
-    /// version does not write.
+    /// Decodes a message from rank `from`. Errors: a message that [`RankStatistics::encode`] of this version
+    /// did not write.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         let refuse = |reason: String| Err(TelemetryError::Decode { rank: from, reason });
         let (statistics, read) = match bincode::serde::decode_from_slice::<Self, _>(message, wire()) {
@@ -111,16 +112,17 @@ impl RankStatistics {
         };
         let (values, due) = (statistics.values.len(), Statistic::all().len());
         if read != message.len() {
-            return refuse(format!("{} bytes follow them", message.len() - read));
+            return refuse(format!("{} bytes are left over", message.len() - read));
         }
         if values != due {
-            return refuse(format!("there are {values} values instead of {due}"));
+            return refuse(format!("it has {values} values instead of {due}"));
         }
         Ok(statistics)
     }
 }
 
-/// Brings the statistics of all ranks to rank 0, in rank order; `None` on the others.
+/// Gathers the statistics of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
+/// must call it.
 pub fn gather(control: &mut dyn ControlPlane, own: &RankStatistics) -> Result<Option<Vec<RankStatistics>>> {
     let Some(messages) = control.gather(0, &own.encode()?)? else { return Ok(None) };
     let decoded = messages.iter().enumerate().map(|(rank, message)| RankStatistics::decode(rank, message));
@@ -173,11 +175,11 @@ fn value(statistic: Statistic, sources: &Sources<'_>) -> u64 {
         Statistic::LiveBytes(category) => return sources.live.get(category),
         Statistic::PeakBytes(category) => return sources.at_peak.get(category),
     };
-    // The allocator counts in i64; none of these is ever below zero.
+    // The allocator counts in i64, and none of these is ever negative.
     u64::try_from(count).unwrap_or(0)
 }
 
-/// The name of this host, or `localhost` where the system does not say.
+/// Returns the name of this host, or `localhost` if the system does not tell.
 pub fn host_name() -> String {
     let files = ["/proc/sys/kernel/hostname", "/etc/hostname"];
     let named =

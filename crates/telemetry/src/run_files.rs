@@ -1,4 +1,4 @@
-//! The files of a run directory: `metrics.jsonl`, a line per step, and `summary.json`.
+//! Files of a run directory: `metrics.jsonl`, with a line per step, and `summary.json`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::error::{Result, TelemetryError};
 use crate::rank_statistics::RankStatistics;
 
-/// Appends lines of JSON. Each is handed to the system whole, so that a killed run keeps what it wrote.
+/// Appends lines of JSON, each with one write, so that a killed run keeps its lines.
 #[derive(Debug)]
 pub struct MetricsWriter {
     path: PathBuf,
@@ -18,25 +18,25 @@ pub struct MetricsWriter {
 }
 
 impl MetricsWriter {
-    /// Starts an empty file.
+    /// Creates an empty file. Errors: it cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).map_err(TelemetryError::file(path, "create it"))?;
         Ok(MetricsWriter { path: path.to_owned(), file })
     }
 
-    /// Goes on after the line of step `step`, and drops what comes behind it: later steps, and a line cut short.
-    /// With step 0, or without the file, it starts an empty one.
+    /// Continues after the line of step `step` and removes what follows it: later steps and incomplete lines.
+    /// Starts an empty file if `step` is 0 or there is no file. Errors: the file cannot be read or written.
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = options.map_err(TelemetryError::file(path, "open it"))?;
         let kept = bytes_until(&file, step).map_err(TelemetryError::file(path, "read it"))?;
-        // Cutting a file is all or nothing, as a rename is.
+        // Truncation is atomic, as a rename is.
         file.set_len(kept).map_err(TelemetryError::file(path, "cut it"))?;
         file.seek(SeekFrom::Start(kept)).map_err(TelemetryError::file(path, "seek in it"))?;
         Ok(MetricsWriter { path: path.to_owned(), file })
     }
 
-    /// Writes a line, such as a [`StepMetrics`].
+    /// Writes a line, such as a [`StepMetrics`]. Errors: the file cannot be written.
     pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = to_json(&self.path, serde_json::to_vec(line))?;
         text.push(b'\n');
@@ -44,7 +44,7 @@ impl MetricsWriter {
     }
 }
 
-/// Bytes of the lines, in order and whole, whose step is at most `step`.
+/// Bytes of the complete lines at the beginning of the file whose step is at most `step`.
 fn bytes_until(file: &File, step: u64) -> std::io::Result<u64> {
     #[derive(Deserialize)]
     struct Line {
@@ -62,20 +62,20 @@ fn bytes_until(file: &File, step: u64) -> std::io::Result<u64> {
     }
 }
 
-/// One step, as a line of `metrics.jsonl`. Values that are not finite are `null` there.
+/// A step: a line of `metrics.jsonl`. Values that are not finite are written as `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepMetrics {
     /// The step, from 1.
     pub step: u64,
     /// Mean loss over the step's micro-batches.
     pub loss: f32,
-    /// What the optimizer used.
+    /// Learning rate of the update.
     pub learning_rate: f32,
-    /// Before clipping.
+    /// Gradient norm before clipping.
     pub gradient_norm: f32,
-    /// Tokens (or samples) of all ranks per second of this step; where its time is known: not of the first, which warms up.
+    /// Tokens (or samples) per second over all ranks; `None` for the first step, which warms up.
     pub tokens_per_second: Option<f64>,
-    /// Rank 0's statistics after the step.
+    /// See [`crate::Statistic::AllocatedBytes`]; this and the following figures are rank 0's after the step.
     pub allocated_bytes: u64,
     /// See [`crate::Statistic::ReservedBytes`].
     pub reserved_bytes: u64,
@@ -88,33 +88,33 @@ pub struct StepMetrics {
     pub more: Map<String, Value>,
 }
 
-/// How the ranks are laid out.
+/// The grid of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Grid {
-    /// Data-parallel ranks.
+    /// Number of data-parallel ranks.
     pub data: usize,
-    /// Pipeline stages.
+    /// Number of pipeline ranks.
     pub pipeline: usize,
 }
 
-/// What a run came to: `summary.json`.
+/// The result of a run: `summary.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Kind of device, such as `cpu`.
     pub device: String,
     /// Number of ranks.
     pub world_size: usize,
-    /// Their layout.
+    /// Grid of ranks.
     pub grid: Grid,
-    /// Steps done.
+    /// Number of steps done.
     pub steps: u64,
-    /// The loss of each step; `null` where it is not finite.
+    /// Loss of each step; written as `null` if not finite.
     pub losses: Vec<f32>,
-    /// Over names and master weights, hexadecimal.
+    /// SHA-256 over names and master weights, in hexadecimal.
     pub weights_sha256: String,
-    /// Tokens (or samples) of all ranks per second of training.
+    /// Tokens (or samples) per second of training, over all ranks.
     pub tokens_per_second: f64,
-    /// Every rank's statistics at the end of the last training step.
+    /// Statistics of every rank at the end of the last training step.
     #[serde(serialize_with = "rank_entries")]
     pub ranks: Vec<RankStatistics>,
     /// Further values, such as `validation_loss` and the versions of libraries.
@@ -123,7 +123,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Writes it to `path`, whole or not at all.
+    /// Writes the summary to `path`, whole or not at all. Errors: the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = to_json(path, serde_json::to_vec_pretty(self))?;
         text.push(b'\n');
@@ -142,8 +142,8 @@ fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<Vec<u8>> {
     text.map_err(|error| TelemetryError::file(path, "express the values as JSON")(error.into()))
 }
 
-/// Writes a file under a temporary name beside it, brings it to the disk and renames it, so that `path` has either
-/// what it had before or all of `bytes`.
+/// Writes a file under a temporary name next to `path`, syncs it to the disk and renames it, so that `path`
+/// has either its previous content or all of `bytes`. Errors: the file cannot be written.
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     let Some(name) = path.file_name() else {
         let source = std::io::Error::from(std::io::ErrorKind::IsADirectory);
@@ -155,13 +155,14 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_file_name(temporary);
     let written = write_and_rename(&temporary, path, bytes);
     if written.is_err() {
-        // The error that matters is the one above; the file may not even exist.
+        // The error above is the one to report; the temporary file may not exist.
         let _ = std::fs::remove_file(&temporary);
     }
     written
 }
 
-/// Removes what [`atomic_write`] leaves beside `path` where its process was killed. No other process may be writing there.
+/// Removes temporary files that a killed [`atomic_write`] left next to `path`. No other process may be
+/// writing `path`.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
@@ -184,14 +185,14 @@ pub fn remove_temporaries(path: &Path) -> Result<()> {
 fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create(temporary).map_err(TelemetryError::file(path, "create it"))?;
     file.write_all(bytes).map_err(TelemetryError::file(path, "write to it"))?;
-    file.sync_all().map_err(TelemetryError::file(path, "bring it to the disk"))?;
+    file.sync_all().map_err(TelemetryError::file(path, "sync it to the disk"))?;
     std::fs::rename(temporary, path).map_err(TelemetryError::file(path, "rename it into place"))?;
     sync_directory(path)
 }
 
-/// A rename is lasting when the directory is on the disk too.
+/// Syncs the directory of `path`, which makes a rename durable.
 fn sync_directory(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(TelemetryError::file(directory, "bring it to the disk"))
+    synced.map_err(TelemetryError::file(directory, "sync it to the disk"))
 }

@@ -1,12 +1,13 @@
-//! How a training step scales: what was measured on each number of ranks, as lines of JSON, a table and two plots.
+//! Scaling of a training step over numbers of ranks: measured runs as lines of JSON, a table and two plots.
 //!
-//! A [`ScalingRun`] is one training step measured on one number of ranks. Runs that differ in that number alone are a series, and
-//! a run's efficiency is its tokens a second and rank over those of the series' smallest number of ranks.
+//! A [`ScalingRun`] is one training step measured on one number of ranks. Runs that differ only in the number
+//! of ranks form a series. The efficiency of a run is its throughput per rank relative to that of the series'
+//! smallest number of ranks.
 //!
-//! That mixes three things: what the ranks cost each other, that devices differ, and that all devices of a host at work
-//! are slower than one of them is alone. So there is a baseline, [`Scaling::Alone`]: every device with a world of its own, all
-//! at the same time. Against it, what remains is what the ranks cost each other. Where runs are measured in several rounds,
-//! the median round of each counts.
+//! Efficiency mixes three effects: the cost of communication, differences between devices, and the slowdown
+//! of all devices of a host when all are busy. The baseline [`Scaling::Alone`] isolates the first: every
+//! device runs a world of its own, all at the same time, so that a run relative to it shows the cost of
+//! communication only. If runs are measured in several rounds, the median round of each counts.
 
 use std::path::Path;
 
@@ -26,21 +27,21 @@ mod table;
 pub use plot::{efficiency_plot, memory_plot};
 pub use table::scaling_table;
 
-/// What grows with the number of ranks.
+/// Quantity that grows with the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scaling {
-    /// Nothing: the same global batch, in smaller parts.
+    /// None: the global batch stays the same.
     Strong,
-    /// The global batch: the same part for each rank.
+    /// The global batch: the batch per rank stays the same.
     Weak,
-    /// The number of worlds of one rank each, which compute at the same time and do not talk to each other: no series, but
-    /// what others are measured against.
+    /// The number of worlds of one rank each, which compute at the same time and do not communicate. Not a
+    /// series, but the baseline of the others.
     Alone,
 }
 
 impl Scaling {
-    /// As in files and on the command line.
+    /// Name in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scaling::Strong => "strong",
@@ -50,30 +51,30 @@ impl Scaling {
     }
 }
 
-/// One measured training step: a line of JSON.
+/// A measured training step: a line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScalingRun {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// Its parameters, each counted once.
+    /// Number of parameters, shared ones counted once.
     pub parameters: u64,
-    /// What computed: `cpu`, `cuda`.
+    /// Kind of device: `cpu` or `cuda`.
     pub device: String,
-    /// The device's model.
+    /// Model of the device.
     pub device_model: String,
-    /// Versions of what computes on it.
+    /// Versions of the libraries that compute on it.
     pub libraries: String,
-    /// What was computed in, such as `bf16`.
+    /// Compute dtype, such as `bf16`.
     pub precision: String,
-    /// What grows with the ranks.
+    /// Quantity that grows with the number of ranks.
     pub scaling: Scaling,
-    /// How many there were; of [`Scaling::Alone`], how many worlds.
+    /// Number of ranks; for [`Scaling::Alone`], number of worlds.
     pub ranks: usize,
-    /// What ranks were: `threads` or `processes`.
+    /// Kind of ranks: `threads` or `processes`.
     pub ranks_are: String,
-    /// Who added gradients over ranks: `tree` or `nccl`; `none` of [`Scaling::Alone`].
+    /// Reduction of gradients over ranks: `tree` or `nccl`; `none` for [`Scaling::Alone`].
     pub reduction: String,
-    /// Whether the optimizer's state was divided among them.
+    /// Whether the optimizer state was sharded over the ranks.
     pub shard_optimizer: bool,
     /// Sequences in a micro-batch.
     pub micro_batch: usize,
@@ -81,29 +82,28 @@ pub struct ScalingRun {
     pub micro_batches: usize,
     /// Tokens in a step, over all ranks.
     pub tokens: u64,
-    /// Steps that were timed.
+    /// Number of timed steps.
     pub steps: u64,
-    /// Steps before them, at least.
+    /// Minimum number of warm-up steps.
     pub warm_up: u64,
-    /// Seconds of steps before them, at least.
+    /// Minimum seconds of warm-up steps.
     #[serde(default)]
     pub warm_up_seconds: f64,
-    /// The steps that came of both.
+    /// Number of warm-up steps that satisfied both minima.
     #[serde(default)]
     pub warm_up_steps: u64,
-    /// Of runs that are measured several times in turn, the how manieth time this is, from 1 on.
+    /// Round of the measurement, from 1.
     #[serde(default = "first_round")]
     pub round: usize,
-    /// The median step by rank 0's clock, from the end of a step to that of the next.
+    /// Median step by rank 0's clock, in seconds from the end of a step to the end of the next.
     pub step_seconds: f64,
-    /// The shortest.
+    /// Shortest step, in seconds.
     pub least_seconds: f64,
-    /// The longest.
+    /// Longest step, in seconds.
     pub most_seconds: f64,
-    /// The loss of the step that is the last where `warm_up_steps` is no more than `warm_up`: of the same one, however long
-    /// the warm-up took.
+    /// Loss of step `warm_up + steps`, which does not depend on how long the warm-up took.
     pub loss: f32,
-    /// In rank order.
+    /// Figures of each rank, in rank order.
     pub by_rank: Vec<RankFigures>,
 }
 
@@ -111,39 +111,39 @@ fn first_round() -> usize {
     1
 }
 
-/// What a run came to on one rank.
+/// Figures of a run on one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankFigures {
-    /// The rank; of [`Scaling::Alone`], the world.
+    /// The rank; for [`Scaling::Alone`], the world.
     pub rank: usize,
-    /// Its host.
+    /// Name of its host.
     pub host: String,
-    /// The name of its device there, such as `cuda:1`.
+    /// Name of its device, such as `cuda:1`.
     #[serde(default)]
     pub device: String,
-    /// The median step by its own clock, from the end of a step to that of the next; 0 where that was not asked.
+    /// Median step by the rank's own clock, in seconds; 0 if not measured.
     #[serde(default)]
     pub step_seconds: f64,
     /// See [`Statistic::PeakAllocatedBytes`].
     pub peak_allocated_bytes: u64,
     /// See [`Statistic::PeakReservedBytes`].
     pub peak_reserved_bytes: u64,
-    /// The median step; see [`Statistic::MedianStepTime`].
+    /// See [`Statistic::MedianStepTime`].
     pub step_microseconds: u64,
-    /// What it spends in each phase; see [`Statistic::MedianTime`].
+    /// Median time of [`Phase::Inputs`]; see [`Statistic::MedianTime`].
     pub inputs_microseconds: u64,
-    /// In forward passes.
+    /// Median time of [`Phase::Forward`].
     pub forward_microseconds: u64,
-    /// In backward passes.
+    /// Median time of [`Phase::Backward`].
     pub backward_microseconds: u64,
-    /// In exposed communication.
+    /// Median time of [`Phase::Reduce`].
     pub reduce_microseconds: u64,
-    /// In the update.
+    /// Median time of [`Phase::Update`].
     pub optimizer_microseconds: u64,
 }
 
 impl RankFigures {
-    /// Those among a rank's statistics, beside the median step by its clock.
+    /// Figures from a rank's statistics and its median step by its own clock, in seconds.
     pub fn of(statistics: &RankStatistics, step_seconds: f64) -> Self {
         let phase = |phase| statistics.get(Statistic::MedianTime(phase));
         RankFigures {
@@ -164,7 +164,7 @@ impl RankFigures {
 }
 
 impl ScalingRun {
-    /// Tokens a second in the median step; of worlds alone, the sum of each one's.
+    /// Tokens per second in the median step; for [`Scaling::Alone`], summed over the worlds.
     pub fn tokens_per_second(&self) -> f64 {
         match self.scaling {
             Scaling::Alone => self.tokens_per_second_of_each().sum(),
@@ -172,49 +172,49 @@ impl ScalingRun {
         }
     }
 
-    /// Tokens a second of each rank's part of the batch by that rank's own clock, in rank order.
+    /// Tokens per second of each rank by its own clock, in rank order.
     pub fn tokens_per_second_of_each(&self) -> impl Iterator<Item = f64> {
         let part = self.tokens as f64 / self.ranks as f64;
         self.by_rank.iter().map(move |rank| part / rank.step_seconds)
     }
 
-    /// Micro-batches of a rank in a step.
+    /// Micro-batches per rank in a step.
     pub(crate) fn micro_batches_of_each(&self) -> usize {
         self.micro_batches / self.ranks.max(1)
     }
 
-    /// Exposed communication of the median step in seconds, on the rank that has the most of it. 0 where there is nobody to
-    /// communicate with.
+    /// Exposed communication of the median step in seconds, on the rank with the most; 0 without
+    /// communication.
     pub fn exposed_seconds(&self) -> f64 {
         let most = self.by_rank.iter().map(|rank| rank.reduce_microseconds).max().unwrap_or(0);
         if self.communicates() { most as f64 / 1e6 } else { 0.0 }
     }
 
-    /// Whether there is another rank in a rank's world.
+    /// Returns whether ranks communicate.
     pub(crate) fn communicates(&self) -> bool {
         self.ranks > 1 && self.scaling != Scaling::Alone
     }
 
-    /// The most that a rank had allocated.
+    /// Largest peak of allocated bytes among the ranks.
     pub fn peak_allocated(&self) -> u64 {
         self.by_rank.iter().map(|rank| rank.peak_allocated_bytes).max().unwrap_or(0)
     }
 
-    /// The most that a rank had reserved.
+    /// Largest peak of reserved bytes among the ranks.
     pub fn peak_reserved(&self) -> u64 {
         self.by_rank.iter().map(|rank| rank.peak_reserved_bytes).max().unwrap_or(0)
     }
 
-    /// One line of JSON, without its end.
+    /// Returns the run as a line of JSON, without the line feed.
     pub fn to_line(&self) -> Result<String> {
         let told = |error: serde_json::Error| TelemetryError::Line { line: 0, reason: error.to_string() };
         serde_json::to_string(self).map_err(told)
     }
 
-    /// Reads a line.
+    /// Parses a line of JSON.
     fn from_line(text: &str) -> std::result::Result<Self, String> {
         let mut run: ScalingRun = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        // Lines of versions that knew of no other warm-up.
+        // Older versions did not write `warm_up_steps`, which then equals `warm_up`.
         run.warm_up_steps = run.warm_up_steps.max(run.warm_up);
         let mut seconds = vec![run.step_seconds, run.least_seconds, run.most_seconds];
         if run.scaling == Scaling::Alone {
@@ -222,27 +222,27 @@ impl ScalingRun {
         }
         if run.ranks == 0 || run.by_rank.len() != run.ranks {
             return Err(format!(
-                "it has figures of {} ranks and says that there were {}",
+                "it has figures of {} ranks but `ranks` is {}",
                 run.by_rank.len(),
                 run.ranks
             ));
         }
         match seconds.iter().all(|seconds| seconds.is_finite() && *seconds > 0.0) {
             true => Ok(run),
-            false => Err("its times are no times".to_owned()),
+            false => Err("its times are not all positive".to_owned()),
         }
     }
 }
 
-/// Reads runs, a line each; empty lines are passed over. Errors: the first line that is no run.
-pub fn runs_of(text: &str) -> Result<Vec<ScalingRun>> {
+/// Parses runs, one per line; empty lines are skipped. Errors: the first line that is not a run.
+pub fn parse_runs(text: &str) -> Result<Vec<ScalingRun>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let refuse = |line| move |reason| TelemetryError::Line { line, reason };
     lines.map(|(index, line)| ScalingRun::from_line(line).map_err(refuse(index + 1))).collect()
 }
 
-/// Reads the runs of a file. Errors: it cannot be read, a line that is no run.
+/// Reads the runs of a file. Errors: the file cannot be read; a line that is not a run.
 pub fn read_runs(path: &Path) -> Result<Vec<ScalingRun>> {
     let text = std::fs::read_to_string(path).map_err(TelemetryError::file(path, "read it"))?;
-    runs_of(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })
+    parse_runs(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })
 }

@@ -1,4 +1,4 @@
-//! What is counted on every rank. A new statistic is a variant here and its value in `RankStatistics::take`.
+//! The statistics of a rank. A new one is a line here and its value in `RankStatistics::take`.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -7,36 +7,36 @@ use memory::Category;
 
 use crate::phase::Phase;
 
-/// What a value counts in.
+/// Unit of a statistic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// A number of things.
+    /// A dimensionless count.
     Count,
-    /// Millionths of a second.
+    /// Microseconds.
     Microseconds,
 }
 
 macro_rules! statistics {
     ($($(#[doc = $doc:literal])+ $variant:ident $name:literal $unit:ident,)+) => {
-        /// One number of a rank. "Blocks" are those of the caching allocator, rounding included.
+        /// A statistic of a rank. Bytes of blocks include the allocator's rounding.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Statistic {
             $($(#[doc = $doc])+ $variant,)+
-            /// Bytes of allocated blocks of one category; over all categories they make `allocated_bytes`.
+            /// Allocated bytes of a category. The sum over categories is `allocated_bytes`.
             LiveBytes(Category),
-            /// The same when `allocated_bytes` was at its peak; over all categories they make
-            /// `peak_allocated_bytes`. Not the category's own peak.
+            /// Allocated bytes of a category at the peak of `allocated_bytes`, not at the category's own
+            /// peak. The sum over categories is `peak_allocated_bytes`.
             PeakBytes(Category),
-            /// What a step spends in a phase: the median over the last 1,024 timed steps.
+            /// Median time that a step spends in a phase, over the last 1,024 timed steps.
             MedianTime(Phase),
-            /// What all timed steps spent in it.
+            /// Time that all timed steps together spend in a phase.
             WholeTime(Phase),
         }
 
         impl Statistic {
-            /// The key in files, and the name in tables.
+            /// Key in files and name in tables.
             pub fn name(self) -> Cow<'static, str> {
                 match self {
                     $(Statistic::$variant => $name.into(),)+
@@ -47,7 +47,7 @@ macro_rules! statistics {
                 }
             }
 
-            /// What it counts in.
+            /// Unit of the value.
             pub fn unit(self) -> Unit {
                 match self {
                     $(Statistic::$variant => Unit::$unit,)+
@@ -70,73 +70,72 @@ macro_rules! statistics {
 }
 
 statistics! {
-    /// Blocks handed out and not given back. Leaves out the allocator's idle blocks and all that is not
-    /// asked for through it (driver, libraries).
+    /// Bytes of allocated blocks. Excludes cached blocks and memory of drivers and libraries.
     AllocatedBytes "allocated_bytes" Bytes,
-    /// Taken from the driver: allocated and idle blocks. Leaves out what drivers and libraries take themselves.
+    /// Bytes taken from the driver: allocated and cached blocks. Excludes memory of drivers and libraries.
     ReservedBytes "reserved_bytes" Bytes,
-    /// The most that `allocated_bytes` has been.
+    /// Peak of `allocated_bytes`.
     PeakAllocatedBytes "peak_allocated_bytes" Bytes,
-    /// The most that `reserved_bytes` has been.
+    /// Peak of `reserved_bytes`.
     PeakReservedBytes "peak_reserved_bytes" Bytes,
-    /// What the owners of active blocks asked for, without rounding.
+    /// Bytes requested by the owners of active blocks, without rounding.
     RequestedBytes "requested_bytes" Bytes,
-    /// Blocks not yet usable again: allocated, or given back while another stream used them.
+    /// Bytes of blocks that are not usable yet: allocated, or freed while another stream uses them.
     ActiveBytes "active_bytes" Bytes,
-    /// Idle blocks in segments that others use too: what emptying the cache cannot give back. Leaves out
-    /// expandable segments.
+    /// Bytes of cached blocks in segments that are partly in use, which emptying the cache cannot return.
+    /// Excludes expandable segments.
     InactiveSplitBytes "inactive_split_bytes" Bytes,
-    /// How many such blocks there are.
+    /// Number of cached blocks in segments that are partly in use.
     InactiveSplitBlocks "inactive_split_blocks" Count,
-    /// Segments held from the driver. Leaves out expandable ones.
+    /// Number of segments. Excludes expandable segments.
     Segments "segments" Count,
-    /// Blocks handed out and not given back.
+    /// Number of allocated blocks.
     AllocatedBlocks "allocated_blocks" Count,
-    /// Blocks handed out since the start, given back or not.
+    /// Number of allocations since the start.
     Allocations "allocations" Count,
-    /// Requests that had to release the whole cache and try again.
+    /// Number of requests that emptied the cache and tried again.
     Retries "retries" Count,
-    /// Requests that failed for want of memory.
+    /// Number of requests that failed for lack of memory.
     OutOfMemory "ooms" Count,
-    /// Times that memory was taken from the driver: segments, and steps of expandable ones.
+    /// Number of calls that took memory from the driver: segments, and growth of expandable segments.
     DriverAllocations "driver_allocations" Count,
-    /// Times that memory was given back to the driver.
+    /// Number of calls that returned memory to the driver.
     DriverFrees "driver_frees" Count,
-    /// Operands of the data plane sent to other ranks. Leaves out headers and the control plane.
+    /// Bytes of data-plane operands sent to other ranks. Excludes headers and the control plane.
     BytesSent "bytes_sent" Bytes,
-    /// Operands of the data plane received from other ranks. Leaves out headers and the control plane.
+    /// Bytes of data-plane operands received from other ranks. Excludes headers and the control plane.
     BytesReceived "bytes_received" Bytes,
-    /// Calls of the data plane.
+    /// Number of data-plane calls.
     CollectiveCalls "collective_calls" Count,
-    /// Used on the device, as its driver says, when the context was made: the context, and what other processes had.
-    /// 0 where there is no driver.
+    /// Bytes used on the device by the driver's account when the context had been created: the context and
+    /// other processes. 0 without a driver.
     ContextBytes "context_bytes" Bytes,
-    /// What loaded kernels and library handles then took.
+    /// Bytes that loading kernels and creating library handles took.
     ModuleBytes "module_bytes" Bytes,
-    /// What connections to other ranks took: buffers and kernels of NCCL.
+    /// Bytes that connections to other ranks took: buffers and kernels of NCCL.
     CommunicatorBytes "communicator_bytes" Bytes,
-    /// What the first step made drivers and libraries take besides.
+    /// Bytes that drivers and libraries took during the first step.
     WarmUpBytes "warm_up_bytes" Bytes,
-    /// Used on the device at the end, as its driver says.
+    /// Bytes used on the device at the end by the driver's account.
     DriverUsedBytes "driver_used_bytes" Bytes,
-    /// That, less context, modules, communicators, warm-up and reserved: what nothing accounts for. 0 where it would be negative.
+    /// `driver_used_bytes` minus context, modules, communicators, warm-up and reserved; at least 0.
     UnaccountedBytes "unaccounted_bytes" Bytes,
-    /// How much more that is than after the second step.
+    /// Growth of `unaccounted_bytes` since the second step.
     UnaccountedGrowthBytes "unaccounted_growth_bytes" Bytes,
-    /// GPUs on which the rank's process has a context: its ranks', and no other. 0 where there is no driver.
+    /// Number of GPUs on which the process has a context: as many as it has ranks. 0 without a driver.
     DeviceContexts "device_contexts" Count,
-    /// Steps whose phases were timed: all but the first, which warms up, unless there is no other. 0 where nothing is
-    /// computed.
+    /// Number of steps whose phases were timed: all but the first, which warms up, unless it is the only one.
+    /// 0 if nothing is computed.
     TimedSteps "timed_steps" Count,
-    /// The median timed step, from its begin to its end on the device's compute stream. Leaves out what lies between steps:
-    /// validations, checkpoints, agreeing on when to stop.
+    /// Median timed step, from beginning to end on the device's compute stream. Excludes what happens between
+    /// steps: validation, checkpoints, agreement on when to stop.
     MedianStepTime "median_step_microseconds" Microseconds,
-    /// All timed steps together.
+    /// Time of all timed steps together.
     WholeStepTime "whole_step_microseconds" Microseconds,
 }
 
 impl Statistic {
-    /// Every statistic, in the order of tables and of the wire.
+    /// Returns every statistic, in the order of tables and messages.
     pub fn all() -> &'static [Statistic] {
         &ALL
     }

@@ -1,18 +1,18 @@
-//! Tables by rank: memory, devices, time.
+//! Tables as text: aligned columns, and the tables of memory, devices and time by rank.
 
 use std::fmt::Write;
 
 use crate::rank_statistics::RankStatistics;
 use crate::statistic::{Statistic, Unit};
-use crate::units::{bytes, grouped, milliseconds};
+use crate::units::{bytes, grouped, milliseconds, ranges};
 
 mod phases;
 
 pub use phases::phase_table;
 
-/// Above this many ranks, those with equal values share a line.
+/// Number of ranks above which those with equal values share a row.
 const LINES: usize = 16;
-/// What the table by rank shows.
+/// Columns of the memory table.
 const COLUMNS: [Statistic; 4] = [
     Statistic::AllocatedBytes,
     Statistic::ReservedBytes,
@@ -21,16 +21,17 @@ const COLUMNS: [Statistic; 4] = [
 ];
 const GAP: &str = "  ";
 
-/// A line by rank with the bytes allocated, reserved and their peaks, exact and in units; then the maximum and
-/// the minimum of each with the rank that has it. Ranks that had to retry or ran out of memory are named below.
+/// A row for each rank with the bytes allocated and reserved and their peaks, then the maximum and the
+/// minimum of each with the first rank that has it. Ranks whose allocator had to retry or ran out of memory
+/// are named below the table.
 pub fn memory_table(ranks: &[RankStatistics]) -> String {
-    let (columns, common) = places(ranks);
+    let (columns, common) = name_columns(ranks);
     let mut header = columns.iter().map(|column| column.title.to_owned()).collect::<Vec<_>>();
     header.extend(COLUMNS.iter().map(|statistic| title(*statistic)));
     let mut rows = vec![header];
     for group in groups(ranks, &columns) {
-        let mut row = vec![rank_list(&group)];
-        row.extend(columns.iter().skip(1).map(|column| (column.of)(group[0]).to_owned()));
+        let mut row = vec![ranges(group.iter().map(|statistics| statistics.rank))];
+        row.extend(columns.iter().skip(1).map(|column| (column.name)(group[0]).to_owned()));
         row.extend(COLUMNS.iter().map(|statistic| exact(*statistic, group[0].get(*statistic))));
         rows.push(row);
     }
@@ -49,7 +50,7 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
     text
 }
 
-/// What accounts for the bytes that the drivers say are used.
+/// Columns of the device table: the parts of the bytes used on a device.
 const ACCOUNT: [Statistic; 7] = [
     Statistic::ContextBytes,
     Statistic::ModuleBytes,
@@ -60,14 +61,13 @@ const ACCOUNT: [Statistic; 7] = [
     Statistic::DriverUsedBytes,
 ];
 
-/// A line by rank with the bytes that the driver of its device says are used, and what accounts for them; empty where no
-/// device has a driver.
+/// A row for each rank with the bytes used on its device by the driver's account, and their parts; empty if
+/// no device has a driver.
 pub fn device_table(ranks: &[RankStatistics]) -> String {
     if ranks.iter().all(|rank| rank.get(Statistic::DriverUsedBytes) == 0) {
         return String::new();
     }
-    let titles =
-        ["context", "modules", "NCCL", "warm-up", "reserved", "unaccounted", "used, says the driver"];
+    let titles = ["context", "modules", "NCCL", "warm-up", "reserved", "unaccounted", "used (driver)"];
     let mut header = vec!["rank".to_owned()];
     header.extend(titles.map(str::to_owned));
     let row = |rank: &RankStatistics| {
@@ -79,8 +79,8 @@ pub fn device_table(ranks: &[RankStatistics]) -> String {
     format!("device by rank\n{}", aligned(&rows, 1, &[1]))
 }
 
-/// A line for every statistic that is not zero everywhere: its value for one rank, or its maximum and minimum
-/// with the ranks that have them.
+/// A row for each statistic that is not 0 on all ranks: its value for one rank; for several ranks, its
+/// maximum and minimum with the first rank that has it.
 pub fn full_table(ranks: &[RankStatistics]) -> String {
     let mut rows = vec![match ranks.len() {
         1 => vec!["statistic".to_owned(), format!("rank {}", ranks[0].rank)],
@@ -100,41 +100,44 @@ pub fn full_table(ranks: &[RankStatistics]) -> String {
     aligned(&rows, 1, &[1])
 }
 
-/// Whether the first value takes the place of the second.
+/// Returns whether the first value replaces the second as the extreme one.
 type Wins = fn(u64, u64) -> bool;
 const EXTREMES: [(&str, Wins); 2] = [("maximum", |new, old| new > old), ("minimum", |new, old| new < old)];
 
-/// A column that says which rank a line is of.
-struct Place {
+/// A column that names the rank of a row.
+struct NameColumn {
     title: &'static str,
-    of: fn(&RankStatistics) -> &str,
+    name: fn(&RankStatistics) -> &str,
 }
 
-/// What names a line besides the rank, where ranks differ in it.
-const NAMES: [Place; 2] =
-    [Place { title: "host", of: |rank| &rank.host }, Place { title: "device", of: |rank| &rank.device }];
+/// Columns besides the rank, shown if ranks differ in them.
+const NAMES: [NameColumn; 2] = [
+    NameColumn { title: "host", name: |rank| &rank.host },
+    NameColumn { title: "device", name: |rank| &rank.device },
+];
 
-/// The columns that name a line, and the words in the title for what all ranks have in common.
-fn places(ranks: &[RankStatistics]) -> (Vec<Place>, String) {
-    let mut columns = vec![Place { title: "rank", of: |_| "" }];
+/// Returns the columns that name a row, and the text of the title for the names that all ranks share.
+fn name_columns(ranks: &[RankStatistics]) -> (Vec<NameColumn>, String) {
+    let mut columns = vec![NameColumn { title: "rank", name: |_| "" }];
     let mut common = String::new();
-    for Place { title, of } in NAMES {
+    for NameColumn { title, name } in NAMES {
         match ranks {
-            [first, others @ ..] if others.iter().all(|rank| of(rank) == of(first)) => {
-                common += &format!(", {title} {}", of(first));
+            [first, others @ ..] if others.iter().all(|rank| name(rank) == name(first)) => {
+                common += &format!(", {title} {}", name(first));
             }
-            _ => columns.push(Place { title, of }),
+            _ => columns.push(NameColumn { title, name }),
         }
     }
     (columns, common)
 }
 
-/// The ranks of each line: one, or with many ranks all that read the same, in the order of their first.
-fn groups<'a>(ranks: &'a [RankStatistics], columns: &[Place]) -> Vec<Vec<&'a RankStatistics>> {
+/// Groups the ranks of each row: one rank, or above [`LINES`] ranks all those with equal cells, in the order
+/// of the first.
+fn groups<'a>(ranks: &'a [RankStatistics], columns: &[NameColumn]) -> Vec<Vec<&'a RankStatistics>> {
     let mut groups: Vec<Vec<&RankStatistics>> = Vec::new();
     let same = |a: &RankStatistics, b: &RankStatistics| {
         COLUMNS.iter().all(|statistic| a.get(*statistic) == b.get(*statistic))
-            && columns.iter().all(|column| (column.of)(a) == (column.of)(b))
+            && columns.iter().all(|column| (column.name)(a) == (column.name)(b))
     };
     for rank in ranks {
         match groups.iter_mut().find(|group| ranks.len() > LINES && same(group[0], rank)) {
@@ -143,26 +146,6 @@ fn groups<'a>(ranks: &'a [RankStatistics], columns: &[Place]) -> Vec<Vec<&'a Ran
         }
     }
     groups
-}
-
-/// Rank numbers with runs joined: `0-3,8`.
-fn rank_list(ranks: &[&RankStatistics]) -> String {
-    joined(ranks.iter().map(|statistics| statistics.rank))
-}
-
-/// Rising numbers with runs joined: `0-3,8`.
-pub fn joined(numbers: impl Iterator<Item = usize>) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for rank in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => runs.push((rank, rank)),
-        }
-    }
-    let run = |(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    runs.iter().map(run).collect::<Vec<_>>().join(",")
 }
 
 fn title(statistic: Statistic) -> String {
@@ -177,7 +160,7 @@ fn exact(statistic: Statistic, value: u64) -> String {
     }
 }
 
-/// The value that wins over all others, and the first rank that has it.
+/// The extreme value over all ranks, and the first rank that has it.
 fn extreme(ranks: &[RankStatistics], statistic: Statistic, wins: Wins) -> String {
     let values = ranks.iter().map(|rank| (rank.get(statistic), rank.rank));
     let best = values.reduce(|old, new| if wins(new.0, old.0) { new } else { old });
@@ -190,21 +173,21 @@ fn extreme(ranks: &[RankStatistics], statistic: Statistic, wins: Wins) -> String
     if everywhere { format!("{short} on all") } else { format!("{short} on rank {rank}") }
 }
 
-/// A line for every rank whose allocator had to retry or gave up.
+/// A line for each rank whose allocator had to retry or ran out of memory.
 fn troubles(ranks: &[RankStatistics]) -> String {
     let mut text = String::new();
     for rank in ranks {
         let (retries, ooms) = (rank.get(Statistic::Retries), rank.get(Statistic::OutOfMemory));
         if retries + ooms > 0 {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "rank {}: retries {retries}, out of memory {ooms}", rank.rank);
         }
     }
     text
 }
 
-/// Rows with their columns under each other, the first `left` of them flush left; a rule before the rows in
-/// `rules`.
+/// Aligns the cells of rows in columns: the first `left` columns to the left, the others to the right. Draws
+/// a rule before each row whose index is in `rules`.
 pub fn aligned(rows: &[Vec<String>], left: usize, rules: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());

@@ -1,5 +1,5 @@
-//! Steps as a timeline: what each rank's streams did and when, in the trace format of Chrome, which Perfetto
-//! (ui.perfetto.dev) shows. A rank is a process there, and a row a thread.
+//! Timelines of steps: the work of each rank's streams, in Chrome's trace format, which Perfetto
+//! (ui.perfetto.dev) shows. A rank is a process of the trace, a row a thread.
 
 use collective::ControlPlane;
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 
 use crate::error::{Result, TelemetryError};
 
-/// Where a span is drawn.
+/// Row of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Row {
-    /// The phases of each step, as the compute stream goes through them.
+    /// Phases of each step, on the compute stream.
     Phases,
-    /// Kernels, matmuls and copies of the compute stream.
+    /// Kernels, matmuls and copies on the compute stream.
     Compute,
-    /// The reduction's stream.
+    /// Work on the stream of the reduction.
     Reduce,
-    /// Transfers' stream.
+    /// Work on the stream of transfers.
     Transfer,
 }
 
@@ -33,36 +33,36 @@ impl Row {
     }
 }
 
-/// Something that lasted.
+/// A piece of work with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// Where it is drawn.
+    /// Row.
     pub row: Row,
-    /// What it was.
+    /// Name of the work.
     pub name: String,
-    /// What it was of, such as a family of kernels.
+    /// Category of the work, such as a family of kernels.
     pub category: String,
-    /// Microseconds from the first step's start to its own.
+    /// Beginning, in microseconds from the beginning of the first step.
     pub begin: f64,
-    /// Microseconds.
+    /// Duration in microseconds.
     pub length: f64,
-    /// Whether computing waited for other ranks meanwhile.
+    /// Whether compute waited for other ranks meanwhile.
     pub exposed: bool,
 }
 
-/// What one rank did.
+/// The timeline of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankTimeline {
-    /// Its number.
+    /// The rank.
     pub rank: usize,
-    /// Its host.
+    /// Name of its host.
     pub host: String,
-    /// In any order.
+    /// Spans, in any order.
     pub spans: Vec<Span>,
 }
 
-/// Every rank's timeline on rank 0, in rank order; `None` elsewhere. All ranks call it. Errors: the control plane's; what a
-/// rank sent is none.
+/// Gathers the timelines of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
+/// must call it. Errors: those of the control plane; a message that is not a timeline.
 pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Option<Vec<RankTimeline>>> {
     let encoded = serde_json::to_vec(own)
         .map_err(|error| TelemetryError::Encode { rank: own.rank, reason: error.to_string() })?;
@@ -74,15 +74,22 @@ pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Opti
     all.map(|all| all.iter().enumerate().map(decode).collect()).transpose()
 }
 
-/// The trace as JSON. Spans of a row may not overlap, which holds for what one stream does.
+/// Returns the timelines as a trace in JSON. Spans of a row must not overlap, as is the case for work on one
+/// stream.
 pub fn chrome_trace(ranks: &[RankTimeline]) -> String {
     let mut events = Vec::new();
     for RankTimeline { rank, host, spans } in ranks {
-        let name = |what: &str, row: usize, name: String| json!({"ph": "M", "pid": rank, "tid": row, "name": what, "args": {"name": name}});
+        let name = |what: &str, row: usize, name: String| {
+            let arguments = json!({"name": name});
+            json!({"ph": "M", "pid": rank, "tid": row, "name": what, "args": arguments})
+        };
         events.push(name("process_name", 0, format!("rank {rank} on {host}")));
         for (number, row) in Row::ALL.into_iter().enumerate() {
             events.push(name("thread_name", number, row.name().to_owned()));
-            events.push(json!({"ph": "M", "pid": rank, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}));
+            let order = json!({"sort_index": number});
+            events.push(
+                json!({"ph": "M", "pid": rank, "tid": number, "name": "thread_sort_index", "args": order}),
+            );
             events.extend(spans.iter().filter(|span| span.row == row).map(|span| event(*rank, number, span)));
         }
     }
@@ -91,7 +98,9 @@ pub fn chrome_trace(ranks: &[RankTimeline]) -> String {
 
 fn event(rank: usize, row: usize, span: &Span) -> Value {
     let Span { name, category, begin, length, exposed, .. } = span;
-    let mut event = json!({"ph": "X", "pid": rank, "tid": row, "name": name, "cat": category, "ts": begin, "dur": length});
+    let mut event = json!({
+        "ph": "X", "pid": rank, "tid": row, "name": name, "cat": category, "ts": begin, "dur": length
+    });
     if *exposed {
         event["cname"] = json!("terrible");
         event["args"] = json!({"exposed": true});
@@ -106,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_has_a_process_for_each_rank_and_marks_what_is_exposed() {
+    fn a_trace_has_a_process_per_rank_and_marks_exposed_spans() {
         let span = |row, name: &str, begin, exposed| Span {
             row,
             name: name.to_owned(),

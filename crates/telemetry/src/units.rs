@@ -1,17 +1,92 @@
-//! Numbers as people read them.
+//! Numbers as text: bytes, counts, durations, shares.
 
-/// Bytes with a unit: two decimals in the largest binary unit that leaves at least 1.
+use std::time::Duration;
+
+use indicatif::{BinaryBytes, FormattedDuration, HumanCount};
+
+/// Bytes with two decimals in the largest binary unit that leaves at least 1, as in `1.39 MiB`.
 pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let power = (bytes.ilog2() / 10) as usize;
-    format!("{:.2} {}", bytes as f64 / (1u64 << (10 * power)) as f64, UNITS[power - 1])
+    BinaryBytes(bytes).to_string()
 }
 
-/// Reads bytes as people write them: a number, whole or with decimals, and a unit, decimal (`GB`) or binary (`GiB`), or none
-/// for bytes. `None` of anything else, and of what is not below 2⁶³.
+/// A count with its digits in groups of three, as in `1,457,152`.
+pub fn grouped(number: u64) -> String {
+    HumanCount(number).to_string()
+}
+
+/// Microseconds as milliseconds with three decimals, as in `1,234.056 ms`.
+pub fn milliseconds(microseconds: u64) -> String {
+    format!("{}.{:03} ms", grouped(microseconds / 1000), microseconds % 1000)
+}
+
+/// Seconds as hours, minutes and seconds, as in `01:02:05`; `unknown` for values that are no duration.
+pub fn duration(seconds: f64) -> String {
+    match Duration::try_from_secs_f64(seconds.round()) {
+        Ok(duration) => FormattedDuration(duration).to_string(),
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
+/// A share of 1 as a percentage with one decimal, as in `12.5 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// Ascending numbers with consecutive ones joined, as in `0-3,8`.
+pub fn ranges(numbers: impl Iterator<Item = usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let range = |(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(",")
+}
+
+/// Bytes for the ticks of an axis: at most two decimals, without trailing zeros, as in `1.5 GiB`.
+pub(crate) fn axis_bytes(number: u64) -> String {
+    let text = bytes(number);
+    match text.split_once(' ') {
+        Some((value, unit)) if value.contains('.') => format!("{} {unit}", without_zeros(value)),
+        _ => text,
+    }
+}
+
+/// A number with at most `digits` significant digits, as in `0.0005`, `3.446` or `2e-5`; `–` for values that
+/// are not finite.
+pub(crate) fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    if magnitude < -4 {
+        let text = format!("{value:.*e}", (digits - 1).max(0) as usize);
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{exponent}", without_zeros(mantissa));
+    }
+    let text = format!("{value:.*}", (digits - 1 - magnitude).max(0) as usize);
+    let text = without_zeros(&text);
+    match text.parse::<u64>() {
+        Ok(whole) if magnitude >= 4 => grouped(whole),
+        _ => text.to_owned(),
+    }
+}
+
+/// A decimal number without the zeros that end its fraction.
+fn without_zeros(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
+}
+
+/// Parses a size: a number with an optional unit, decimal (`GB`) or binary (`GiB`); without a unit, whole
+/// bytes. Returns `None` for other texts and for sizes of 2⁶³ bytes or more.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -30,36 +105,11 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     };
     let bytes = match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(unit)?,
-        // Decimals are of a unit, and so few that nothing is lost.
+        // A fraction needs a unit.
         Err(_) if unit > 1 => (number.parse::<f64>().ok()? * unit as f64).round() as u64,
         Err(_) => return None,
     };
     (bytes < 1 << 63).then_some(bytes)
-}
-
-/// A whole number with its digits in groups of three.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Microseconds as milliseconds, to the microsecond.
-pub fn milliseconds(microseconds: u64) -> String {
-    format!("{}.{:03} ms", grouped(microseconds / 1000), microseconds % 1000)
-}
-
-/// Seconds as hours, minutes and seconds.
-pub fn duration(seconds: f64) -> String {
-    let whole =
-        if seconds.is_finite() { seconds.max(0.0).round() as u64 } else { return "unknown".to_owned() };
-    format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
 }
 
 #[cfg(test)]
@@ -67,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_their_text_forms() {
         for (number, with_unit, in_groups) in [
             (0, "0 B", "0"),
             (1023, "1023 B", "1,023"),
@@ -94,9 +144,28 @@ mod tests {
         ] {
             assert_eq!(parse_bytes(text), bytes, "{text:?}");
         }
+        for (value, digits, text) in [
+            (0.0, 3, "0"),
+            (3.44612, 4, "3.446"),
+            (20.0, 3, "20"),
+            (123_456.0, 7, "123,456"),
+            (12_345.6, 6, "12345.6"),
+            (2000.0, 3, "2000"),
+            (0.0005, 3, "0.0005"),
+            (0.00001, 3, "1e-5"),
+            (-2.5, 3, "-2.5"),
+            (f64::NAN, 3, "–"),
+        ] {
+            assert_eq!(significant(value, digits), text);
+        }
+        let ticks = [(0, "0 B"), (1 << 20, "1 MiB"), (3 << 29, "1.5 GiB"), (1100, "1.07 KiB")];
+        assert!(ticks.iter().all(|(bytes, text)| axis_bytes(*bytes) == *text));
+        assert_eq!(percent(0.9876), "98.8 %");
         assert_eq!(milliseconds(1_234_056), "1,234.056 ms");
         assert_eq!(milliseconds(7), "0.007 ms");
-        assert_eq!(duration(3_725.4), "1:02:05");
+        assert_eq!(duration(3_725.4), "01:02:05");
+        assert_eq!(duration(f64::NAN), "unknown");
+        assert_eq!(duration(-1.0), "unknown");
         assert_eq!(duration(f64::INFINITY), "unknown");
     }
 }

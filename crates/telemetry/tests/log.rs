@@ -31,7 +31,7 @@ fn each_rank_has_a_file_with_its_lines() {
                         info!(bytes = 512, name = "a b", "allocated {}", rank + 10);
                         debug!("not at this level");
                     }
-                    error!(rank = 7, "a field is no place");
+                    error!(rank = 7, "a field is not the rank");
                 });
             })
         })
@@ -46,14 +46,14 @@ fn each_rank_has_a_file_with_its_lines() {
                 format!("INFO rank {rank}: begins"),
                 format!("INFO rank {rank} step 1: allocated {} bytes=512 name=a b", rank + 10),
                 format!("INFO rank {rank} step 2: allocated {} bytes=512 name=a b", rank + 10),
-                format!("ERROR rank {rank}: a field is no place rank=7"),
+                format!("ERROR rank {rank}: a field is not the rank rank=7"),
             ]
         );
     }
 }
 
 #[test]
-fn a_process_that_is_one_rank_needs_no_span() {
+fn a_process_of_one_rank_needs_no_span() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::files_only();
     with_default(log.subscriber("telemetry=off,debug").unwrap(), || {
@@ -71,8 +71,8 @@ fn a_process_that_is_one_rank_needs_no_span() {
 }
 
 #[test]
-fn what_cannot_be_set_up_is_named() {
-    let Err(error) = Log::new().subscriber("plimsoll=loud") else { panic!("loud is no level") };
+fn errors_name_the_filter_or_the_file() {
+    let Err(error) = Log::new().subscriber("plimsoll=loud") else { panic!("loud is not a level") };
     assert!(error.to_string().starts_with("PLIMSOLL_LOG=plimsoll=loud: "), "{error}");
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = Log::files_only().set_directory(&file.path().join("logs")).unwrap_err();

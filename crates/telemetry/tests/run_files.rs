@@ -1,15 +1,15 @@
-//! What a run leaves behind.
+//! Files of a run directory, and lines of progress.
 
 use serde_json::{Map, Value};
 use telemetry::TelemetryError;
 use telemetry::progress::Progress;
 use telemetry::run_files::{Grid, MetricsWriter, StepMetrics, Summary, atomic_write, remove_temporaries};
 
-/// Values whose decimal form has to be exact to read back the same.
+/// Values that read back the same only if their decimal form is exact.
 const LOSSES: [f32; 6] = [0.1, 1.0 / 3.0, 5.545_177_5, f32::MIN_POSITIVE, f32::MAX, 16_777_217.0];
 
 #[test]
-fn metrics_are_lines_that_read_back_to_the_bit() {
+fn metrics_read_back_to_the_bit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("metrics.jsonl");
     let mut writer = MetricsWriter::create(&path).unwrap();
@@ -18,7 +18,7 @@ fn metrics_are_lines_that_read_back_to_the_bit() {
         let line =
             StepMetrics { step: index as u64 + 1, loss, allocated_bytes: 512, more, ..Default::default() };
         writer.write(&line).unwrap();
-        // Read while the writer lives: a killed run has these lines.
+        // Read while the writer is open, since a killed run must have these lines.
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.ends_with('\n'));
         assert_eq!(text.lines().count(), index + 1);
@@ -40,17 +40,17 @@ fn metrics_are_lines_that_read_back_to_the_bit() {
 }
 
 #[test]
-fn metrics_go_on_behind_a_step() {
+fn metrics_continue_after_a_step() {
     let line = |step: u64| format!("{{\"step\":{step},\"loss\":null}}\n");
     let all = |steps: std::ops::RangeInclusive<u64>| steps.map(line).collect::<String>();
-    // What is there, the step to go on behind, what is kept.
+    // The content before, the step to continue after, the content that is kept.
     let table = [
         (all(1..=5), 3, all(1..=3)),
         (all(1..=5), 5, all(1..=5)),
         (all(1..=5), 9, all(1..=5)),
         (all(1..=5), 0, String::new()),
         (String::new(), 3, String::new()),
-        // A line cut short by a kill, and one without its end.
+        // An incomplete line, and a line without a line feed.
         (all(1..=3) + "{\"step\":4,\"lo", 4, all(1..=3)),
         (all(1..=3) + line(4).trim_end(), 4, all(1..=3)),
         (all(1..=2) + "nonsense\n" + &line(3), 3, all(1..=2)),
@@ -71,7 +71,7 @@ fn metrics_go_on_behind_a_step() {
 }
 
 #[test]
-fn a_summary_has_the_stable_fields() {
+fn a_summary_has_its_stable_keys() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("summary.json");
     std::fs::write(&path, "an older one").unwrap();
@@ -98,7 +98,7 @@ fn a_summary_has_the_stable_fields() {
 }
 
 #[test]
-fn a_write_that_fails_names_the_file_and_leaves_the_old_one() {
+fn a_failed_write_names_the_file_and_keeps_the_old_one() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing/summary.json");
     let error = atomic_write(&missing, b"x").unwrap_err().to_string();
@@ -115,7 +115,7 @@ fn a_write_that_fails_names_the_file_and_leaves_the_old_one() {
 }
 
 #[test]
-fn only_what_a_killed_write_left_is_removed() {
+fn only_temporary_files_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("summary.json");
     let kept =
@@ -130,7 +130,7 @@ fn only_what_a_killed_write_left_is_removed() {
 }
 
 #[test]
-fn progress_lines_come_first_last_and_every_few() {
+fn progress_has_the_first_the_last_and_every_nth_step() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("progress");
     let mut progress = Progress::lines(Box::new(std::fs::File::create(&path).unwrap()), 25, 10);
@@ -142,5 +142,5 @@ fn progress_lines_come_first_last_and_every_few() {
     assert_eq!(steps, ["1/25", "10/25", "20/25", "25/25"]);
     assert!(lines[0].ends_with("loss 2.5000  eta unknown"), "{}", lines[0]);
     assert!(lines[1].contains("loss 2.5000  1,234,567 tokens/s  eta "), "{}", lines[1]);
-    assert!(lines[3].ends_with("eta 0:00:00"), "{}", lines[3]);
+    assert!(lines[3].ends_with("eta 00:00:00"), "{}", lines[3]);
 }

@@ -1,21 +1,18 @@
-//! Runs of the scaling suite as lines, table and plots.
+//! Runs of the scaling suite as lines of JSON, table and plots.
 #![allow(clippy::unwrap_used)] // a test stops at the first surprise
 
 use telemetry::scaling::{
-    RankFigures, Scaling, ScalingRun, efficiency_plot, memory_plot, read_runs, runs_of, scaling_table,
+    RankFigures, Scaling, ScalingRun, efficiency_plot, memory_plot, parse_runs, read_runs, scaling_table,
 };
 
-/// What `plimsoll bench scaling --json` printed, with rounder times.
-const RECORDED: &str = r#"
-{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":1,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"warm_up_seconds":0.5,"warm_up_steps":9,"round":1,"step_seconds":0.002,"least_seconds":0.0019,"most_seconds":0.0025,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1990,"inputs_microseconds":3,"forward_microseconds":893,"backward_microseconds":1004,"reduce_microseconds":1,"optimizer_microseconds":40}]}
-{"model":"small","parameters":68544,"device":"cpu","device_model":"AMD EPYC","libraries":"","precision":"f32","scaling":"strong","ranks":2,"ranks_are":"threads","reduction":"tree","shard_optimizer":false,"micro_batch":4,"micro_batches":2,"tokens":256,"steps":5,"warm_up":2,"warm_up_seconds":0.5,"warm_up_steps":9,"round":1,"step_seconds":0.00125,"least_seconds":0.001,"most_seconds":0.003222506,"loss":5.5562277,"by_rank":[{"rank":0,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1192,"inputs_microseconds":2,"forward_microseconds":558,"backward_microseconds":491,"reduce_microseconds":131,"optimizer_microseconds":66},{"rank":1,"host":"vm","device":"cpu","step_seconds":0.002,"peak_allocated_bytes":2276352,"peak_reserved_bytes":4194304,"step_microseconds":1070,"inputs_microseconds":2,"forward_microseconds":575,"backward_microseconds":516,"reduce_microseconds":250,"optimizer_microseconds":87}]}
-"#;
+/// Output of `plimsoll bench scaling --json`, with rounded times.
+const RECORDED: &str = include_str!("expected/scaling.jsonl");
 
 fn recorded() -> Vec<ScalingRun> {
-    runs_of(RECORDED).unwrap()
+    parse_runs(RECORDED).unwrap()
 }
 
-/// Two devices alone with one micro-batch each, of which the second is slower: 64,000 and 60,000 tokens a second.
+/// Two devices alone with one micro-batch each: 64,000 and 60,000 tokens/s.
 fn alone(round: usize) -> ScalingRun {
     let two = recorded()[1].clone();
     let mut by_rank = two.by_rank.clone();
@@ -26,7 +23,7 @@ fn alone(round: usize) -> ScalingRun {
     ScalingRun { scaling: Scaling::Alone, reduction: "none".to_owned(), round, by_rank, ..two }
 }
 
-/// The recorded run on two ranks, as if there had been others, so much slower.
+/// The recorded run on two ranks, changed to `ranks` ranks and a step of `seconds`.
 fn on(ranks: usize, scaling: Scaling, seconds: f64) -> ScalingRun {
     let mut run = recorded()[1].clone();
     let one = run.by_rank[0].clone();
@@ -44,7 +41,7 @@ fn on(ranks: usize, scaling: Scaling, seconds: f64) -> ScalingRun {
 }
 
 #[test]
-fn lines_are_read_as_they_were_written() {
+fn written_lines_read_back_the_same() {
     let runs = recorded();
     assert_eq!(runs.len(), 2);
     assert_eq!((runs[1].ranks, runs[1].scaling, runs[1].by_rank.len()), (2, Scaling::Strong, 2));
@@ -65,74 +62,55 @@ fn lines_of_older_versions_are_read() {
     ];
     let older = added.iter().fold(RECORDED.to_owned(), |text, new| text.replace(new, ""));
     assert!(!older.contains("round") && older.matches("step_seconds").count() == 2, "{older}");
-    let older = runs_of(&older).unwrap();
+    let older = parse_runs(&older).unwrap();
     assert_eq!((older[0].round, older[0].warm_up_steps, older[0].warm_up_seconds), (1, 2, 0.0));
     assert_eq!(scaling_table(&older), scaling_table(&recorded()));
 }
 
 #[test]
-fn what_is_no_run_is_refused_with_its_line() {
+fn invalid_lines_are_refused_by_number() {
     let [first, second] = [RECORDED.lines().nth(1).unwrap(), RECORDED.lines().nth(2).unwrap()];
     for (text, reason) in [
-        ("nonsense".to_owned(), "line 1 is no measured run: expected"),
-        (format!("{first}\n\n{{\"model\":\"small\"}}"), "line 3 is no measured run: missing field"),
-        (second.replace("\"ranks\":2", "\"ranks\":3"), "figures of 2 ranks and says that there were 3"),
-        (first.replace("\"ranks\":1", "\"ranks\":0"), "says that there were 0"),
-        (first.replace("\"step_seconds\":0.002", "\"step_seconds\":0"), "no times"),
+        ("nonsense".to_owned(), "line 1 is not a measured run: expected"),
+        (format!("{first}\n\n{{\"model\":\"small\"}}"), "line 3 is not a measured run: missing field"),
+        (second.replace("\"ranks\":2", "\"ranks\":3"), "figures of 2 ranks but `ranks` is 3"),
+        (first.replace("\"ranks\":1", "\"ranks\":0"), "`ranks` is 0"),
+        (first.replace("\"step_seconds\":0.002", "\"step_seconds\":0"), "not all positive"),
         (first.replace("strong", "sideways"), "unknown variant"),
         (first[..first.len() / 2].to_owned(), "EOF"),
     ] {
-        let error = runs_of(&text).unwrap_err().to_string();
+        let error = parse_runs(&text).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
-    assert_eq!(runs_of("\n \n").unwrap(), []);
+    assert_eq!(parse_runs("\n \n").unwrap(), []);
     let mut no_time = alone(1);
     no_time.by_rank[1].step_seconds = 0.0;
-    assert!(runs_of(&no_time.to_line().unwrap()).unwrap_err().to_string().contains("no times"));
+    assert!(parse_runs(&no_time.to_line().unwrap()).unwrap_err().to_string().contains("not all positive"));
     let missing = read_runs("/nowhere/runs.jsonl".as_ref()).unwrap_err().to_string();
     assert!(missing.starts_with("/nowhere/runs.jsonl: cannot read it"), "{missing}");
 }
 
 #[test]
-fn runs_have_a_table() {
-    let expected = "\
-small, f32, micro-batch 4 on AMD EPYC, ranks are threads
-scaling  reduction  ranks  micro-batches  tokens/s  efficiency      step           exposed  peak allocated  peak reserved
--------------------------------------------------------------------------------------------------------------------------
-strong   tree           1              2   128,000     100.0 %  2.000 ms                 –        2.17 MiB       4.00 MiB
-strong   tree           2              2   204,800      80.0 %  1.250 ms  0.250 ms, 20.0 %        2.17 MiB       4.00 MiB
-strong, tree: the last loss is the same to the bit on 1, 2 ranks
-";
-    assert_eq!(scaling_table(&recorded()), expected);
+fn a_strong_series_has_a_table() {
+    assert_eq!(scaling_table(&recorded()), include_str!("expected/scaling_table.txt"));
 }
 
 #[test]
-fn runs_are_held_against_what_devices_do_alone() {
+fn runs_are_compared_with_devices_alone() {
     let weak = |ranks: usize, seconds: f64| ScalingRun { round: 1, ..on(ranks, Scaling::Weak, seconds) };
-    // One rank alone: 80,000 tokens a second; two: 116,000.
+    // One rank reaches 80,000 tokens/s, two reach 116,000.
     let runs = [weak(1, 0.0016), weak(2, 256.0 / 116_000.0), alone(1)];
-    let expected = "\
-small, f32, micro-batch 4 on AMD EPYC, ranks are threads
-scaling  reduction  ranks  micro-batches  tokens/s  efficiency  against alone               step          exposed  peak allocated  peak reserved
-------------------------------------------------------------------------------------------------------------------------------------------------
-weak     tree           1              1    80,000     100.0 %        125.0 %           1.600 ms                –        2.17 MiB       4.00 MiB
-weak     tree           2              2   116,000      72.5 %         93.5 %           2.207 ms  0.131 ms, 5.9 %        2.17 MiB       4.00 MiB
-------------------------------------------------------------------------------------------------------------------------------------------------
-alone    –              2              2   124,000      77.5 %              –  2.000 to 2.133 ms                –        2.17 MiB       4.00 MiB
-alone, 1 micro-batch each: rank 0 (cuda:0 on vm) is the fastest, rank 1 (cuda:1 on vm) takes 6.7 % longer; in step with each \
-other these 2 come to 96.8 % against alone at most
-";
-    assert_eq!(scaling_table(&runs), expected);
+    assert_eq!(scaling_table(&runs), include_str!("expected/scaling_table_alone.txt"));
     let svg = efficiency_plot(&runs);
     let dashed = svg.split("class=\"line dashed\"").nth(1).unwrap();
     assert_eq!(numbers(&svg, "cx").len(), 4);
     assert!(
         dashed.contains("weak, tree, 2 ranks: 93.5 % against alone")
-            && svg.contains("solid: against one rank, dashed: "),
+            && svg.contains("solid: relative to one rank; dashed: "),
         "{svg}"
     );
     assert_eq!(svg.matches("class=\"label\"").count(), 2);
-    // More to do for each, other devices, fewer of them: no baseline.
+    // More work per device, other devices or fewer devices are no baseline.
     let others: [fn(&mut ScalingRun); 7] = [
         |alone| alone.by_rank[1].device = "cuda:3".to_owned(),
         |alone| alone.by_rank[1].host = "another".to_owned(),
@@ -151,13 +129,13 @@ other these 2 come to 96.8 % against alone at most
         change(&mut other);
         let table = scaling_table(&[runs[1].clone(), other.clone()]);
         assert!(table.contains("against alone") && !table.contains("93.5 %"), "{table}");
-        // Nor does it take the place of one.
+        // Nor do they hide one.
         for both in [[alone(1), other.clone()], [other, alone(1)]] {
             let table = scaling_table(&[&runs[1..2], &both].concat());
             assert!(table.contains("93.5 %") && table.matches("alone    –").count() == 2, "{table}");
         }
     }
-    // Lines that do not say which devices they are of.
+    // Lines of older versions do not name devices.
     let older = runs.map(|mut run| {
         run.by_rank.iter_mut().for_each(|rank| rank.device.clear());
         run
@@ -176,28 +154,29 @@ fn the_median_of_several_rounds_counts() {
     };
     assert_eq!(speed(&rounds), "128,000");
     let table = scaling_table(&rounds);
-    let said = "3 rounds, of which the median one counts; their tokens/s differ by 300.0 % at most (weak, tree, 2 ranks)";
+    let said = "3 rounds, of which the median counts; their tokens/s differ by at most 300.0 % (weak, tree, \
+                2 ranks)";
     assert!(table.contains(said) && table.matches("weak     tree").count() == 1, "{table}");
-    // Of two the slower one, and the first round begins it all anew.
+    // Of two rounds the slower one counts, and a repeated first round replaces all.
     assert_eq!(speed(&rounds[..2]), "64,000");
     assert_eq!(speed(&[&rounds[..], &[round(1, 0.0005)]].concat()), "512,000");
     assert_eq!(speed(&[&rounds[..], &[round(3, 0.0005)]].concat()), "256,000");
-    // Rounds of the baseline count alike.
+    // The median round of the baseline counts too.
     let slower = ScalingRun { round: 2, ..alone(2) };
     let with = [&rounds[..1], &[alone(1), slower, alone(3)]].concat();
     let table = scaling_table(&with);
-    assert!(table.contains("\n3 rounds") && table.contains("0.0 % at most (alone, 2 ranks)"), "{table}");
+    assert!(table.contains("\n3 rounds") && table.contains("at most 0.0 % (alone, 2 ranks)"), "{table}");
     let mut other = on(2, Scaling::Strong, 0.001);
     (other.round, other.loss) = (2, 5.0);
     let third = ScalingRun { round: 3, ..on(2, Scaling::Strong, 0.001) };
     let strong = [on(1, Scaling::Strong, 0.002), on(2, Scaling::Strong, 0.001), other, third];
     let table = scaling_table(&strong);
-    // Each loss once, also where the first came again.
+    // Each distinct loss is printed once.
     assert!(table.contains("on 1, 2 ranks differ: 5.556") && table.contains(" or 5e0\n"), "{table}");
 }
 
 #[test]
-fn a_table_says_what_its_runs_do_not_share() {
+fn tables_show_differences_between_runs() {
     let recorded = recorded();
     let with = |change: &dyn Fn(&mut ScalingRun)| {
         let mut runs = recorded.clone();
@@ -217,12 +196,12 @@ fn a_table_says_what_its_runs_do_not_share() {
             with(&|run| run.by_rank[1].peak_reserved_bytes = 6_291_456),
             &[
                 "6.00 MiB",
-                "peaks of strong, tree, 2 ranks: 2,276,352 bytes allocated and 4,194,304 reserved on rank 0; 2,276,352 bytes \
-                 allocated and 6,291,456 reserved on rank 1",
+                "peaks of strong, tree, 2 ranks: 2,276,352 bytes allocated and 4,194,304 reserved on rank 0; \
+                 2,276,352 bytes allocated and 6,291,456 reserved on rank 1",
             ],
             &[],
         ),
-        // Another batch is another series: nothing to compare with.
+        // Runs of different global batches are different series.
         (with(&|run| run.micro_batches = 4), &["204,800"], &["80.0 %", "the last loss"]),
         (
             with(&|run| run.model = "gpt2-124m".to_owned()),
@@ -237,13 +216,16 @@ fn a_table_says_what_its_runs_do_not_share() {
 }
 
 #[test]
-fn without_one_rank_efficiency_is_against_the_fewest() {
+fn efficiency_without_one_rank_is_relative_to_the_fewest() {
     let runs = [on(8, Scaling::Weak, 0.004), on(2, Scaling::Weak, 0.003), on(2, Scaling::Weak, 0.002)];
     let table = scaling_table(&runs);
-    // The later of the two runs on 2 ranks counts.
-    assert!(table.contains("weak, tree: efficiency against 2 ranks") && table.contains("50.0 %"), "{table}");
+    // The later of two measurements on 2 ranks counts.
+    assert!(
+        table.contains("weak, tree: efficiency relative to 2 ranks") && table.contains("50.0 %"),
+        "{table}"
+    );
     assert_eq!(table.matches("weak     tree").count(), 2, "{table}");
-    assert!(efficiency_plot(&runs).contains("against 2 ranks"));
+    assert!(efficiency_plot(&runs).contains("relative to 2 ranks"));
 }
 
 /// Every number after `name="`.
@@ -253,17 +235,17 @@ fn numbers(svg: &str, name: &str) -> Vec<f64> {
 }
 
 #[test]
-fn plots_are_well_formed_and_inside() {
+fn plots_are_well_formed_and_within_their_bounds() {
     let both =
         |scaling: Scaling, slow: f64| [1, 2, 4, 8].map(|ranks| on(ranks, scaling, slow / ranks as f64));
     let mut many: Vec<ScalingRun> = Vec::new();
-    for (place, reduction) in ["tree", "nccl", "tree, again", "<other> & more"].into_iter().enumerate() {
+    for (index, reduction) in ["tree", "nccl", "tree, again", "<other> & more"].into_iter().enumerate() {
         for scaling in [Scaling::Strong, Scaling::Weak] {
-            let runs = both(scaling, 0.01 + place as f64 / 1000.0);
+            let runs = both(scaling, 0.01 + index as f64 / 1000.0);
             many.extend(runs.map(|run| ScalingRun { reduction: reduction.to_owned(), ..run }));
         }
     }
-    // Series, and those of them that have an efficiency.
+    // Runs, their number of series, and the number of series with an efficiency.
     for (runs, series, compared) in
         [(Vec::new(), 0, 0), (recorded()[..1].to_vec(), 1, 0), (recorded(), 1, 1), (many, 8, 8)]
     {
@@ -293,18 +275,18 @@ fn plots_are_well_formed_and_inside() {
 #[test]
 fn labels_do_not_cover_each_other() {
     let mut runs = Vec::new();
-    for place in 0..8 {
-        let reduction = format!("kind {place}");
+    for index in 0..8 {
+        let reduction = format!("kind {index}");
         for ranks in [1, 2] {
-            // All end within a hair.
-            let seconds = 0.01 / ranks as f64 + f64::from(place) * 1e-9;
+            // All lines end at almost the same value.
+            let seconds = 0.01 / ranks as f64 + f64::from(index) * 1e-9;
             runs.push(ScalingRun { reduction: reduction.clone(), ..on(ranks, Scaling::Strong, seconds) });
         }
     }
     let svg = efficiency_plot(&runs);
     let labels = svg.split("class=\"label\"").skip(1);
-    let mut places: Vec<f64> = labels.map(|label| numbers(label, "y")[0]).collect();
-    assert_eq!(places.len(), 8);
-    places.sort_by(f64::total_cmp);
-    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= 16.9), "{places:?}");
+    let mut positions: Vec<f64> = labels.map(|label| numbers(label, "y")[0]).collect();
+    assert_eq!(positions.len(), 8);
+    positions.sort_by(f64::total_cmp);
+    assert!(positions.windows(2).all(|pair| pair[1] - pair[0] >= 16.9), "{positions:?}");
 }

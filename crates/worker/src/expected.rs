@@ -62,7 +62,8 @@ impl PlannedParts {
         let before = self.handed_out;
         let (figures, handed_out, snapshot) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
-            let (figures, handed_out) = (Figures::of(statistics, before), Figures::handed_out(statistics));
+            let (figures, handed_out) =
+                (Figures::of(statistics, before), Figures::allocations_so_far(statistics));
             let snapshot = allocator.snapshot();
             allocator.record_history(PLANNED_EVENTS);
             (figures, handed_out, snapshot)

@@ -60,7 +60,7 @@ impl Watch {
         let before = self.handed_out;
         let (figures, handed_out) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
-            (Figures::of(statistics, before), Figures::handed_out(statistics))
+            (Figures::of(statistics, before), Figures::allocations_so_far(statistics))
         });
         self.handed_out = handed_out;
         if part == RunPart::Step && step == self.sample {

@@ -5,8 +5,8 @@ use std::fmt;
 use memory::Category;
 use telemetry::Statistic;
 use telemetry::step_trace::Holding;
-use telemetry::table::{aligned, joined};
-use telemetry::units::{bytes, grouped};
+use telemetry::table::aligned;
+use telemetry::units::{bytes, grouped, ranges};
 
 use super::{PipelinePlan, PlanReport};
 use crate::plan::Plan;
@@ -67,9 +67,9 @@ fn in_steps(ranks: &[usize]) -> String {
         [first, second, .., last] if second - first > 1 => {
             let step = second - first;
             let even = ranks.windows(2).all(|pair| pair[1] - pair[0] == step);
-            if even { format!("{first}-{last} by {step}") } else { joined(ranks.iter().copied()) }
+            if even { format!("{first}-{last} by {step}") } else { ranges(ranks.iter().copied()) }
         }
-        _ => joined(ranks.iter().copied()),
+        _ => ranges(ranks.iter().copied()),
     }
 }
 

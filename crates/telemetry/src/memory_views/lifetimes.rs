@@ -1,10 +1,10 @@
-//! From a history of events to what lived from when to when. Time is counted in events.
+//! Lifetimes of blocks and segments, from a history of events. Time is counted in events.
 
 use std::collections::HashMap;
 
 use memory::{Action, BlockState, Category, Snapshot, Tag};
 
-/// A block from its allocation to its return, both event numbers.
+/// A block and the events of its allocation and its return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockLife {
     pub(super) address: u64,
@@ -15,30 +15,47 @@ pub(super) struct BlockLife {
     pub(super) tag: Tag,
 }
 
-/// A piece of memory from when the driver gave it to when it was given back.
+/// Memory from the driver and the events between which it was held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentLife {
     pub(super) address: u64,
     pub(super) size: u64,
     pub(super) begin: usize,
     pub(super) end: usize,
-    /// Part of an expandable segment.
+    /// Whether the memory is part of an expandable segment.
     pub(super) mapped: bool,
 }
 
-/// Everything that lived, and for how many events.
+/// Bytes at one time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Bytes asked for by the owners of blocks, by category.
+    pub(super) by_category: [u64; Category::ALL.len()],
+    /// Bytes held from the driver.
+    pub(super) reserved: u64,
+}
+
+impl Moment {
+    /// Bytes in use, over all categories.
+    pub(super) fn used(&self) -> u64 {
+        self.by_category.iter().sum()
+    }
+}
+
+/// Lifetimes of all blocks and segments of a history.
 #[derive(Debug, Default)]
 pub(super) struct Lifetimes {
     pub(super) blocks: Vec<BlockLife>,
     pub(super) segments: Vec<SegmentLife>,
-    /// Event numbers run from 0 to this.
+    /// Number of events.
     pub(super) end: usize,
-    /// The event number at which each step begins.
+    /// Each step with the event at which it begins.
     pub(super) steps: Vec<(u32, usize)>,
 }
 
 impl Lifetimes {
-    /// Reads a snapshot's history. What the history does not show the beginning of was there from the start.
+    /// Reads a snapshot's history. Blocks and segments whose beginning is not in the history live from event
+    /// 0.
     pub(super) fn of(snapshot: &Snapshot) -> Lifetimes {
         let mut lives = Lifetimes { end: snapshot.events.len().max(1), ..Lifetimes::default() };
         lives.read_blocks(snapshot);
@@ -111,7 +128,8 @@ impl Lifetimes {
         self.segments.sort_unstable_by_key(|s| (s.begin, s.address));
     }
 
-    /// Ends what lies in `gone`; what sticks out lives on, what was not known was there from the start.
+    /// Ends the pieces inside `gone`. Parts outside of it live on; parts of it that no piece covers lived
+    /// from event 0.
     fn close(&mut self, open: &mut Vec<SegmentLife>, gone: SegmentLife, now: usize) {
         let (hit, kept): (Vec<_>, Vec<_>) = open.drain(..).partition(|piece| overlap(piece, &gone).is_some());
         *open = kept;
@@ -126,8 +144,8 @@ impl Lifetimes {
         }
     }
 
-    /// Bytes asked for by category, and bytes held, after each event.
-    pub(super) fn curves(&self) -> Vec<([u64; Category::ALL.len()], u64)> {
+    /// Bytes in use and reserved after each event.
+    pub(super) fn curves(&self) -> Vec<Moment> {
         let mut changes = vec![([0i64; Category::ALL.len()], 0i64); self.end + 2];
         for block in &self.blocks {
             changes[block.begin].0[block.tag.category.index()] += block.size as i64;
@@ -142,20 +160,20 @@ impl Lifetimes {
         for (used, held) in changes.into_iter().take(self.end) {
             now.0.iter_mut().zip(used).for_each(|(sum, change)| *sum += change);
             now.1 += held;
-            curves.push((now.0.map(|bytes| bytes as u64), now.1 as u64));
+            curves.push(Moment { by_category: now.0.map(|bytes| bytes as u64), reserved: now.1 as u64 });
         }
         curves
     }
 }
 
-/// Address and bytes that two pieces share.
+/// Returns the address and the bytes that two pieces share.
 fn overlap(a: &SegmentLife, b: &SegmentLife) -> Option<(u64, u64)> {
     let start = a.address.max(b.address);
     let end = (a.address + a.size).min(b.address + b.size);
     (start < end).then(|| (start, end - start))
 }
 
-/// What is left of a piece outside others.
+/// Returns the parts of `piece` outside of `others`.
 fn without(piece: SegmentLife, others: &[SegmentLife]) -> Vec<SegmentLife> {
     let mut others: Vec<(u64, u64)> = others.iter().map(|o| (o.address, o.address + o.size)).collect();
     others.sort_unstable();
@@ -180,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn curves_end_where_the_counters_are() {
+    fn curves_end_at_the_counters() {
         for (settings, events) in [("", 10_000), ("", 40), ("expandable_segments:True", 10_000)] {
             let mut allocator =
                 Allocator::new(Counting::new(1 << 32), Settings::parse(settings).unwrap()).unwrap();
@@ -200,11 +218,11 @@ mod tests {
                 }
             }
             let curves = Lifetimes::of(&allocator.snapshot()).curves();
-            let (used, held) = curves.last().copied().unwrap();
-            assert_eq!(held, allocator.statistics().reserved(), "{settings}");
+            let last = curves.last().copied().unwrap();
+            assert_eq!(last.reserved, allocator.statistics().reserved(), "{settings}");
             let requested = allocator.statistics().get("requested_bytes.all.current").unwrap() as u64;
-            assert_eq!(used.iter().sum::<u64>(), requested, "{settings}");
-            assert_eq!(used[Category::Parameter.index()], 7 << 20);
+            assert_eq!(last.used(), requested, "{settings}");
+            assert_eq!(last.by_category[Category::Parameter.index()], 7 << 20);
             allocator.free(kept.block).unwrap();
         }
     }

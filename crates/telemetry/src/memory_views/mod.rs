@@ -1,5 +1,5 @@
-//! Ways to look into the allocator: the table that PyTorch's users know, a snapshot for PyTorch's viewers, and a
-//! picture for everyone else.
+//! Views of an allocator: the table that PyTorch prints, a snapshot for PyTorch's viewers, and a picture for
+//! a browser.
 //!
 //! ```
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};

@@ -1,8 +1,8 @@
-//! A writer of Python pickles, protocol 4, with the opcodes that PyTorch's memory viewer reads and no others.
+//! Writes Python pickles of protocol 4, with only the opcodes that PyTorch's memory viewer reads.
 
 use std::collections::HashMap;
 
-/// How many items one batch may have: the viewer passes a batch as arguments of a call.
+/// Maximum number of items in a batch, which the viewer passes as arguments of a call.
 const BATCH: usize = 1000;
 
 const PROTO: u8 = 0x80;
@@ -26,14 +26,14 @@ const MEMOIZE: u8 = 0x94;
 const BIN_GET: u8 = b'h';
 const LONG_BIN_GET: u8 = b'j';
 
-/// A pickle that is being written. Texts are written once and referred to after that.
+/// An unfinished pickle. A text that repeats is a reference to the first one.
 pub(super) struct Pickle {
     bytes: Vec<u8>,
     texts: HashMap<String, u32>,
     memoized: u32,
 }
 
-/// A value that was written before and can be referred to.
+/// A reference to a value that has been written.
 #[derive(Clone, Copy)]
 pub(super) struct Memo(u32);
 
@@ -42,19 +42,20 @@ impl Pickle {
         Pickle { bytes: vec![PROTO, 4], texts: HashMap::new(), memoized: 0 }
     }
 
-    /// The bytes of a pickle whose value is written.
+    /// Returns the bytes of the pickle, whose value must have been written.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.bytes.push(STOP);
         self.bytes
     }
 
-    /// Makes the value that was written last one to refer to.
+    /// Returns a reference to the value that was written last.
     pub(super) fn memoize(&mut self) -> Memo {
         self.bytes.push(MEMOIZE);
         self.memoized += 1;
         Memo(self.memoized - 1)
     }
 
+    /// Writes a value that has been written before.
     pub(super) fn refer(&mut self, memo: Memo) {
         match u8::try_from(memo.0) {
             Ok(short) => self.bytes.extend([BIN_GET, short]),
@@ -88,7 +89,7 @@ impl Pickle {
             self.bytes.push(BIN_INT);
             self.bytes.extend(int.to_le_bytes());
         } else {
-            // The fewest bytes that keep the sign.
+            // As few bytes as keep the sign.
             let all = value.to_le_bytes();
             let sign = if value < 0 { 0xff } else { 0 };
             let mut length = all.len();
@@ -101,8 +102,8 @@ impl Pickle {
     }
 
     pub(super) fn text(&mut self, text: &str) {
-        if let Some(&place) = self.texts.get(text) {
-            return self.refer(Memo(place));
+        if let Some(&index) = self.texts.get(text) {
+            return self.refer(Memo(index));
         }
         match u8::try_from(text.len()) {
             Ok(length) => self.bytes.extend([SHORT_BIN_UNICODE, length]),
@@ -116,7 +117,7 @@ impl Pickle {
         self.texts.insert(text.to_owned(), memo.0);
     }
 
-    /// A list with what `write` writes for each item.
+    /// Writes a list; `write` writes each item.
     pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Pickle, &T)) {
         self.bytes.push(EMPTY_LIST);
         for batch in items.chunks(BATCH) {
@@ -126,21 +127,21 @@ impl Pickle {
         }
     }
 
-    /// A dictionary: `write` writes keys and values in turn. For fewer than [`BATCH`] of them.
+    /// Writes a dictionary; `write` writes keys and values in turn, fewer than [`BATCH`] in all.
     pub(super) fn dictionary(&mut self, write: impl FnOnce(&mut Pickle)) {
         self.bytes.extend([EMPTY_DICT, MARK]);
         write(self);
         self.bytes.push(SET_ITEMS);
     }
 
-    /// Two numbers as a tuple.
+    /// Writes two numbers as a tuple.
     pub(super) fn pair(&mut self, first: u64, second: u64) {
         self.unsigned(first);
         self.unsigned(second);
         self.bytes.push(TUPLE_2);
     }
 
-    /// A key with its value.
+    /// Writes a key; `write` writes its value.
     pub(super) fn entry(&mut self, key: &str, write: impl FnOnce(&mut Pickle)) {
         self.text(key);
         write(self);

@@ -1,4 +1,4 @@
-//! A snapshot in the form that `torch.cuda.memory._dump_snapshot` writes.
+//! Snapshots in the format of `torch.cuda.memory._dump_snapshot`.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use memory::{Action, Category, Event, PoolKind, Settings, Snapshot, SnapshotBloc
 
 use super::pickle::{Memo, Pickle};
 
-/// The pickle that pytorch.org/memory_viz and `torch.cuda._memory_viz` read.
+/// Returns a snapshot as the pickle that pytorch.org/memory_viz and `torch.cuda._memory_viz` read.
 ///
-/// Where PyTorch has the Python stack of a request, this has who asked: operator, module and step as the innermost
-/// frame (`module:step:operator`), the modules around it, and the category outermost. Events also carry a
-/// `category`; [`Category::Other`] is called `unknown` there, and an event of that category is always present, for
-/// the viewer trips over files without one.
+/// Instead of the Python stack of a request, it has the owner: operator, module and step as the innermost
+/// frame (`module:step:operator`), then the enclosing modules, and the category as the outermost frame.
+/// Events also have a `category`. [`Category::Other`] is called `unknown`, and an event of that category is
+/// always present, since the viewer fails on files without one.
 #[must_use]
 pub fn snapshot_pickle(snapshot: &Snapshot) -> Vec<u8> {
     let mut pickle = Pickle::new();
@@ -19,12 +19,12 @@ pub fn snapshot_pickle(snapshot: &Snapshot) -> Vec<u8> {
     pickle.finish()
 }
 
-/// What tells the stacks of two requests apart.
+/// Key of a stack: category, module, operator, step.
 type FramesKey = (Category, u32, &'static str, u32);
 
 struct Writer<'a> {
     snapshot: &'a Snapshot,
-    /// Stacks that were written.
+    /// Stacks that have been written.
     frames: HashMap<FramesKey, Memo>,
 }
 
@@ -43,10 +43,10 @@ impl Writer<'_> {
     fn top(&mut self, p: &mut Pickle) {
         let snapshot = self.snapshot;
         let devices: Vec<u32> = (0..=snapshot.device).collect();
-        // PyTorch's viewers know no marks.
+        // PyTorch's viewers do not know marks.
         let known = snapshot.events.iter().filter(|event| event.action != Action::Mark);
         let mut events: Vec<Event> = known.copied().collect();
-        events.push(asked_for_now(snapshot));
+        events.push(snapshot_event(snapshot));
         p.dictionary(|p| {
             p.text("segments");
             p.list(&snapshot.segments, |p, segment| self.segment(p, segment));
@@ -91,8 +91,8 @@ impl Writer<'_> {
     fn event(&mut self, p: &mut Pickle, event: &Event) {
         p.dictionary(|p| {
             p.entry("action", |p| p.text(event.action.name()));
-            let place = if event.action == Action::OutOfMemory { "device_free" } else { "addr" };
-            p.entry(place, |p| p.unsigned(event.address));
+            let address = if event.action == Action::OutOfMemory { "device_free" } else { "addr" };
+            p.entry(address, |p| p.unsigned(event.address));
             p.entry("size", |p| p.unsigned(event.size));
             p.entry("stream", |p| p.unsigned(event.stream.0));
             p.entry("time_us", |p| p.unsigned(event.time_us));
@@ -118,7 +118,7 @@ impl Writer<'_> {
         self.frames.insert(key, p.memoize());
     }
 
-    /// Innermost first.
+    /// Frames of a stack, innermost first.
     fn frames_of(&self, tag: Tag) -> Vec<Frame> {
         let frame =
             |name: &str, filename: &str, line| Frame { name: name.into(), filename: filename.into(), line };
@@ -129,9 +129,9 @@ impl Writer<'_> {
             frames.push(frame(name, if module.is_empty() { "run" } else { module }, tag.step));
         }
         let mut outer = module;
-        while let Some((around, name)) = outer.rsplit_once('.') {
-            frames.push(frame(name, around, 0));
-            outer = around;
+        while let Some((enclosing, name)) = outer.rsplit_once('.') {
+            frames.push(frame(name, enclosing, 0));
+            outer = enclosing;
         }
         if !outer.is_empty() {
             frames.push(frame(outer, "model", 0));
@@ -141,8 +141,8 @@ impl Writer<'_> {
     }
 }
 
-/// The event that a snapshot was taken, which the allocator's history has only afterwards.
-fn asked_for_now(snapshot: &Snapshot) -> Event {
+/// The event of taking the snapshot, which the snapshot's own history does not have yet.
+fn snapshot_event(snapshot: &Snapshot) -> Event {
     let active = snapshot.segments.iter().map(SnapshotSegment::active_size).sum();
     let time_us = snapshot.events.last().map_or(0, |event| event.time_us);
     Event {

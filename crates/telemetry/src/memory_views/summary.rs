@@ -1,4 +1,4 @@
-//! The allocator's counters as the table that `torch.cuda.memory_summary()` prints.
+//! The allocator's counters in the format of `torch.cuda.memory_summary()`.
 
 use std::fmt::Write;
 
@@ -6,7 +6,8 @@ use memory::Statistics;
 
 const WIDTH: usize = 75;
 
-/// Keys, names and whether they are bytes; the first nine exist for all, large and small pools.
+/// Key, name and whether the unit is bytes, for each metric. The first [`POOLED`] exist for each kind of
+/// pool.
 const ROWS: [(&str, &str, bool); 11] = [
     ("allocated_bytes", "Allocated memory", true),
     ("active_bytes", "Active memory", true),
@@ -23,7 +24,8 @@ const ROWS: [(&str, &str, bool); 11] = [
 const POOLED: usize = 9;
 const COLUMNS: [&str; 4] = ["current", "peak", "allocated", "freed"];
 
-/// The table for one device, each line ended by a line feed. `abbreviated` leaves the rows by pool out.
+/// Returns the table of one device, each line with a line feed. `abbreviated` leaves out the rows of each
+/// pool.
 #[must_use]
 pub fn memory_summary(statistics: &Statistics, device: u32, abbreviated: bool) -> String {
     let value = |key: &str| statistics.get(key).unwrap_or(0);
@@ -38,9 +40,9 @@ pub fn memory_summary(statistics: &Statistics, device: u32, abbreviated: bool) -
     );
     rule(&mut table, '=');
     line(&mut table, "        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ");
-    for (place, (key, name, bytes)) in ROWS.into_iter().enumerate() {
+    for (index, (key, name, bytes)) in ROWS.into_iter().enumerate() {
         rule(&mut table, '-');
-        let pools: &[(&str, &str)] = match (place < POOLED, abbreviated) {
+        let pools: &[(&str, &str)] = match (index < POOLED, abbreviated) {
             (false, _) => &[("", "")],
             (true, true) => &[(".all", "")],
             (true, false) => &[
@@ -49,7 +51,7 @@ pub fn memory_summary(statistics: &Statistics, device: u32, abbreviated: bool) -
                 (".small_pool", "      from small pool"),
             ],
         };
-        // All rows of a metric are in the unit that suits the first.
+        // All rows of a metric have the unit that suits the first row.
         let first = COLUMNS.map(|column| value(&format!("{key}{}.{column}", pools[0].0)));
         for (pool, pool_name) in pools {
             let title = if pool_name.is_empty() { name } else { pool_name };
@@ -73,7 +75,7 @@ fn line(table: &mut String, text: &str) {
     let _ = writeln!(table, "|{text}|");
 }
 
-/// Ten characters in the unit that suits `of`.
+/// Bytes in ten characters, in the unit that suits `of`.
 fn bytes_cell(mut value: i64, mut of: i64) -> String {
     let mut units = ["B  ", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
     let mut unit = units.next().unwrap_or_default();
@@ -84,7 +86,7 @@ fn bytes_cell(mut value: i64, mut of: i64) -> String {
     format!("{value:6} {unit}")
 }
 
-/// Ten characters in the unit that suits `of`.
+/// A count in ten characters, in the unit that suits `of`.
 fn count_cell(mut value: i64, mut of: i64) -> String {
     let mut units = [" ", "K", "M"].into_iter();
     let mut unit = units.next().unwrap_or_default();

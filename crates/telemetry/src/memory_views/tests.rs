@@ -1,4 +1,4 @@
-//! The views of a run that looks like training.
+//! Views of an allocator that is used as in training.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use super::*;
 
 const LAYERS: u64 = 4;
 
-/// Four layers, three steps: parameters and moments stay, activations live from forward to backward.
+/// Runs three steps of four layers: parameters and moments stay, activations live from forward to backward.
 fn run(settings: &str, history: usize) -> Allocator<Counting> {
     let mut allocator = Allocator::new(Counting::new(256 << 20), Settings::parse(settings).unwrap()).unwrap();
     allocator.record_history(history);
@@ -63,12 +63,12 @@ fn run(settings: &str, history: usize) -> Allocator<Counting> {
     allocator
 }
 
-/// Prints every field of every segment, block and event, and fails on an opcode or type that should not be there.
+/// Prints every field of every segment, block and event, and fails on unexpected opcodes and types.
 const PYTHON: &str = r#"
 import pickle, pickletools, sys
 data = sys.stdin.buffer.read()
-allowed = '''PROTO MARK STOP NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE BINUNICODE
-EMPTY_LIST APPENDS EMPTY_DICT SETITEMS TUPLE2 MEMOIZE BINGET LONG_BINGET'''.split()
+allowed = '''PROTO MARK STOP NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE
+BINUNICODE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS TUPLE2 MEMOIZE BINGET LONG_BINGET'''.split()
 for opcode, argument, _ in pickletools.genops(data):
     assert opcode.name in allowed, opcode.name
     assert opcode.name != 'PROTO' or argument == 4
@@ -81,8 +81,8 @@ def frames(of):
 for s in top['segments']:
     assert type(s['segment_pool_id']) is tuple and type(s['is_expandable']) is bool and s['frames'] == []
     assert sum(b['size'] for b in s['blocks']) == s['total_size']
-    print('segment', *[s[k] for k in '''device address total_size allocated_size active_size requested_size stream
-          segment_type segment_pool_id is_expandable'''.split()])
+    print('segment', *[s[k] for k in '''device address total_size allocated_size active_size requested_size
+          stream segment_type segment_pool_id is_expandable'''.split()])
     address = s['address']
     for b in s['blocks']:
         assert b['address'] == address
@@ -94,13 +94,14 @@ for device, trace in enumerate(top['device_traces']):
         assert list(e) == ['action', place, 'size', 'stream', 'time_us', 'compile_context', 'user_metadata',
                            'category', 'frames']
         assert e['compile_context'] == 'N/A'
-        print('event', device, e['action'], e[place], e['size'], e['stream'], e['time_us'], e['user_metadata'],
-              e['category'], frames(e['frames']))
+        print('event', device, e['action'], e[place], e['size'], e['stream'], e['time_us'],
+              e['user_metadata'], e['category'], frames(e['frames']))
 assert any(e['category'] == 'unknown' for trace in top['device_traces'] for e in trace)
 settings = top['allocator_settings']
 assert list(settings['roundup_power2_divisions']) == [str(1 << k) for k in range(16)]
-print('settings', *[settings[k] for k in '''PYTORCH_CUDA_ALLOC_CONF max_split_size garbage_collection_threshold
-      expandable_segments pinned_num_register_threads release_lock_on_cudamalloc pinned_use_cuda_host_register
+print('settings', *[settings[k] for k in '''PYTORCH_CUDA_ALLOC_CONF max_split_size
+      garbage_collection_threshold expandable_segments pinned_num_register_threads release_lock_on_cudamalloc
+      pinned_use_cuda_host_register
       graph_capture_record_stream_reuse'''.split()], *settings['roundup_power2_divisions'].values())
 "#;
 
@@ -108,7 +109,7 @@ fn python(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// The lines that the script should print.
+/// The lines that the script must print.
 fn expected(snapshot: &Snapshot) -> Vec<String> {
     let frames = |tag: &Tag| {
         let module = snapshot.labels.name(tag.module);
@@ -140,7 +141,7 @@ fn expected(snapshot: &Snapshot) -> Vec<String> {
             lines.push(format!("block {} {size} {requested} {state} {}", b.address, frames(&b.tag)));
         }
     }
-    // PyTorch's viewers know no marks.
+    // PyTorch's viewers do not know marks.
     for e in snapshot.events.iter().filter(|e| e.action != Action::Mark) {
         let category = if e.tag.category == Category::Other { "unknown" } else { e.tag.category.name() };
         let start = format!("event {} {} {} {}", snapshot.device, e.action.name(), e.address, e.size);
@@ -158,7 +159,7 @@ fn python_reads_back_every_field() {
         let child =
             Command::new("python3").args(["-c", PYTHON]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let Ok(mut child) = child else {
-            println!("skipped: there is no python3");
+            println!("skipped: python3 is not installed");
             return;
         };
         let mut input = child.stdin.take().unwrap();
@@ -180,8 +181,8 @@ fn python_reads_back_every_field() {
 }
 
 #[test]
-fn the_summary_is_pytorchs() {
-    // The operations behind the first rows of a table that PyTorch printed.
+fn the_summary_equals_pytorchs() {
+    // The allocations behind a table that PyTorch printed.
     let mut allocator = Allocator::new(Counting::new(30 << 20), Settings::default()).unwrap();
     let [first, _, _] = [3000, 1000, 4 << 20]
         .map(|bytes| allocator.allocate(bytes, Stream(0), Tag::default()).unwrap().block);
@@ -207,7 +208,7 @@ fn the_summary_is_pytorchs() {
 }
 
 #[test]
-fn the_picture_is_well_formed_and_safe() {
+fn the_picture_is_well_formed_and_escapes_text() {
     for history in [5000, 30, 0] {
         let page = picture(&run("", history).snapshot(), "a <run> & its memory");
         assert!(page.contains("<h1>a &lt;run&gt; &amp; its memory</h1>"));
@@ -220,7 +221,7 @@ fn the_picture_is_well_formed_and_safe() {
                 "{element}: {opened}, {closed}"
             );
         }
-        assert!(!page.contains("NaN") && !page.contains("inf\""), "a coordinate is no number");
+        assert!(!page.contains("NaN") && !page.contains("inf\""), "a coordinate is not a number");
         for forbidden in ["http:", "https:", "<script", "bucket <0>"] {
             assert!(!page.contains(forbidden), "{forbidden}");
         }

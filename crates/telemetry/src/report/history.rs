@@ -1,176 +1,200 @@
-//! Loss, throughput and what else was written of every step.
+//! Charts of values by step: loss, throughput, gradient norm, learning rate.
 
 use std::fmt::Write;
 
 use super::StepPoint;
-use super::chart::{Frame, Hover, Told, Unit, line, round_ticks, short};
-use super::page::Section;
+use super::chart::{Frame, Hover, HoverRow, Unit, line, round_ticks};
+use super::section::Section;
 use crate::svg::escape;
+use crate::units::significant;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 250.0;
-/// Points of a line at most; of more steps a point is the mean of its stretch.
+/// Maximum number of points of a line. Longer histories are divided into stretches, whose means are drawn.
 const POINTS: usize = 600;
 
-/// A line, by the step.
+/// A line of a chart.
 struct Line {
     name: &'static str,
+    /// Class in the style sheet, which has the colour.
     class: &'static str,
-    /// Whether there are so few values that each is a dot.
+    /// Whether each value is a dot, for values of few steps.
     dots: bool,
-    of: fn(&StepPoint) -> Option<f64>,
+    value: fn(&StepPoint) -> Option<f64>,
 }
 
-const fn plain(name: &'static str, of: fn(&StepPoint) -> Option<f64>) -> Line {
-    Line { name, class: "s1", dots: false, of }
+const fn plain(name: &'static str, value: fn(&StepPoint) -> Option<f64>) -> Line {
+    Line { name, class: "s1", dots: false, value }
 }
 
-/// A chart for each of the values that there are.
+/// A chart of one or two lines.
+struct Chart<'a> {
+    title: &'a str,
+    lines: &'a [Line],
+    /// Whether the vertical axis begins at 0.
+    from_zero: bool,
+}
+
+/// Draws a chart for each value that the history has.
 pub(super) fn section(history: &[StepPoint], unit: &str) -> Option<Section> {
     let last = history.last()?;
     let speed = format!("{unit} per second");
-    let charts: [(&str, &[Line], bool); 4] = [
-        (
-            "Loss",
-            &[
-                plain("training", |point| point.loss),
-                Line { name: "validation", class: "s2", dots: true, of: |point| point.validation_loss },
-            ],
-            false,
-        ),
-        (&speed, &[plain("all ranks", |point| point.tokens_per_second)], true),
-        ("Gradient norm, before clipping", &[plain("norm", |point| point.gradient_norm)], true),
-        ("Learning rate", &[plain("rate", |point| point.learning_rate)], true),
+    let validation =
+        Line { name: "validation", class: "s2", dots: true, value: |point| point.validation_loss };
+    let charts = [
+        Chart {
+            title: "Loss",
+            lines: &[plain("training", |point| point.loss), validation],
+            from_zero: false,
+        },
+        Chart {
+            title: &speed,
+            lines: &[plain("all ranks", |point| point.tokens_per_second)],
+            from_zero: true,
+        },
+        Chart {
+            title: "Gradient norm, before clipping",
+            lines: &[plain("norm", |point| point.gradient_norm)],
+            from_zero: true,
+        },
+        Chart {
+            title: "Learning rate",
+            lines: &[plain("rate", |point| point.learning_rate)],
+            from_zero: true,
+        },
     ];
     let mut body = format!("<p class=\"soft\">{} steps.</p>\n<div class=\"charts\">\n", last.step);
-    for (title, lines, from_zero) in charts {
-        body += &chart(history, title, lines, from_zero);
-    }
+    body.extend(charts.iter().map(|chart| chart.draw(history)));
     body += "</div>\n";
     Some(Section { id: "history", title: "History", body })
 }
 
-/// A point of what is drawn: its step, and a value for each line.
-struct Place {
+/// A point of every line of a chart: the last step of a stretch, and the lines' means over it.
+struct Column {
     step: u64,
+    /// Means, by line; `None` where the stretch has no value.
     values: Vec<Option<f64>>,
 }
 
-/// As many stretches of the history as a picture shows; of each the mean of every line's values.
-fn places(history: &[StepPoint], lines: &[Line]) -> Vec<Place> {
-    let length = history.len().div_ceil(POINTS).max(1);
-    let mean = |stretch: &[StepPoint], line: &Line| {
-        let values: Vec<f64> = stretch.iter().filter_map(line.of).filter(|value| value.is_finite()).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-    };
-    let place = |stretch: &[StepPoint]| Place {
-        step: stretch.last().map_or(0, |point| point.step),
-        values: lines.iter().map(|line| mean(stretch, line)).collect(),
-    };
-    history.chunks(length).map(place).collect()
-}
-
-fn frame(places: &[Place], from_zero: bool) -> Option<Frame> {
-    let values: Vec<f64> = places.iter().flat_map(|place| place.values.iter().flatten().copied()).collect();
-    let least = values.iter().copied().reduce(f64::min)?;
-    let most = values.iter().copied().reduce(f64::max)?;
-    let least = if from_zero { least.min(0.0) } else { least };
-    let margin = 0.06 * if most > least { most - least } else { most.abs().max(1.0) };
-    let floor = if from_zero && least >= 0.0 { 0.0 } else { least - margin };
-    let step = |place: Option<&Place>| place.map_or(0.0, |place| place.step as f64);
-    let (from, to) = (step(places.first()), step(places.last()));
-    Some(Frame {
-        left: 62.0,
-        right: WIDTH - 14.0,
-        top: 14.0,
-        bottom: HEIGHT - 34.0,
-        from,
-        to: to.max(from + 1.0),
-        least: floor,
-        most: most + margin,
-    })
-}
-
-fn chart(history: &[StepPoint], title: &str, lines: &[Line], from_zero: bool) -> String {
-    let places = places(history, lines);
-    let Some(frame) = frame(&places, from_zero) else { return String::new() };
-    let Frame { left, right, top, bottom, .. } = frame;
-    let said = |line: &Line, values: &dyn Fn(f64, f64) -> f64| {
-        let all = history.iter().filter_map(line.of).filter(|value| value.is_finite());
-        all.reduce(values).map(|value| short(value, 4))
-    };
-    let first = &lines[0];
-    let range = match (said(first, &f64::min), said(first, &f64::max)) {
-        (Some(least), Some(most)) => format!(", from {least} to {most}"),
-        _ => String::new(),
-    };
-    let title = escape(title);
-    let mut out = format!("<figure class=\"card chart\"><figcaption>{title}");
-    // Writing to a string cannot fail, here and below.
-    if lines.len() > 1 {
-        for shown in lines.iter().filter(|line| history.iter().any(|point| (line.of)(point).is_some())) {
-            let _ = write!(out, "<span class=\"key\"><i class=\"{}\"></i>{}</span>", shown.class, shown.name);
+impl Chart<'_> {
+    fn draw(&self, history: &[StepPoint]) -> String {
+        let columns = self.columns(history);
+        let Some(frame) = self.frame(&columns) else { return String::new() };
+        let mut out = self.open(history);
+        let ticks = round_ticks(frame.least, frame.most);
+        frame.vertical_axis(&mut out, ticks.into_iter().map(|tick| (tick, significant(tick, 3))));
+        for tick in round_ticks(frame.from, frame.to).into_iter().filter(|tick| tick.fract() == 0.0) {
+            let (x, y, text) = (frame.x(tick), frame.bottom + 20.0, significant(tick, 7));
+            // Writing to a string cannot fail, here and below.
+            let _ = write!(
+                out,
+                "<text class=\"tick\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{text}</text>"
+            );
         }
+        for (index, line) in self.lines.iter().enumerate() {
+            line.draw(&mut out, &frame, &columns, index);
+        }
+        frame.close(&mut out, &self.hover(&frame, &columns));
+        out
     }
-    let _ = write!(
-        out,
-        "</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" tabindex=\"0\" aria-label=\"{title} by \
-         step{range}\">"
-    );
-    for tick in round_ticks(frame.least, frame.most) {
-        let (y, text) = (frame.y(tick), short(tick, 3));
-        let _ = write!(
-            out,
-            "<path class=\"grid\" d=\"M{left} {y:.1}H{right}\"/><text class=\"tick\" x=\"{}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{text}</text>",
-            left - 8.0,
-            y + 4.0
-        );
+
+    fn columns(&self, history: &[StepPoint]) -> Vec<Column> {
+        let length = history.len().div_ceil(POINTS).max(1);
+        let column = |stretch: &[StepPoint]| Column {
+            step: stretch.last().map_or(0, |point| point.step),
+            values: self.lines.iter().map(|line| line.mean(stretch)).collect(),
+        };
+        history.chunks(length).map(column).collect()
     }
-    for tick in round_ticks(frame.from, frame.to).into_iter().filter(|tick| tick.fract() == 0.0) {
-        let (x, text) = (frame.x(tick), short(tick, 7));
-        let _ = write!(
-            out,
-            "<text class=\"tick\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
-            bottom + 20.0
-        );
+
+    /// Returns the plot's frame; `None` if there is no value.
+    fn frame(&self, columns: &[Column]) -> Option<Frame> {
+        let values = || columns.iter().flat_map(|column| column.values.iter().flatten().copied());
+        let (least, most) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
+        let least = if self.from_zero { least.min(0.0) } else { least };
+        let margin = 0.06 * if most > least { most - least } else { most.abs().max(1.0) };
+        let floor = if self.from_zero && least >= 0.0 { 0.0 } else { least - margin };
+        let step = |column: Option<&Column>| column.map_or(0.0, |column| column.step as f64);
+        let (from, to) = (step(columns.first()), step(columns.last()));
+        Some(Frame {
+            left: 62.0,
+            right: WIDTH - 14.0,
+            top: 14.0,
+            bottom: HEIGHT - 34.0,
+            from,
+            to: to.max(from + 1.0),
+            least: floor,
+            most: most + margin,
+        })
     }
-    for (index, drawn) in lines.iter().enumerate() {
-        let at = |place: &Place| Some((frame.x(place.step as f64), frame.y(place.values[index]?)));
-        let (points, class) = (places.iter().map(at), drawn.class);
-        match drawn.dots || places.len() == 1 {
-            // Values that are far apart are joined all the same.
-            true => {
-                let path = line(points.clone().flatten().map(Some));
-                let _ = write!(out, "<path class=\"line thin {class}\" d=\"{path}\"/>");
-                for (x, y) in points.flatten() {
-                    let _ = write!(out, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>");
-                }
-            }
-            false => {
-                let _ = write!(out, "<path class=\"line {class}\" d=\"{}\"/>", line(points));
+
+    /// Begins the figure: title, key, and the SVG with its description.
+    fn open(&self, history: &[StepPoint]) -> String {
+        let first = &self.lines[0];
+        let end =
+            |wins: fn(f64, f64) -> f64| first.values(history).reduce(wins).map(|value| significant(value, 4));
+        let range = match (end(f64::min), end(f64::max)) {
+            (Some(least), Some(most)) => format!(", from {least} to {most}"),
+            _ => String::new(),
+        };
+        let title = escape(self.title);
+        let mut out = format!("<figure class=\"card chart\"><figcaption>{title}");
+        if self.lines.len() > 1 {
+            for Line { class, name, .. } in self.lines.iter().filter(|line| line.values(history).count() > 0)
+            {
+                let _ = write!(out, "<span class=\"key\"><i class=\"{class}\"></i>{name}</span>");
             }
         }
+        let _ = write!(
+            out,
+            "</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" tabindex=\"0\" \
+             aria-label=\"{title} by step{range}\">"
+        );
+        out
     }
-    let hover = hover(&frame, &places, lines).element();
-    let _ = writeln!(out, "<path class=\"cross\" d=\"M0 {top}V{bottom}\"/></svg>{hover}</figure>");
-    out
+
+    fn hover(&self, frame: &Frame, columns: &[Column]) -> Hover {
+        let row = |(index, line): (usize, &Line)| HoverRow {
+            name: line.name.to_owned(),
+            class: line.class.to_owned(),
+            unit: Unit::Number,
+            values: columns.iter().map(|column| column.values[index]).collect(),
+        };
+        Hover {
+            edges: [frame.left, frame.right, frame.top, frame.bottom],
+            width: WIDTH,
+            x: columns.iter().map(|column| frame.x(column.step as f64)).collect(),
+            heads: columns.iter().map(|column| format!("step {}", column.step)).collect(),
+            rows: self.lines.iter().enumerate().map(row).collect(),
+            zeros: true,
+        }
+    }
 }
 
-/// What is said of the step under the pointer.
-fn hover(frame: &Frame, places: &[Place], lines: &[Line]) -> Hover {
-    let told = |(index, line): (usize, &Line)| Told {
-        name: line.name.to_owned(),
-        class: line.class.to_owned(),
-        unit: Unit::Number,
-        values: places.iter().map(|place| place.values[index]).collect(),
-    };
-    Hover {
-        edges: [frame.left, frame.right, frame.top, frame.bottom],
-        width: WIDTH,
-        x: places.iter().map(|place| frame.x(place.step as f64)).collect(),
-        heads: places.iter().map(|place| format!("step {}", place.step)).collect(),
-        told: lines.iter().enumerate().map(told).collect(),
-        zeros: true,
+impl Line {
+    /// Finite values of a stretch of steps.
+    fn values(&self, stretch: &[StepPoint]) -> impl Iterator<Item = f64> {
+        stretch.iter().filter_map(self.value).filter(|value| value.is_finite())
+    }
+
+    fn mean(&self, stretch: &[StepPoint]) -> Option<f64> {
+        let count = self.values(stretch).count();
+        (count > 0).then(|| self.values(stretch).sum::<f64>() / count as f64)
+    }
+
+    /// Draws the line, whose values are those at `index` of each column.
+    fn draw(&self, out: &mut String, frame: &Frame, columns: &[Column], index: usize) {
+        let at = |column: &Column| Some((frame.x(column.step as f64), frame.y(column.values[index]?)));
+        let (points, class) = (columns.iter().map(at), self.class);
+        if !self.dots && columns.len() > 1 {
+            let _ = write!(out, "<path class=\"line {class}\" d=\"{}\"/>", line(points));
+            return;
+        }
+        // A thin line joins dots, also over the gaps between them.
+        let path = line(points.clone().flatten().map(Some));
+        let _ = write!(out, "<path class=\"line thin {class}\" d=\"{path}\"/>");
+        for (x, y) in points.flatten() {
+            let _ = write!(out, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>");
+        }
     }
 }

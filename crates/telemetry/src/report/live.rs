@@ -1,4 +1,4 @@
-//! What is alive at the peak: areas in proportion, and a table.
+//! What is alive at the peak: a treemap and a table.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use memory::Category;
 use super::treemap::{Area, squarify};
 use crate::step_trace::{Holding, LiveSet, StepTrace, words};
 use crate::svg::escape;
-use crate::units::{bytes, grouped};
+use crate::units::{bytes, grouped, percent};
 
 const WIDTH: f64 = 1120.0;
 const HEIGHT: f64 = 380.0;
-/// Rows of the table.
+/// Maximum number of rows of the table.
 const ROWS: usize = 24;
 
-/// The live set of a step where its memory is highest.
+/// Draws what is alive at the peak of a step.
 pub(super) fn drawing(trace: &StepTrace) -> String {
     let live = trace.live_after(trace.peak().events).without_layers();
     let mut out = "<figure class=\"card\">".to_owned();
@@ -24,7 +24,7 @@ pub(super) fn drawing(trace: &StepTrace) -> String {
     out
 }
 
-/// An area for each category, divided among those who hold it.
+/// Draws an area for each category, divided among its holders.
 fn treemap(out: &mut String, live: &LiveSet) {
     let sums = live.by_category();
     let mut categories: Vec<(Category, u64)> = sums.iter().filter(|(_, bytes)| *bytes > 0).collect();
@@ -35,28 +35,24 @@ fn treemap(out: &mut String, live: &LiveSet) {
     // Writing to a string cannot fail, here and below.
     let _ = write!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"What is alive at the peak, {} in all, as areas in \
-         proportion; the table below says the same\">",
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"What is alive at the peak, {} in \
+         all, as areas in proportion; the table below has the same figures\">",
         bytes(live.bytes())
     );
-    for ((category, _), area) in categories.iter().zip(areas) {
+    for ((category, _), area) in categories.iter().zip(&areas) {
         let of: Vec<&Holding> = live.holdings.iter().filter(|h| h.owner.category == *category).collect();
         let weights: Vec<f64> = of.iter().map(|holding| holding.bytes as f64).collect();
-        for (holding, area) in of.iter().zip(squarify(&weights, area)) {
+        for (holding, area) in of.iter().zip(squarify(&weights, *area)) {
             part(out, holding, area, total);
         }
     }
-    for ((category, sum), area) in categories.iter().zip(squarify(&weights, whole())) {
+    for ((category, sum), area) in categories.iter().zip(areas) {
         head(out, *category, *sum, area);
     }
     *out += "</svg>";
 }
 
-fn whole() -> Area {
-    Area { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT }
-}
-
-/// Who a holding is of: its module, or the operator where no module asks.
+/// Name of a holder: its module, or its operator outside of modules.
 fn name(holding: &Holding) -> &str {
     match holding.owner.module.as_str() {
         "" => &holding.owner.operator,
@@ -66,26 +62,27 @@ fn name(holding: &Holding) -> &str {
 
 fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     let Area { x, y, width, height } = area;
-    let (class, share) = (holding.owner.category.name(), 100.0 * holding.bytes as f64 / total as f64);
+    let (class, share) = (holding.owner.category.name(), percent(holding.bytes as f64 / total as f64));
     let (who, operator) = (escape(name(holding)), escape(&holding.owner.operator));
     let _ = write!(
         out,
-        "<g><title>{} · {who} · {operator}: {} in {} blocks, {share:.1} %</title><rect class=\"part {class}\" x=\"{x:.1}\" \
-         y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>",
+        "<g><title>{} · {who} · {operator}: {} in {} blocks, {share}</title>\
+         <rect class=\"part {class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" \
+         height=\"{height:.1}\"/>",
         words(holding.owner.category),
         bytes(holding.bytes),
         grouped(holding.blocks),
     );
     let letters = ((width - 12.0) / 6.9) as usize;
     let label: String = name(holding).chars().take(letters).collect();
-    // A name that is cut is worse than none, but for a long one.
+    // Short areas get no name rather than a few letters of it.
     let whole = label.chars().count() == name(holding).chars().count();
     if height > 42.0 && width > 54.0 && (whole || letters > 9) {
         let dots = if whole { "" } else { "…" };
         let _ = write!(
             out,
-            "<text class=\"part-name\" x=\"{:.1}\" y=\"{:.1}\">{}{dots}</text><text class=\"part-bytes\" x=\"{:.1}\" \
-             y=\"{:.1}\">{}</text>",
+            "<text class=\"part-name\" x=\"{:.1}\" y=\"{:.1}\">{}{dots}</text>\
+             <text class=\"part-bytes\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             x + 7.0,
             y + height - 22.0,
             escape(&label),
@@ -97,7 +94,7 @@ fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     *out += "</g>";
 }
 
-/// A category's name in the corner of its area, and its edge.
+/// Draws the edge of a category's area and the category's name in its corner.
 fn head(out: &mut String, category: Category, sum: u64, area: Area) {
     let Area { x, y, width, height } = area;
     let _ = write!(
@@ -116,22 +113,26 @@ fn head(out: &mut String, category: Category, sum: u64, area: Area) {
 
 fn table(out: &mut String, live: &LiveSet) {
     let total = live.bytes().max(1);
-    *out += "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>category</th><th>module</th><th>operator</th><th \
-             class=\"number\">blocks</th><th class=\"number\">bytes</th><th class=\"number\">share</th></tr></thead>\n<tbody>\n";
+    *out += "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>category</th><th>module</th>\
+             <th>operator</th><th class=\"number\">blocks</th><th class=\"number\">bytes</th>\
+             <th class=\"number\">share</th></tr></thead>\n<tbody>\n";
     for holding in live.holdings.iter().take(ROWS) {
-        let share = 100.0 * holding.bytes as f64 / total as f64;
+        let share = holding.bytes as f64 / total as f64;
         let or_none = |text: &str| if text.is_empty() { "–".to_owned() } else { escape(text) };
         let (category, owner) = (holding.owner.category, &holding.owner);
         let _ = writeln!(
             out,
-            "<tr><td><i class=\"{}\"></i>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td><td \
-             class=\"number\">{}</td><td class=\"number share\"><span style=\"--share:{share:.2}%\"></span>{share:.1} %</td></tr>",
+            "<tr><td><i class=\"{}\"></i>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td>\
+             <td class=\"number share\"><span style=\"--share:{:.2}%\"></span>{}</td></tr>",
             category.name(),
             words(category),
             or_none(&owner.module),
             or_none(&owner.operator),
             grouped(holding.blocks),
             grouped(holding.bytes),
+            100.0 * share,
+            percent(share),
         );
     }
     *out += "</tbody>\n</table></div>\n";

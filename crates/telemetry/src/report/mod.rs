@@ -1,7 +1,8 @@
-//! A run, or the plan of one, as one page that needs nothing else: no network, no file beside it.
+//! A run, or the plan of a run, as one self-contained HTML page: no network, no other file.
 //!
-//! Data in, text out: [`Report::to_html`] draws what it is given and reads nothing. Each picture is an SVG that can be
-//! read without a script; the script adds what is under the pointer, or under the arrow keys.
+//! [`Report::to_html`] draws the data that it is given and reads nothing. Each picture is an SVG that can be
+//! read without a script; the script shows the values under the pointer or at the place that the arrow keys
+//! select.
 //!
 //! ```
 //! use telemetry::report::{Report, StepPoint};
@@ -17,9 +18,12 @@
 
 mod chart;
 mod history;
+mod kinds;
 mod live;
 mod page;
+mod panels;
 mod ranks;
+mod section;
 mod stacked;
 #[cfg(test)]
 mod tests;
@@ -27,112 +31,88 @@ mod treemap;
 
 use crate::step_trace::StepTrace;
 
-/// What a page shows. What is empty is left out of it.
+/// The data of a page. Empty parts are left out of it.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was run or planned: the run's directory, the configuration's name.
+    /// Title: the name of the run's directory or of the configuration.
     pub title: String,
-    /// One line below: device, ranks, model.
+    /// Line below the title: device, ranks, model.
     pub subtitle: String,
-    /// The figures that are looked at first.
+    /// Key figures at the top of the page.
     pub tiles: Vec<Tile>,
-    /// What is to be known before anything else.
+    /// Sentences at the top of the page.
     pub notices: Vec<Notice>,
-    /// The memory of every rank, in their order; ranks that are known to be alike may share an entry.
+    /// Memory of all ranks, in rank order; ranks that are known to be alike may share an entry.
     pub ranks: Vec<RankMemory>,
-    /// The pipeline's schedule.
+    /// Schedule of the pipeline, if there is one.
     pub schedule: Option<SchedulePicture>,
-    /// The steps that were run.
+    /// Completed steps, in order.
     pub history: Vec<StepPoint>,
-    /// What a step's tokens are: tokens, or samples.
+    /// Unit of throughput: `Tokens` or `Samples`.
     pub unit: &'static str,
-    /// The resolved configuration, as TOML.
+    /// Resolved configuration, as TOML.
     pub configuration: String,
 }
 
-/// A figure.
+/// A key figure.
 #[derive(Clone, Debug)]
 pub struct Tile {
-    /// What it is.
+    /// Name.
     pub name: &'static str,
-    /// As it is read.
+    /// Value, with its unit.
     pub value: String,
-    /// Below it: the exact number, for example.
+    /// Small print below the value, such as the exact number.
     pub note: String,
 }
 
-/// A pipeline's schedule.
+/// The schedule of a pipeline.
 #[derive(Clone, Debug)]
 pub struct SchedulePicture {
-    /// An SVG.
+    /// The picture, as an SVG.
     pub picture: String,
-    /// How it is drawn, as the end of a sentence.
+    /// The end of the sentence that explains the picture.
     pub note: String,
 }
 
-/// A sentence at the head of the page.
+/// A sentence at the top of the page.
 #[derive(Clone, Debug)]
 pub struct Notice {
-    /// Whether it says that all is well.
+    /// Whether the sentence is good news.
     pub good: bool,
     /// The sentence.
     pub text: String,
 }
 
-/// What a rank used, or will, or each of several alike.
+/// Memory of a rank, or of each of several ranks that are alike.
 #[derive(Clone, Debug)]
 pub struct RankMemory {
-    /// The ranks, in their order.
+    /// The ranks, in order.
     pub ranks: Vec<usize>,
-    /// The device, on its host.
+    /// Name of the device, with its host if there are several.
     pub device: String,
-    /// Bytes allocated and reserved after the last step, and the peaks of both.
+    /// Bytes allocated and reserved after the last step, peak bytes allocated, peak bytes reserved.
     pub figures: [u64; 4],
-    /// A step like those that follow it, as it was measured.
+    /// A steady step as measured.
     pub measured: Option<StepTrace>,
-    /// The same as it was planned.
+    /// The same step as planned.
     pub planned: Option<StepTrace>,
-    /// Bytes that it may reserve, where that is limited.
+    /// Most bytes that the rank may reserve, if limited.
     pub limit: Option<u64>,
 }
 
 /// A completed step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepPoint {
-    /// From 1.
+    /// The step, from 1.
     pub step: u64,
-    /// Mean loss over its micro-batches, if it is finite.
+    /// Mean loss over the step's micro-batches, if finite.
     pub loss: Option<f64>,
-    /// Of the validation after it, if there was one.
+    /// Validation loss after the step, if it was validated.
     pub validation_loss: Option<f64>,
-    /// Tokens, or samples, of all ranks a second.
+    /// Tokens or samples per second, over all ranks.
     pub tokens_per_second: Option<f64>,
-    /// Before clipping.
+    /// Gradient norm before clipping.
     pub gradient_norm: Option<f64>,
-    /// What the optimizer used.
+    /// Learning rate of the update.
     pub learning_rate: Option<f64>,
-}
-
-impl RankMemory {
-    /// The trace that is drawn: the measured one, where there is one.
-    fn trace(&self) -> Option<&StepTrace> {
-        self.measured.as_ref().or(self.planned.as_ref())
-    }
-
-    /// Whether the plan is drawn beside what was measured: where they differ.
-    fn other_plan(&self) -> Option<&StepTrace> {
-        let (measured, planned) = (self.measured.as_ref()?, self.planned.as_ref()?);
-        (!measured.repeats(planned)).then_some(planned)
-    }
-
-    fn looks_like(&self, other: &RankMemory) -> bool {
-        let alike = |a: &Option<StepTrace>, b: &Option<StepTrace>| match (a, b) {
-            (Some(a), Some(b)) => a.repeats(b),
-            (None, None) => true,
-            _ => false,
-        };
-        alike(&self.measured, &other.measured)
-            && alike(&self.planned, &other.planned)
-            && (self.figures, self.limit) == (other.figures, other.limit)
-    }
 }

@@ -1,6 +1,7 @@
 
 "use strict";
-// What lies under the pointer or the arrow keys: each chart carries its values as JSON beside its SVG.
+// Shows the values under the pointer or at the place that the arrow keys select. Each chart has its values as JSON next to
+// its SVG.
 (() => {
   const tip = document.getElementById("tip");
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -23,7 +24,7 @@
   const fill = (data, place) => {
     tip.replaceChildren();
     add(tip, "b", data.heads[place]);
-    for (const { name, class: style, unit, values } of data.told) {
+    for (const { name, class: style, unit, values } of data.rows) {
       const value = values[place];
       if (value === null || (value === 0 && !data.zeros)) continue;
       const row = add(tip, "div", undefined, style === "sum" ? "total" : "");

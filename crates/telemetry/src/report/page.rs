@@ -2,27 +2,20 @@
 
 use std::fmt::Write;
 
-use super::{Notice, Report, SchedulePicture, Tile, history, ranks, stacked};
+use super::section::Section;
+use super::{Notice, Report, SchedulePicture, Tile, history, panels, ranks};
 use crate::svg::escape;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// One part of the page.
-pub(super) struct Section {
-    /// For links.
-    pub(super) id: &'static str,
-    pub(super) title: &'static str,
-    pub(super) body: String,
-}
-
 impl Report {
-    /// The page.
+    /// Returns the page.
     #[must_use]
     pub fn to_html(&self) -> String {
         let sections: Vec<Section> = [
-            stacked::section(&self.ranks),
-            stacked::peak_section(&self.ranks),
+            panels::memory_section(&self.ranks),
+            panels::peak_section(&self.ranks),
             ranks::section(&self.ranks),
             self.schedule_section(),
             history::section(&self.history, self.unit),
@@ -36,11 +29,12 @@ impl Report {
         // Writing to a string cannot fail, here and below.
         let _ = write!(
             page,
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-             content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
-             <title>{title} · Plimsoll</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<header><div class=\"wide\">\n\
-             <p class=\"house\">{MARK}Plimsoll</p>\n<h1>{title}</h1>\n<p class=\"soft\">{subtitle}</p>\n<nav \
-             aria-label=\"Sections\">"
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <title>{title} · Plimsoll</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+             <header><div class=\"wide\">\n<p class=\"house\">{MARK}Plimsoll</p>\n<h1>{title}</h1>\n\
+             <p class=\"soft\">{subtitle}</p>\n<nav aria-label=\"Sections\">"
         );
         for Section { id, title, .. } in &sections {
             let _ = write!(page, "<a href=\"#{id}\">{title}</a>");
@@ -51,13 +45,14 @@ impl Report {
         for Section { id, title, body } in &sections {
             let _ = writeln!(
                 page,
-                "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>"
+                "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n\
+                 <h2 id=\"{id}-title\">{title}</h2>\n{body}</section>"
             );
         }
         let _ = writeln!(
             page,
-            "</main>\n<div id=\"tip\" role=\"status\" aria-live=\"polite\" hidden></div>\n<script>{SCRIPT}</script>\n</body>\n\
-             </html>"
+            "</main>\n<div id=\"tip\" role=\"status\" aria-live=\"polite\" hidden></div>\n\
+             <script>{SCRIPT}</script>\n</body>\n</html>"
         );
         page
     }
@@ -66,8 +61,9 @@ impl Report {
         let SchedulePicture { picture, note } = self.schedule.as_ref()?;
         let note = escape(note);
         let body = format!(
-            "<p class=\"soft\">Each rank's passes over a step, with the number of the micro-batch, and below them what the rank \
-             holds; {note}.</p>\n<figure class=\"paper scroll\">{picture}</figure>\n"
+            "<p class=\"soft\">The passes of each rank over a step, with the number of the micro-batch, and \
+             below them the memory that the rank holds; {note}.</p>\n<figure class=\"paper \
+             scroll\">{picture}</figure>\n"
         );
         Some(Section { id: "schedule", title: "Schedule", body })
     }
@@ -75,16 +71,18 @@ impl Report {
     fn configuration_section(&self) -> Option<Section> {
         let text = escape(self.configuration.trim());
         let body = format!(
-            "<p class=\"soft\">As it was resolved, with every default.</p>\n<pre tabindex=\"0\"><code>{text}</code></pre>\n"
+            "<p class=\"soft\">The resolved configuration, with every default.</p>\n\
+             <pre tabindex=\"0\"><code>{text}</code></pre>\n"
         );
         (!text.is_empty()).then_some(Section { id: "configuration", title: "Configuration", body })
     }
 }
 
-/// A ship's load line.
-const MARK: &str = "<svg viewBox=\"0 0 24 24\" aria-hidden=\"true\"><circle cx=\"12\" cy=\"12\" r=\"7\" fill=\"none\" \
-                    stroke=\"currentColor\" stroke-width=\"2\"/><path d=\"M1 12h22\" stroke=\"currentColor\" \
-                    stroke-width=\"2\"/></svg>";
+/// The logo: a ship's load line.
+const MARK: &str = "<svg viewBox=\"0 0 24 24\" aria-hidden=\"true\">\
+                    <circle cx=\"12\" cy=\"12\" r=\"7\" fill=\"none\" stroke=\"currentColor\" \
+                    stroke-width=\"2\"/>\
+                    <path d=\"M1 12h22\" stroke=\"currentColor\" stroke-width=\"2\"/></svg>";
 
 fn notices(page: &mut String, notices: &[Notice]) {
     for Notice { good, text } in notices {

@@ -1,16 +1,14 @@
-//! Memory over a step: stacked by category, one picture for each kind of rank.
+//! Memory over a step, stacked by category.
 
 use std::fmt::Write;
 
 use memory::Category;
 
-use super::chart::{Frame, Hover, Told, Unit, steps};
-use super::page::Section;
-use super::ranks::named;
-use super::{RankMemory, live};
+use super::RankMemory;
+use super::chart::{Frame, Hover, HoverRow, Unit, steps};
 use crate::step_trace::{Curve, Peak, Point, Span, StepTrace, words};
-use crate::svg::{axis_bytes, escape, ticks};
-use crate::units::{bytes, grouped};
+use crate::svg::{byte_ticks, escape};
+use crate::units::{axis_bytes, bytes, grouped};
 
 const WIDTH: f64 = 1120.0;
 const HEIGHT: f64 = 420.0;
@@ -18,71 +16,18 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = WIDTH - 18.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = HEIGHT - 58.0;
-/// Columns of the picture.
+/// Number of columns of the picture.
 const COLUMNS: usize = 900;
-/// Kinds of ranks that are drawn.
-const DRAWN: usize = 16;
 
-/// The picture of every kind of rank; those that look alike share one.
-pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
-    let note = "Allocated bytes by what they are for, from left to right in the order of the allocator's calls. The line above \
-                is what is held from the device.";
-    let body = tabs(ranks, "memory", &|rank| rank.trace().map(|trace| drawing(rank, trace)))?;
-    let body = format!("<p class=\"soft\">{note}</p>\n{body}");
-    Some(Section { id: "memory", title: "Memory over a step", body })
-}
-
-/// What is alive at the peak, of every kind of rank.
-pub(super) fn peak_section(ranks: &[RankMemory]) -> Option<Section> {
-    let note =
-        "What is alive where the step needs most, by category, module and operator; layers are added up.";
-    let body = tabs(ranks, "peak", &|rank| rank.trace().map(live::drawing))?;
-    let body = format!("<p class=\"soft\">{note}</p>\n{body}");
-    Some(Section { id: "peak", title: "At the peak", body })
-}
-
-/// A panel for each kind of rank, and buttons between them where there are several.
-fn tabs(ranks: &[RankMemory], name: &str, draw: &dyn Fn(&RankMemory) -> Option<String>) -> Option<String> {
-    let mut kinds: Vec<(&RankMemory, Vec<usize>)> = Vec::new();
-    for rank in ranks.iter().filter(|rank| rank.trace().is_some()) {
-        match kinds.iter_mut().find(|(kind, _)| kind.looks_like(rank)) {
-            Some((_, members)) => members.extend(&rank.ranks),
-            None => kinds.push((rank, rank.ranks.clone())),
-        }
-    }
-    let panels: Vec<_> =
-        kinds.iter().take(DRAWN).filter_map(|(rank, who)| Some((who, draw(rank)?))).collect();
-    if panels.is_empty() {
-        return None;
-    }
-    let mut body = "<div class=\"tabs\">\n".to_owned();
-    for (place, (who, drawing)) in panels.iter().enumerate() {
-        let several = if who.len() == 1 { "rank" } else { "ranks" };
-        let label = format!("{several} {}", named(who));
-        let checked = if place == 0 { " checked" } else { "" };
-        let hidden = if panels.len() == 1 { " hidden" } else { "" };
-        // Writing to a string cannot fail, here and below.
-        let _ = writeln!(
-            body,
-            "<input type=\"radio\" name=\"{name}\" id=\"{name}-{place}\"{checked}{hidden}><label \
-             for=\"{name}-{place}\"{hidden}>{label}</label>\n<div class=\"panel\" aria-label=\"{label}\">\n{drawing}</div>"
-        );
-    }
-    body += "</div>\n";
-    if kinds.len() > DRAWN {
-        let _ = writeln!(body, "<p class=\"soft\">and {} more kinds of ranks.</p>", kinds.len() - DRAWN);
-    }
-    Some(body)
-}
-
-fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
+/// Draws the memory of `rank` over the step of `trace`.
+pub(super) fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
     let (full, peak) = (trace.curve(), trace.peak());
     let thin = full.thinned(COLUMNS);
-    let plan = rank.other_plan().map(StepTrace::curve);
+    let plan = rank.differing_plan().map(StepTrace::curve);
     let most = full.points.iter().map(|point| point.reserved.max(point.bytes.total())).max().unwrap_or(0);
     let planned = plan.iter().flat_map(|plan| &plan.points).map(|point| point.bytes.total()).max();
     let most = most.max(planned.unwrap_or(0)).max(1);
-    // A limit that is far off would leave nothing to see below it.
+    // A limit far above the peak would leave the picture empty.
     let limit = rank.limit.filter(|limit| *limit < most + most / 2);
     let most = most.max(limit.unwrap_or(0));
     let frame = Frame {
@@ -105,7 +50,7 @@ fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
         bytes(peak.bytes),
         escape(&peak.phase),
     );
-    axis(&mut out, frame, most);
+    frame.vertical_axis(&mut out, byte_ticks(most).into_iter().map(|tick| (tick as f64, axis_bytes(tick))));
     phases(&mut out, frame, &full.spans);
     areas(&mut out, frame, &thin.points);
     outline(&mut out, frame, "held-line", thin.points.iter().map(|p| (p.events, p.reserved)));
@@ -117,20 +62,19 @@ fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
         let y = frame.y(limit as f64);
         let _ = write!(
             out,
-            "<path class=\"limit\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/><text class=\"tick\" x=\"{}\" y=\"{:.1}\" \
-             text-anchor=\"end\">limit {}</text>",
+            "<path class=\"limit\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>\
+             <text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">limit {}</text>",
             RIGHT - 6.0,
             y - 5.0,
             bytes(limit)
         );
     }
     summit(&mut out, frame, &peak);
-    let hover = hover(frame, &thin, &full.spans).element();
-    let _ = writeln!(out, "<path class=\"cross\" d=\"M0 {TOP}V{BOTTOM}\"/></svg>{hover}</figure>");
+    frame.close(&mut out, &hover(frame, &thin, &full.spans));
     out
 }
 
-/// Categories that occur.
+/// Categories that occur, with the most bytes of each.
 fn shown(points: &[Point]) -> impl Iterator<Item = (Category, u64)> + '_ {
     let most = |category: Category| points.iter().map(|point| point.bytes.get(category)).max().unwrap_or(0);
     Category::ALL.into_iter().map(move |category| (category, most(category))).filter(|(_, most)| *most > 0)
@@ -143,12 +87,12 @@ fn legend(full: &Curve, rank: &RankMemory) -> String {
         let _ = write!(out, "<span><i class=\"{class}\"></i>{name} <b>≤ {most}</b></span>");
     }
     let held = bytes(full.peak_reserved());
-    let _ = write!(out, "<span><i class=\"held-key\"></i>held from the device <b>≤ {held}</b></span>");
+    let _ = write!(out, "<span><i class=\"held-key\"></i>reserved from the device <b>≤ {held}</b></span>");
     match (&rank.measured, &rank.planned) {
-        (Some(_), Some(_)) if rank.other_plan().is_none() => {
+        (Some(_), Some(_)) if rank.differing_plan().is_none() => {
             out += "<span class=\"same\">✓ measured and planned are the same, call by call</span>";
         }
-        (Some(_), Some(_)) => out += "<span><i class=\"plan-key\"></i>planned, where it differs</span>",
+        (Some(_), Some(_)) => out += "<span><i class=\"plan-key\"></i>planned</span>",
         (None, Some(_)) => out += "<span class=\"same\">planned</span>",
         (Some(_), None) => out += "<span class=\"same\">measured, without a plan</span>",
         (None, None) => {}
@@ -157,20 +101,7 @@ fn legend(full: &Curve, rank: &RankMemory) -> String {
     out
 }
 
-fn axis(out: &mut String, frame: Frame, most: u64) {
-    for tick in ticks(most) {
-        let (y, text) = (frame.y(tick as f64), axis_bytes(tick));
-        let _ = write!(
-            out,
-            "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/><text class=\"tick\" x=\"{}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{text}</text>",
-            LEFT - 8.0,
-            y + 4.0
-        );
-    }
-}
-
-/// A strip below the plot: phases, and the micro-batches where there are several.
+/// Draws a strip of the phases below the plot, and the micro-batches if there are several.
 fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     const PHASES: [&str; 5] = ["inputs", "forward", "backward", "reduce", "update"];
     let batches = spans.iter().filter_map(|span| span.micro_batch).max().unwrap_or(0);
@@ -216,7 +147,7 @@ fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     }
 }
 
-/// An area for each category, on top of those before it.
+/// Draws an area for each category, on top of the previous ones.
 fn areas(out: &mut String, frame: Frame, points: &[Point]) {
     let mut below = vec![0_u64; points.len()];
     for (category, _) in shown(points) {
@@ -229,7 +160,7 @@ fn areas(out: &mut String, frame: Frame, points: &[Point]) {
             *sum += point.bytes.get(category);
         }
         let roof = steps(&at(&below));
-        // Back along the floor: a step there turns first and then goes.
+        // Backwards, a step goes up or down before it goes left.
         let mut back = String::new();
         for (place, (x, y)) in floor.iter().enumerate().rev() {
             let _ = match place + 1 == floor.len() {
@@ -241,13 +172,14 @@ fn areas(out: &mut String, frame: Frame, points: &[Point]) {
     }
 }
 
+/// Draws the line of `points`: events before each point, and bytes.
 fn outline(out: &mut String, frame: Frame, class: &str, points: impl Iterator<Item = (usize, u64)>) {
     let at = |(events, height): (usize, u64)| (frame.x(events as f64), frame.y(height as f64));
     let path = steps(&points.map(at).collect::<Vec<_>>());
     let _ = write!(out, "<path class=\"{class}\" d=\"{path}\"/>");
 }
 
-/// Where the peak stands.
+/// Marks the peak.
 fn summit(out: &mut String, frame: Frame, peak: &Peak) {
     let (x, y) = (frame.x(peak.events as f64), frame.y(peak.bytes as f64));
     let module = peak.owner.as_ref().map_or("", |owner| owner.module.as_str());
@@ -257,8 +189,9 @@ fn summit(out: &mut String, frame: Frame, peak: &Peak) {
     let at = x.clamp(LEFT + half, RIGHT - half);
     let _ = write!(
         out,
-        "<circle class=\"summit\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\"><title>the peak: {} bytes</title></circle><text \
-         class=\"summit-name\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+        "<circle class=\"summit\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\"><title>the peak: {} bytes</title>\
+         </circle>\
+         <text class=\"summit-name\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
         grouped(peak.bytes),
         (y - 12.0).max(14.0),
         escape(&text)
@@ -272,24 +205,25 @@ fn hover(frame: Frame, thin: &Curve, spans: &[Span]) -> Hover {
         let batch = span.micro_batch.map_or_else(String::new, |number| format!(", micro-batch {number}"));
         format!("{}{batch}, after {} calls", span.phase, grouped(point.events as u64))
     };
-    let told = |name: &str, class: &str, of: &dyn Fn(&Point) -> u64| Told {
+    let row = |name: &str, class: &str, of: &dyn Fn(&Point) -> u64| HoverRow {
         name: name.to_owned(),
         class: class.to_owned(),
         unit: Unit::Bytes,
         values: thin.points.iter().map(|point| Some(of(point) as f64)).collect(),
     };
-    let mut all: Vec<Told> = shown(&thin.points)
-        .map(|(category, _)| told(&words(category), category.name(), &|point| point.bytes.get(category)))
+    let mut rows: Vec<HoverRow> = shown(&thin.points)
+        .map(|(category, _)| row(&words(category), category.name(), &|point| point.bytes.get(category)))
         .collect();
-    all.reverse();
-    all.push(told("allocated", "sum", &|point| point.bytes.total()));
-    all.push(told("held from the device", "held-key", &|point| point.reserved));
+    // From top to bottom, as in the picture.
+    rows.reverse();
+    rows.push(row("allocated", "sum", &|point| point.bytes.total()));
+    rows.push(row("reserved from the device", "held-key", &|point| point.reserved));
     Hover {
         edges: [LEFT, RIGHT, TOP, BOTTOM],
         width: WIDTH,
         x: thin.points.iter().map(|point| frame.x(point.events as f64)).collect(),
         heads: thin.points.iter().map(head).collect(),
-        told: all,
+        rows,
         zeros: false,
     }
 }

@@ -1,13 +1,13 @@
-//! Pages of made-up runs.
+//! Pages of artificial runs.
 
 use memory::drivers::Counting;
 use memory::{Allocator, Category, Settings, Stream, Tag};
 
-use super::chart::{line, round_ticks, short, steps};
+use super::chart::{line, round_ticks, steps};
 use super::*;
 use crate::step_trace::{MICRO_BATCH, RunPart};
 
-/// A step of two micro-batches, whose second activation is as large as said.
+/// A step of two micro-batches, whose second activation has `second` bytes.
 fn trace(second: u64) -> StepTrace {
     let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default()).unwrap();
     let module = allocator.intern("h.3.<mlp>");
@@ -68,7 +68,7 @@ fn hovers(page: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_page_stands_alone_and_text_stays_text() {
+fn a_page_is_self_contained_and_escapes_text() {
     let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
     for foreign in ["http:", "https:", "src=", "@import", "url("] {
         assert!(!page.contains(foreign), "{foreign}");
@@ -93,17 +93,17 @@ fn a_page_stands_alone_and_text_stays_text() {
 }
 
 #[test]
-fn what_is_told_is_what_happened() {
+fn hover_values_are_those_of_the_run() {
     let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
     let hovers = hovers(&page);
-    // Memory, loss, and tokens a second: what nobody wrote has no chart.
+    // Memory, loss and throughput; other values have no chart.
     assert_eq!(hovers.len(), 3);
     let memory = &hovers[0];
     let values = |name: &str| -> Vec<f64> {
-        let told = memory["told"].as_array().unwrap().iter().find(|told| told["name"] == name).unwrap();
-        told["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+        let row = memory["rows"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
+        row["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
     };
-    // First memory comes from the driver, in a call of its own.
+    // The first event takes memory from the driver.
     let mib = |count: u32| f64::from(count << 20);
     assert_eq!(values("activation"), [mib(0), mib(0), mib(1), mib(0), mib(2), mib(0)]);
     assert_eq!(values("parameter"), [mib(4); 6]);
@@ -114,32 +114,32 @@ fn what_is_told_is_what_happened() {
         assert_eq!(hover["heads"].as_array().unwrap().len(), count);
         assert!(count <= 1000);
         assert!(
-            hover["told"]
+            hover["rows"]
                 .as_array()
                 .unwrap()
                 .iter()
-                .all(|told| told["values"].as_array().unwrap().len() == count)
+                .all(|row| row["values"].as_array().unwrap().len() == count)
         );
     }
-    // The peak, by its name.
+    // The peak with its phase and module.
     assert!(page.contains("6.00 MiB · forward · h.3.&lt;mlp&gt;"));
     assert!(page.contains("measured and planned are the same"));
 }
 
 #[test]
-fn ranks_that_look_alike_share_a_picture() {
+fn ranks_that_are_alike_share_a_picture() {
     let (same, other) = (Some(2 << 20), Some(3 << 20));
     let ranks = vec![rank(0, same, same), rank(1, same, same), rank(2, same, other), rank(3, same, same)];
     let page = page(ranks);
     assert!(page.contains(">ranks 0–1, 3</label>") && page.contains(">rank 2</label>"));
     assert_eq!(page.matches("class=\"plan-line\"").count(), 1);
     assert_eq!(hovers(&page).len(), 2 + 2);
-    // One row, as their figures are equal.
+    // Ranks of equal figures share a row.
     assert!(page.contains("<th scope=\"row\">0–3</th>"));
 }
 
 #[test]
-fn what_is_empty_is_left_out() {
+fn empty_sections_are_left_out() {
     let empty = Report { title: "nothing".to_owned(), ..Report::default() }.to_html();
     assert!(!empty.contains("<section") && empty.contains("nothing"));
     let planned = page(vec![rank(0, None, Some(1 << 20))]);
@@ -147,7 +147,7 @@ fn what_is_empty_is_left_out() {
 }
 
 #[test]
-fn numbers_and_paths() {
+fn ticks_and_paths() {
     for (least, most, expected) in [
         (0.0, 10.0, &[0.0, 2.0, 4.0, 6.0, 8.0, 10.0][..]),
         (3.4, 5.5, &[3.5, 4.0, 4.5, 5.0, 5.5]),
@@ -157,19 +157,6 @@ fn numbers_and_paths() {
         let ticks = round_ticks(least, most);
         assert_eq!(ticks.len(), expected.len(), "{ticks:?}");
         assert!(ticks.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{ticks:?}");
-    }
-    for (value, digits, text) in [
-        (0.0, 3, "0"),
-        (3.44612, 4, "3.446"),
-        (20.0, 3, "20"),
-        (123_456.0, 7, "123,456"),
-        (2000.0, 3, "2000"),
-        (0.0005, 3, "0.0005"),
-        (0.00001, 3, "1e-5"),
-        (-2.5, 3, "-2.5"),
-        (f64::NAN, 3, "–"),
-    ] {
-        assert_eq!(short(value, digits), text);
     }
     assert_eq!(steps(&[(0.0, 1.0), (2.0, 3.0)]), "M0.0 1.0H2.0V3.0");
     assert_eq!(

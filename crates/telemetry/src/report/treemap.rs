@@ -1,4 +1,4 @@
-//! Areas in proportion, near to squares: the squarified treemap of Bruls, Huizing and van Wijk (2000).
+//! The squarified treemap of Bruls, Huizing and van Wijk (2000): areas in proportion, close to squares.
 
 /// A rectangle, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,7 +9,8 @@ pub(super) struct Area {
     pub(super) height: f64,
 }
 
-/// Divides `area` into parts as large as `weights` say, in their order, which falls.
+/// Divides `area` in proportion to `weights`, which must be in descending order. Returns an area for each
+/// weight; none if they add up to 0.
 pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
     let total: f64 = weights.iter().sum();
     let mut placed = Vec::with_capacity(weights.len());
@@ -28,7 +29,8 @@ pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
     placed
 }
 
-/// How many of the next parts make a row along `side` whose worst shape would get worse with one more.
+/// Returns the number of weights in the next row along `side`: one more would make its worst aspect ratio
+/// worse.
 fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
     let (mut sum, mut worst) = (0.0, f64::INFINITY);
     for (count, weight) in weights.iter().enumerate() {
@@ -47,7 +49,7 @@ fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
     weights.len()
 }
 
-/// Places a row along the shorter side of `free`; what is left of that.
+/// Places a row along the shorter side of `free` and returns the rest of `free`.
 fn place(row: &[f64], scale: f64, free: Area, placed: &mut Vec<Area>) -> Area {
     let sum: f64 = row.iter().sum::<f64>() * scale;
     let Area { x, y, width, height } = free;
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn areas_are_in_proportion_and_fill_the_whole() {
+    fn areas_are_in_proportion_and_do_not_overlap() {
         let area = Area { x: 10.0, y: 20.0, width: 600.0, height: 400.0 };
         // The example of the paper.
         let weights = [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0];

@@ -1,10 +1,10 @@
-//! What devices do alone, all at the same time: what runs are measured against.
+//! The baseline: devices that compute alone, all at the same time.
 
 use super::rounds::Rounds;
 use super::series::{Series, setting};
 use super::{Scaling, ScalingRun};
 
-/// Every baseline among some runs.
+/// All baselines among some runs.
 #[derive(Clone, Debug)]
 pub(super) struct Alone<'a>(Vec<Rounds<'a>>);
 
@@ -14,7 +14,7 @@ impl<'a> Alone<'a> {
         for run in runs.iter().filter(|run| run.scaling == Scaling::Alone) {
             let same = |there: &&mut Rounds<'a>| {
                 let there = there.median();
-                like(there, run) && there.ranks == run.ranks && devices(there).eq(devices(run))
+                same_work(there, run) && there.ranks == run.ranks && devices(there).eq(devices(run))
             };
             match all.iter_mut().find(same) {
                 Some(there) => there.add(run),
@@ -28,38 +28,40 @@ impl<'a> Alone<'a> {
         self.0.is_empty()
     }
 
-    /// Each in all of its rounds.
+    /// The baselines, each with all of its rounds.
     pub(super) fn all(&self) -> &[Rounds<'a>] {
         &self.0
     }
 
-    /// Tokens a second of `run` over what its ranks' devices do alone with as much to do for each: `None` where that was not
-    /// measured, or nothing says that it was those. Of several baselines that begin with them, the one with the fewest.
+    /// Throughput of `run` relative to that of the same devices alone with the same work; `None` if that was
+    /// not measured or the run does not name its devices. Uses the smallest baseline that begins with these
+    /// devices.
     pub(super) fn against(&self, run: &ScalingRun) -> Option<f64> {
         if devices(run).any(|(_, device)| device.is_empty()) {
             return None;
         }
         let medians = self.0.iter().map(Rounds::median);
         let has_devices = |alone: &ScalingRun| devices(alone).take(run.ranks).eq(devices(run));
-        let fitting = medians.filter(|alone| like(alone, run) && has_devices(alone));
+        let fitting = medians.filter(|alone| same_work(alone, run) && has_devices(alone));
         let alone = fitting.min_by_key(|alone| alone.ranks)?;
         Some(run.tokens_per_second() / alone.tokens_per_second_of_each().take(run.ranks).sum::<f64>())
     }
 }
 
-/// Tokens a second and device of `alone` over those of one rank while nobody else computes, where a series has that.
+/// Throughput per device of `alone` relative to a run of one rank on an otherwise idle host, if a series has
+/// one.
 pub(super) fn against_one(alone: &ScalingRun, all: &[Series<'_>]) -> Option<f64> {
     let first = all.iter().filter_map(|series| series.runs.first());
-    let one = first.copied().find(|run| run.ranks == 1 && like(run, alone))?;
+    let one = first.copied().find(|run| run.ranks == 1 && same_work(run, alone))?;
     Some(alone.tokens_per_second() / alone.ranks as f64 / one.tokens_per_second())
 }
 
-/// What its ranks computed on, in rank order: host and device. Lines of older versions do not name the device.
+/// Host and device of each rank, in rank order. Lines of older versions do not name the device.
 fn devices(run: &ScalingRun) -> impl Iterator<Item = (&str, &str)> {
     run.by_rank.iter().map(|rank| (rank.host.as_str(), rank.device.as_str()))
 }
 
-/// Whether ranks of both have the same to do.
-fn like(run: &ScalingRun, other: &ScalingRun) -> bool {
+/// Returns whether the ranks of both runs have the same work.
+fn same_work(run: &ScalingRun, other: &ScalingRun) -> bool {
     setting(run) == setting(other) && run.micro_batches_of_each() == other.micro_batches_of_each()
 }

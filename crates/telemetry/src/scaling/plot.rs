@@ -1,12 +1,12 @@
-//! Efficiency and peak memory against the number of ranks, each as one SVG that needs nothing else.
+//! Efficiency and peak memory over the number of ranks, each as a self-contained SVG.
 
 use std::fmt::Write;
 
 use super::ScalingRun;
 use super::alone::Alone;
 use super::series::{Series, alike, describe, series};
-use crate::svg::{axis_bytes, escape, ticks};
-use crate::units::bytes;
+use crate::svg::{byte_ticks, escape};
+use crate::units::{axis_bytes, bytes, percent};
 
 mod labels;
 
@@ -16,16 +16,16 @@ const STYLE: &str = include_str!("plot.css");
 const WIDTH: f64 = 940.0;
 const HEIGHT: f64 = 470.0;
 const LEFT: f64 = 84.0;
-/// The plot ends here; labels follow.
+/// Right edge of the plot; labels follow.
 const RIGHT: f64 = 600.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 412.0;
-/// Told apart by most eyes, on white and on black.
+/// Colours of series, distinct for most eyes on white and on black.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#aa3377", "#ccaa22", "#33aacc", "#ee8833", "#8877cc"];
 
-/// Efficiency against the number of ranks: a line for every series of at least two numbers, and a dashed one against what the
-/// devices do alone where that was measured.
+/// Efficiency over the number of ranks: a line for every series of at least two runs, and a dashed line
+/// relative to the devices alone if that was measured.
 #[must_use]
 pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
     let all: Vec<_> = series(runs).into_iter().filter(|series| series.runs.len() > 1).collect();
@@ -38,17 +38,18 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
         .collect();
     let (least, most) =
         (shown.iter().copied().fold(1.0, f64::min), shown.iter().copied().fold(1.0, f64::max));
-    // Not from 0: what is near 100 % is to be told apart.
+    // Not from 0, so that values near 100 % can be told apart.
     let step = [0.01, 0.02, 0.05, 0.1].into_iter().find(|step| most - least < 6.0 * step).unwrap_or(0.2);
     let floor = ((least / step - 0.3).floor() * step).max(0.0);
-    let against = all.iter().map(|series| series.against()).max().unwrap_or(1);
-    let per = if against == 1 { "one rank".to_owned() } else { format!("{against} ranks") };
-    let title = "Scaling efficiency: tokens a second and rank";
+    let base = all.iter().map(|series| series.base_ranks()).max().unwrap_or(1);
+    let base = if base == 1 { "one rank".to_owned() } else { format!("{base} ranks") };
+    let title = "Scaling efficiency: tokens per second and rank";
     let (title, key) = match alone.is_empty() {
-        true => (format!("{title}, against {per}"), String::new()),
-        false => {
-            (title.to_owned(), format!("solid: against {per}, dashed: the same devices alone, all at once"))
-        }
+        true => (format!("{title}, relative to {base}"), String::new()),
+        false => (
+            title.to_owned(),
+            format!("solid: relative to {base}; dashed: to the same devices alone, all at once"),
+        ),
     };
     let mut plot = Plot::open(&title, &key, runs, &all, (floor, most + step / 2.0));
     let first = (floor / step).round() as i32;
@@ -57,7 +58,6 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
     plot.grid(&lines);
     plot.level("ideal", 1.0);
     for (series, colour) in all.iter().zip(COLOURS.iter().cycle()) {
-        let percent = |value: f64| format!("{:.1} %", 100.0 * value);
         let against_alone = |value: f64| format!("{} against alone", percent(value));
         let curve =
             Curve { series, colour, class: "solid", value: &|run| alone.against(run), said: &percent };
@@ -67,20 +67,21 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
     plot.close(all.is_empty())
 }
 
-/// The peak of the rank that has most against the number of ranks, a bar for each run: allocated, and on it reserved.
+/// Peak memory over the number of ranks, on the rank with the most: a bar for each run, allocated bytes below
+/// reserved ones.
 #[must_use]
 pub fn memory_plot(runs: &[ScalingRun]) -> String {
     let all = series(runs);
     let most = runs.iter().map(ScalingRun::peak_reserved).max().unwrap_or(0).max(1);
-    let key = "full: allocated, pale: reserved";
+    let key = "solid: allocated; pale: reserved";
     let mut plot =
-        Plot::open("Peak memory of the rank that has most", key, runs, &all, (0.0, most as f64 * 1.04));
+        Plot::open("Peak memory of the rank with the most", key, runs, &all, (0.0, most as f64 * 1.04));
     plot.inset = (RIGHT - LEFT) / (2 * plot.ranks.len().max(1)) as f64;
     let lines: Vec<_> =
-        ticks(plot.most as u64).into_iter().map(|tick| (tick as f64, axis_bytes(tick))).collect();
+        byte_ticks(plot.most as u64).into_iter().map(|tick| (tick as f64, axis_bytes(tick))).collect();
     plot.grid(&lines);
-    for (place, (series, colour)) in all.iter().zip(COLOURS.iter().cycle()).enumerate() {
-        plot.bars(series, colour, (place, all.len()));
+    for (index, (series, colour)) in all.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        plot.bars(series, colour, (index, all.len()));
         let Some(last) = series.runs.last() else { continue };
         let ends = if last.ranks == 1 { "" } else { "s" };
         let value = format!("{} on {} rank{ends}", bytes(last.peak_allocated()), last.ranks);
@@ -89,24 +90,24 @@ pub fn memory_plot(runs: &[ScalingRun]) -> String {
     plot.close(all.is_empty())
 }
 
-/// Values of a series' runs as a line.
+/// A line through a value of each run of a series.
 #[derive(Clone, Copy)]
 struct Curve<'a> {
     series: &'a Series<'a>,
     colour: &'static str,
-    /// How the line looks.
+    /// Class in the style sheet.
     class: &'static str,
-    /// The value of a run, if it has one.
+    /// Value of a run, if it has one.
     value: &'a dyn Fn(&ScalingRun) -> Option<f64>,
-    /// How a value reads.
+    /// Formats a value.
     said: &'a dyn Fn(f64) -> String,
 }
 
-/// A drawing under way.
+/// An unfinished drawing.
 struct Plot {
     page: String,
     ranks: Vec<usize>,
-    /// From the plot's edges to the first and to the last number of ranks.
+    /// Pixels from the edges of the plot to the first and the last number of ranks.
     inset: f64,
     least: f64,
     most: f64,
@@ -133,15 +134,16 @@ impl Plot {
         let under = if key.is_empty() { under } else { format!("{under}; {key}") };
         let (title, under) = (escape(title), escape(&under));
         let page = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-             role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n\
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+             height=\"{HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n\
              <rect class=\"paper\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
-             <text class=\"ink title\" x=\"24\" y=\"36\">{title}</text>\n<text class=\"soft\" x=\"24\" y=\"58\">{under}</text>\n"
+             <text class=\"ink title\" x=\"24\" y=\"36\">{title}</text>\n\
+             <text class=\"soft\" x=\"24\" y=\"58\">{under}</text>\n"
         );
         Plot { page, ranks, inset: 36.0, least, most, labels: Vec::new() }
     }
 
-    /// Doubling the ranks goes one step to the right.
+    /// Pixels from the left to a number of ranks, on a logarithmic scale.
     fn x(&self, ranks: usize) -> f64 {
         let log = |ranks: usize| (ranks.max(1) as f64).log2();
         let (Some(first), Some(last)) = (self.ranks.first(), self.ranks.last()) else { return LEFT };
@@ -152,18 +154,20 @@ impl Plot {
         }
     }
 
+    /// Pixels from the top to a value.
     fn y(&self, value: f64) -> f64 {
         BOTTOM - (BOTTOM - TOP) * (value - self.least) / (self.most - self.least)
     }
 
-    // Writing to a string does not fail, here and below.
+    /// Draws grid lines, the axis and its labels.
     fn grid(&mut self, lines: &[(f64, String)]) {
         for (value, said) in lines {
             let y = self.y(*value);
+            // Writing to a string cannot fail, here and below.
             let _ = writeln!(
                 self.page,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"soft tick\" \
-                 x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{said}</text>",
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+                 <text class=\"soft tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{said}</text>",
                 LEFT - 10.0,
                 y + 4.5
             );
@@ -176,8 +180,8 @@ impl Plot {
             let x = self.x(ranks);
             let _ = writeln!(
                 self.page,
-                "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{BOTTOM}\" y2=\"{}\"/><text class=\"soft tick\" \
-                 x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{ranks}</text>",
+                "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{BOTTOM}\" y2=\"{}\"/>\
+                 <text class=\"soft tick\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{ranks}</text>",
                 BOTTOM + 5.0,
                 BOTTOM + 21.0
             );
@@ -189,7 +193,7 @@ impl Plot {
         );
     }
 
-    /// A level line.
+    /// Draws a horizontal line.
     fn level(&mut self, class: &str, value: f64) {
         let y = self.y(value);
         let _ = writeln!(
@@ -198,7 +202,7 @@ impl Plot {
         );
     }
 
-    /// A line with a point for each run that has a value, and its name at its end.
+    /// Draws a line with a point for each run that has a value, and a label at its end.
     fn curve(&mut self, curve: &Curve<'_>) {
         let Curve { series, colour, class, value, said } = *curve;
         let values = series.runs.iter().filter_map(|run| Some((*run, value(run)?)));
@@ -212,19 +216,20 @@ impl Plot {
             let told = hint(series, run, said);
             let _ = writeln!(
                 self.page,
-                "<circle class=\"{class}\" stroke=\"{colour}\" fill=\"{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{told}</circle>"
+                "<circle class=\"{class}\" stroke=\"{colour}\" fill=\"{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" \
+                 r=\"4\">{told}</circle>"
             );
         }
         let (end, name, value) = (Some((*end_x, *end_y)), series.name(), last.clone());
         self.labels.push(Label { end, y: *end_y, colour, name, value });
     }
 
-    /// The bars of the series that is `place` of `count`, beside those of others.
-    fn bars(&mut self, series: &Series<'_>, colour: &str, (place, count): (usize, usize)) {
+    /// Draws the bars of series `index` of `count`, beside those of the others.
+    fn bars(&mut self, series: &Series<'_>, colour: &str, (index, count): (usize, usize)) {
         let closest = self.ranks.windows(2).map(|pair| self.x(pair[1]) - self.x(pair[0]));
         let width = (0.8 * closest.fold(140.0, f64::min) / count as f64).min(24.0);
         for run in &series.runs {
-            let x = self.x(run.ranks) + width * (place as f64 - count as f64 / 2.0);
+            let x = self.x(run.ranks) + width * (index as f64 - count as f64 / 2.0);
             let (allocated, reserved) = (run.peak_allocated(), run.peak_reserved().max(run.peak_allocated()));
             let (low, high) = (self.y(allocated as f64), self.y(reserved as f64));
             let said = format!("{} allocated, {} reserved", bytes(allocated), bytes(reserved));
@@ -232,8 +237,8 @@ impl Plot {
             for (opacity, top, bottom) in [("0.35", high, low), ("1", low, BOTTOM)] {
                 let _ = writeln!(
                     self.page,
-                    "<rect fill=\"{colour}\" fill-opacity=\"{opacity}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
-                     height=\"{:.1}\">{told}</rect>",
+                    "<rect fill=\"{colour}\" fill-opacity=\"{opacity}\" x=\"{:.1}\" y=\"{top:.1}\" \
+                     width=\"{:.1}\" height=\"{:.1}\">{told}</rect>",
                     x + 1.0,
                     width - 2.0,
                     bottom - top
@@ -242,7 +247,7 @@ impl Plot {
         }
     }
 
-    /// Draws the labels, none over another, and ends.
+    /// Draws the labels and returns the SVG.
     fn close(mut self, empty: bool) -> String {
         if empty {
             let (x, y) = (f64::midpoint(LEFT, RIGHT), f64::midpoint(TOP, BOTTOM));
@@ -252,7 +257,7 @@ impl Plot {
                 "<text class=\"soft\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{text}</text>"
             );
         }
-        spread(&mut self.labels);
+        spread(&mut self.labels, (TOP, BOTTOM));
         for Label { end, y, colour, name, value } in &self.labels {
             let to = RIGHT + 12.0;
             if let Some((x, end_y)) = end {
@@ -265,7 +270,8 @@ impl Plot {
             let (x, y, name, value) = (to + 6.0, y + 4.5, escape(name), escape(value));
             let _ = writeln!(
                 self.page,
-                "<text class=\"label\" x=\"{x}\" y=\"{y:.1}\"><tspan font-weight=\"600\" fill=\"{colour}\">{name}</tspan>\
+                "<text class=\"label\" x=\"{x}\" y=\"{y:.1}\">\
+                 <tspan font-weight=\"600\" fill=\"{colour}\">{name}</tspan>\
                  <tspan class=\"ink\" dx=\"8\">{value}</tspan></text>"
             );
         }
@@ -274,7 +280,7 @@ impl Plot {
     }
 }
 
-/// What pointing at a run shows.
+/// Tooltip of a run.
 fn hint(series: &Series<'_>, run: &ScalingRun, said: &str) -> String {
     let ends = if run.ranks == 1 { "" } else { "s" };
     format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {said}", series.name(), run.ranks)))

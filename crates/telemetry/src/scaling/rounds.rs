@@ -1,12 +1,12 @@
-//! One run, measured in several rounds.
+//! A run that is measured in several rounds.
 
 use super::ScalingRun;
 
-/// A run in all of its rounds, at least one.
+/// All rounds of a run, at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds<'a> {
     median: &'a ScalingRun,
-    /// By rising round.
+    /// In the order of rounds.
     all: Vec<&'a ScalingRun>,
 }
 
@@ -15,28 +15,28 @@ impl<'a> Rounds<'a> {
         Rounds { median: run, all: vec![run] }
     }
 
-    /// The same run once more. A round that is there already begins anew with it: of the same run measured twice the later
-    /// counts.
+    /// Adds a round of the same run. It replaces an equal or later round, since a run that is measured again
+    /// counts instead of the earlier measurement.
     pub(super) fn add(&mut self, run: &'a ScalingRun) {
         self.all.retain(|other| other.round < run.round);
         self.all.push(run);
         let mut sorted = self.all.clone();
         sorted.sort_by(|a, b| a.tokens_per_second().total_cmp(&b.tokens_per_second()));
-        // Of two in the middle the slower one: all figures of a run are of one round.
+        // The slower of two middle rounds, not their mean, so that all figures are from one round.
         self.median = sorted[(sorted.len() - 1) / 2];
     }
 
-    /// The round that counts.
+    /// The round with the median throughput.
     pub(super) fn median(&self) -> &'a ScalingRun {
         self.median
     }
 
-    /// All of them.
+    /// All rounds.
     pub(super) fn all(&self) -> &[&'a ScalingRun] {
         &self.all
     }
 
-    /// How much faster the fastest is than the slowest: 0 for one round.
+    /// Throughput of the fastest round relative to the slowest, minus 1.
     pub(super) fn spread(&self) -> f64 {
         let speeds = self.all.iter().map(|run| run.tokens_per_second());
         let (least, most) =

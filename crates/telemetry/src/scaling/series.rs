@@ -1,30 +1,31 @@
-//! Runs that differ in the number of ranks alone.
+//! Series: runs that differ only in the number of ranks.
 
 use super::rounds::Rounds;
 use super::{Scaling, ScalingRun};
 
-/// Runs of one kind by rising number of ranks, each number once.
+/// Runs by ascending number of ranks, each number once.
 #[derive(Clone, Debug)]
 pub(super) struct Series<'a> {
-    /// Of each, the median round.
+    /// The median round of each run.
     pub(super) runs: Vec<&'a ScalingRun>,
-    /// The same runs, with all of their rounds.
+    /// The same runs with all of their rounds.
     pub(super) rounds: Vec<Rounds<'a>>,
 }
 
-/// What runs have in common that can be compared.
+/// What comparable runs have in common: model, device, its model, dtype, micro-batch size, kind of ranks.
 pub(super) type Setting<'a> = (&'a str, &'a str, &'a str, &'a str, usize, &'a str);
 
+/// Returns the setting of a run.
 pub(super) fn setting(run: &ScalingRun) -> Setting<'_> {
     (&run.model, &run.device, &run.device_model, &run.precision, run.micro_batch, &run.ranks_are)
 }
 
-/// The series among `runs`, in the order in which they begin.
+/// The series among `runs`, in the order of their first runs.
 pub(super) fn series<'a>(runs: &'a [ScalingRun]) -> Vec<Series<'a>> {
     let mut all: Vec<Vec<Rounds<'a>>> = Vec::new();
     for run in runs.iter().filter(|run| run.scaling != Scaling::Alone) {
         let kind = |run: &'_ ScalingRun| (run.scaling, run.reduction.clone(), run.shard_optimizer);
-        // A strong series has one global batch, a weak one a batch for each rank.
+        // A strong series has one global batch, a weak series one batch per rank.
         let batch = |run: &ScalingRun| match run.scaling {
             Scaling::Strong => run.micro_batches,
             Scaling::Weak | Scaling::Alone => run.micro_batches_of_each(),
@@ -35,10 +36,10 @@ pub(super) fn series<'a>(runs: &'a [ScalingRun]) -> Vec<Series<'a>> {
         match all.iter_mut().find(|rounds| same(rounds[0].median())) {
             None => all.push(vec![Rounds::of(run)]),
             Some(rounds) => {
-                let place = rounds.partition_point(|other| other.median().ranks < run.ranks);
-                match rounds.get_mut(place).filter(|there| there.median().ranks == run.ranks) {
+                let index = rounds.partition_point(|other| other.median().ranks < run.ranks);
+                match rounds.get_mut(index).filter(|there| there.median().ranks == run.ranks) {
                     Some(there) => there.add(run),
-                    None => rounds.insert(place, Rounds::of(run)),
+                    None => rounds.insert(index, Rounds::of(run)),
                 }
             }
         }
@@ -47,40 +48,40 @@ pub(super) fn series<'a>(runs: &'a [ScalingRun]) -> Vec<Series<'a>> {
     all.into_iter().map(of).collect()
 }
 
-/// Whether all runs are of one model, device, precision and micro-batch.
+/// Returns whether all runs have the same setting.
 pub(super) fn alike(runs: &[ScalingRun]) -> bool {
     runs.iter().all(|run| setting(run) == setting(&runs[0]))
 }
 
-/// What all runs have in common, or one of them has: model, precision, micro-batch, device.
+/// Describes the setting of a run: model, dtype, micro-batch size, device.
 pub(super) fn describe(run: &ScalingRun) -> String {
     format!("{}, {}, micro-batch {} on {}", run.model, run.precision, run.micro_batch, run.device_model)
 }
 
 impl Series<'_> {
-    /// What names it among others of the same setting.
+    /// Name among series of the same setting.
     pub(super) fn name(&self) -> String {
         name(self.runs[0])
     }
 
-    /// Tokens a second and rank over those of the smallest number of ranks.
+    /// Throughput per rank of `run` relative to that of the smallest number of ranks.
     pub(super) fn efficiency(&self, run: &ScalingRun) -> f64 {
         let each = |run: &ScalingRun| run.tokens_per_second() / run.ranks as f64;
         each(run) / each(self.runs[0])
     }
 
-    /// How many ranks the efficiency is measured against.
-    pub(super) fn against(&self) -> usize {
+    /// Number of ranks that the efficiency is relative to.
+    pub(super) fn base_ranks(&self) -> usize {
         self.runs[0].ranks
     }
 }
 
-/// What names a run's series.
+/// Name of a run's series.
 pub(super) fn name(run: &ScalingRun) -> String {
     format!("{}, {}", run.scaling.name(), how(run))
 }
 
-/// How gradients were reduced.
+/// How a run reduces gradients.
 pub(super) fn how(run: &ScalingRun) -> String {
     match run.scaling {
         Scaling::Alone => "–".to_owned(),

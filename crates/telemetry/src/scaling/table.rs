@@ -1,4 +1,4 @@
-//! Runs as a table, and what it does not show at once in words.
+//! Runs as a table, with remarks below it.
 
 use std::fmt::Write;
 
@@ -6,11 +6,12 @@ use super::alone::{Alone, against_one};
 use super::rounds::Rounds;
 use super::series::{Series, alike, describe, how, name, series};
 use super::{RankFigures, Scaling, ScalingRun};
-use crate::table::{aligned, joined};
-use crate::units::{bytes, grouped};
+use crate::table::aligned;
+use crate::units::{bytes, grouped, percent, ranges};
 
-/// Where there is a baseline, this column follows that of the efficiency.
+/// Title of the column that follows the efficiency if there is a baseline.
 const AGAINST_ALONE: &str = "against alone";
+/// Index of the efficiency in [`TITLES`].
 const EFFICIENCY: usize = 5;
 
 const TITLES: [&str; 10] = [
@@ -26,16 +27,16 @@ const TITLES: [&str; 10] = [
     "peak reserved",
 ];
 
-/// A line by run: tokens a second, efficiency, the median step, exposed communication and its part of the step, and the
-/// peaks of the rank that has most; where devices were measured alone, also tokens a second against that. Under it the peaks by
-/// rank where ranks differ, the fastest and the slowest device alone, how much rounds differ, and whether the runs of a strong
-/// series came to the same loss.
+/// A row for each run: throughput, efficiency, the median step, exposed communication and its share of the
+/// step, and the peaks of the rank with the most; if devices were measured alone, also the throughput
+/// relative to that. Remarks below the table tell the peaks of ranks that differ, the fastest and the slowest
+/// device alone, the spread of rounds, and whether the runs of a strong series have the same loss.
 pub fn scaling_table(runs: &[ScalingRun]) -> String {
     let Some(first) = runs.first() else { return "no runs\n".to_owned() };
     let (all, alone) = (series(runs), Alone::among(runs));
     let (mut text, one) = (String::new(), alike(runs));
     let with = if first.libraries.is_empty() { String::new() } else { format!(" ({})", first.libraries) };
-    // Writing to a string does not fail, here and below.
+    // Writing to a string cannot fail, here and below.
     let _ = match one {
         true => writeln!(text, "{}{with}, ranks are {}", describe(first), first.ranks_are),
         false => writeln!(text, "{} series", all.len()),
@@ -51,7 +52,10 @@ pub fn scaling_table(runs: &[ScalingRun]) -> String {
     let mut add = |run: &ScalingRun, efficiency: Option<f64>| {
         let mut row = row(run, efficiency);
         if !alone.is_empty() {
-            row.insert(EFFICIENCY + 1, percent(alone.against(run).filter(|_| run.scaling != Scaling::Alone)));
+            row.insert(
+                EFFICIENCY + 1,
+                percent_or_dash(alone.against(run).filter(|_| run.scaling != Scaling::Alone)),
+            );
         }
         if !one {
             row.insert(0, format!("{}, {}", describe(run), run.ranks_are));
@@ -83,17 +87,17 @@ pub fn scaling_table(runs: &[ScalingRun]) -> String {
     text + &spread_of_rounds(&all, &alone)
 }
 
-fn percent(part: Option<f64>) -> String {
-    part.map_or_else(|| "–".to_owned(), |part| format!("{:.1} %", 100.0 * part))
+fn percent_or_dash(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".to_owned(), percent)
 }
 
 fn row(run: &ScalingRun, efficiency: Option<f64>) -> Vec<String> {
     let exposed = match run.communicates() {
         false => "–".to_owned(),
         true => format!(
-            "{:.3} ms, {:.1} %",
+            "{:.3} ms, {}",
             1e3 * run.exposed_seconds(),
-            100.0 * run.exposed_seconds() / run.step_seconds
+            percent(run.exposed_seconds() / run.step_seconds)
         ),
     };
     let step = match fastest_and_slowest(run).filter(|_| run.scaling == Scaling::Alone) {
@@ -108,7 +112,7 @@ fn row(run: &ScalingRun, efficiency: Option<f64>) -> Vec<String> {
         run.ranks.to_string(),
         run.micro_batches.to_string(),
         grouped(run.tokens_per_second().round() as u64),
-        percent(efficiency),
+        percent_or_dash(efficiency),
         step,
         exposed,
         bytes(run.peak_allocated()),
@@ -116,14 +120,15 @@ fn row(run: &ScalingRun, efficiency: Option<f64>) -> Vec<String> {
     ]
 }
 
-/// Of several ranks.
+/// Figures of the fastest and the slowest of several ranks; `None` for one rank.
 fn fastest_and_slowest(run: &ScalingRun) -> Option<(&RankFigures, &RankFigures)> {
     let by_step = |a: &&RankFigures, b: &&RankFigures| a.step_seconds.total_cmp(&b.step_seconds);
     let (fastest, slowest) = (run.by_rank.iter().min_by(by_step)?, run.by_rank.iter().max_by(by_step)?);
     (run.ranks > 1).then_some((fastest, slowest))
 }
 
-/// The fastest and the slowest device, and what ranks that wait for each other in every step can come to on them.
+/// Compares the fastest and the slowest device, and tells the best that ranks can reach that wait for each
+/// other.
 fn imbalance(run: &ScalingRun) -> String {
     let Some((fastest, slowest)) = fastest_and_slowest(run) else { return String::new() };
     let each: Vec<f64> = run.tokens_per_second_of_each().collect();
@@ -135,17 +140,17 @@ fn imbalance(run: &ScalingRun) -> String {
     let micro_batches = run.micro_batches_of_each();
     let ends = if micro_batches == 1 { "" } else { "es" };
     format!(
-        "alone, {micro_batches} micro-batch{ends} each: {} is the fastest, {} takes {:.1} % longer; in step with each other \
-         these {} come to {:.1} % against alone at most\n",
+        "alone, {micro_batches} micro-batch{ends} each: {} is the fastest, {} takes {} longer; in step with \
+         each other, these {} reach at most {} of their sum alone\n",
         named(fastest),
         named(slowest),
-        100.0 * (slowest.step_seconds / fastest.step_seconds - 1.0),
+        percent(slowest.step_seconds / fastest.step_seconds - 1.0),
         run.ranks,
-        100.0 * least * each.len() as f64 / each.iter().sum::<f64>()
+        percent(least * each.len() as f64 / each.iter().sum::<f64>())
     )
 }
 
-/// By how much the rounds of a run differ, of the run where they do most.
+/// Spread of the rounds of the run whose rounds differ most.
 fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
     let several = || {
         let rounds = all.iter().flat_map(|series| &series.rounds).chain(alone.all());
@@ -161,13 +166,14 @@ fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
     let name = if run.scaling == Scaling::Alone { "alone".to_owned() } else { name(run) };
     let ends = if run.ranks == 1 { "" } else { "s" };
     format!(
-        "{count} rounds, of which the median one counts; their tokens/s differ by {:.1} % at most ({name}, {} rank{ends})\n",
-        100.0 * worst.spread(),
+        "{count} rounds, of which the median counts; their tokens/s differ by at most {} ({name}, {} \
+         rank{ends})\n",
+        percent(worst.spread()),
         run.ranks
     )
 }
 
-/// A line for every run whose ranks have different peaks.
+/// A line for each run whose ranks have different peaks.
 fn peaks_by_rank(series: &Series<'_>) -> String {
     let mut text = String::new();
     for run in &series.runs {
@@ -185,7 +191,7 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
         let said = groups.iter().map(|((allocated, reserved), ranks)| {
             let (allocated, reserved) = (grouped(*allocated), grouped(*reserved));
             let ends = if ranks.len() == 1 { "" } else { "s" };
-            let ranks = joined(ranks.iter().copied());
+            let ranks = ranges(ranks.iter().copied());
             format!("{allocated} bytes allocated and {reserved} reserved on rank{ends} {ranks}")
         });
         let said = said.collect::<Vec<_>>().join("; ");
@@ -194,14 +200,15 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
     text
 }
 
-/// What a series' runs are measured against where that is not one rank, and the bits of their losses.
+/// Tells the number of ranks that efficiency is relative to, unless it is one, and whether the losses are
+/// equal to the bit.
 fn remarks(series: &Series<'_>) -> String {
     let (mut text, name) = (String::new(), series.name());
     if series.runs.len() < 2 {
         return text;
     }
-    if series.against() != 1 {
-        let _ = writeln!(text, "{name}: efficiency against {} ranks", series.against());
+    if series.base_ranks() != 1 {
+        let _ = writeln!(text, "{name}: efficiency relative to {} ranks", series.base_ranks());
     }
     let first = series.runs[0];
     let all = || series.rounds.iter().flat_map(|rounds| rounds.all());
@@ -220,7 +227,7 @@ fn remarks(series: &Series<'_>) -> String {
     text
 }
 
-/// The losses of all rounds, each once.
+/// Distinct losses of all rounds.
 fn losses_of(rounds: &Rounds<'_>) -> String {
     let mut losses: Vec<String> = Vec::new();
     for loss in rounds.all().iter().map(|run| format!("{:e}", run.loss)) {

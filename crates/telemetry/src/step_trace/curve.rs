@@ -1,66 +1,66 @@
-//! Memory over a step: bytes by category after every event, and where they are most.
+//! Memory over a step: bytes by category after every event, and their peak.
 
 use memory::CategoryBytes;
 use serde::{Deserialize, Serialize};
 
 use super::{MICRO_BATCH, Owner, STAGE, StepTrace, TraceEvent};
 
-/// What there is after so many events.
+/// Bytes after a number of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
-    /// Events before it: 0 is the beginning of the trace.
+    /// Number of events; 0 is the beginning of the trace.
     pub events: usize,
     /// Bytes of allocated blocks by category.
     pub bytes: CategoryBytes,
-    /// Bytes held from the driver.
+    /// Bytes reserved from the driver.
     pub reserved: u64,
 }
 
-/// A stretch of one phase.
+/// Consecutive events of one phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Events before its first.
+    /// Number of events before the first one.
     pub from: usize,
-    /// Events up to its last; more than `from`.
+    /// Number of events up to the last one; more than `from`.
     pub to: usize,
-    /// The phase; a part that has no phases is its own.
+    /// Name of the phase; the name of the part for parts without phases.
     pub phase: String,
-    /// The micro-batch, by its number in the rank's step.
+    /// Micro-batch, by its number in the rank's step.
     pub micro_batch: Option<u64>,
-    /// The pipeline stage, where it is not the first.
+    /// Pipeline stage, unless it is the first.
     pub stage: Option<u64>,
 }
 
 /// Memory over a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
-    /// In the order of events, the first at the beginning.
+    /// Points in the order of events; the first one is the beginning.
     pub points: Vec<Point>,
-    /// The phases that have events, in their order.
+    /// Phases that have events, in order.
     pub spans: Vec<Span>,
 }
 
-/// The most that was allocated at once, when it was so first.
+/// The peak of allocated bytes, at its first occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
     /// Bytes of allocated blocks.
     pub bytes: u64,
-    /// Events up to it; 0 where the beginning is the peak.
+    /// Number of events up to the peak; 0 if the beginning is the peak.
     pub events: usize,
-    /// The phase it stands in.
+    /// Phase of the peak.
     pub phase: String,
-    /// The micro-batch it stands in.
+    /// Micro-batch of the peak.
     pub micro_batch: Option<u64>,
-    /// The pipeline stage it stands in, where that is not the first.
+    /// Pipeline stage of the peak, unless it is the first.
     pub stage: Option<u64>,
-    /// Whose allocation reached it; none at the beginning.
+    /// Owner of the allocation that reached the peak; `None` at the beginning.
     pub owner: Option<Owner>,
-    /// Bytes that this allocation asked for.
+    /// Bytes requested by that allocation.
     pub requested: u64,
 }
 
 impl StepTrace {
-    /// Bytes by category and bytes held, at the beginning and after every event.
+    /// Returns the bytes by category and the bytes reserved, at the beginning and after every event.
     #[must_use]
     pub fn curve(&self) -> Curve {
         let blocks = self.blocks();
@@ -89,7 +89,7 @@ impl StepTrace {
         Curve { points, spans: self.spans() }
     }
 
-    /// The phases that have events, in their order.
+    /// Returns the phases that have events, in order.
     #[must_use]
     pub fn spans(&self) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
@@ -115,7 +115,7 @@ impl StepTrace {
         spans
     }
 
-    /// Where the most is allocated at once, the first time.
+    /// Returns the peak of allocated bytes.
     #[must_use]
     pub fn peak(&self) -> Peak {
         let curve = self.curve();
@@ -129,7 +129,7 @@ impl StepTrace {
         let (bytes, events) = top;
         let span = curve.spans.iter().find(|span| span.from < events && events <= span.to);
         let span = span.or(curve.spans.first());
-        let reached = events.checked_sub(1).and_then(|place| self.events.get(place));
+        let reached = events.checked_sub(1).and_then(|index| self.events.get(index));
         let (owner, requested) = match reached {
             Some(TraceEvent::Allocate { owner, requested, .. }) => (self.owners.get(*owner), *requested),
             _ => (None, 0),
@@ -147,8 +147,8 @@ impl StepTrace {
 }
 
 impl Curve {
-    /// At most about `count` points, as many stretches of equal length with the highest point of each, and the ends: what a
-    /// picture of that many columns shows.
+    /// Reduces the curve to about `count` points for a picture of that many columns: both ends, and the
+    /// highest point of each stretch of equal length.
     #[must_use]
     pub fn thinned(&self, count: usize) -> Curve {
         let length = self.points.len().div_ceil(count.max(1)).max(1);
@@ -162,7 +162,7 @@ impl Curve {
         Curve { points, spans: self.spans.clone() }
     }
 
-    /// The most bytes held from the driver.
+    /// Returns the peak of reserved bytes.
     #[must_use]
     pub fn peak_reserved(&self) -> u64 {
         self.points.iter().map(|point| point.reserved).max().unwrap_or(0)

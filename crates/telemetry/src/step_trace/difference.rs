@@ -1,52 +1,54 @@
-//! Where two traces of one step part: which allocation is another, and what lives on that should not.
+//! Differences between two traces of one step: the first event that differs, and blocks that outlive the
+//! plan.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use memory::{Bytes, Category};
+use memory::Category;
 use serde::{Deserialize, Serialize};
 
 use super::{Held, Holding, LiveSet, Owner, StepTrace, TraceEvent};
+use crate::units::bytes;
 
-/// How a measured step differs from the planned one.
+/// Kind of the first difference between a measured step and the planned one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
     /// An allocation that the plan does not have.
     Extra,
-    /// One that the plan has, and that was not made.
+    /// An allocation of the plan that was not made.
     Missing,
-    /// One of other bytes.
+    /// An allocation of another size.
     Resized,
-    /// A block that the plan gives back here, and that is kept.
+    /// A block that the plan frees here and the run keeps.
     Kept,
-    /// A block that is given back before the plan does.
+    /// A block that is freed before the plan does.
     Early,
     /// The same allocations in another order.
     Moved,
-    /// The same blocks, for which memory is taken from the driver, or given back, otherwise.
+    /// The same blocks, but other calls to the driver.
     Driver,
 }
 
 /// The first event in which a measured step differs from the planned one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// How.
+    /// Kind of the difference.
     pub kind: DifferenceKind,
-    /// Whose allocation.
+    /// Owner of the allocation.
     #[serde(flatten)]
     pub owner: Owner,
-    /// Bytes that it asks for; of [`DifferenceKind::Missing`] and [`DifferenceKind::Kept`] what the plan has.
+    /// Bytes requested; for [`DifferenceKind::Missing`] and [`DifferenceKind::Kept`], those of the plan.
     pub bytes: u64,
-    /// Bytes that the plan has instead, of [`DifferenceKind::Resized`].
+    /// Bytes that the plan has instead, for [`DifferenceKind::Resized`] and [`DifferenceKind::Driver`].
     pub planned_bytes: Option<u64>,
-    /// Events of the measured step before it.
+    /// Number of events of the measured step before the difference.
     pub events: usize,
-    /// The phase it stands in.
+    /// Phase of the step.
     pub phase: String,
 }
 
-/// An event apart from the numbers of blocks.
+/// An allocation or a free, without the number of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step<'a> {
     Allocate(&'a Owner, u64),
@@ -54,20 +56,20 @@ enum Step<'a> {
 }
 
 impl StepTrace {
-    /// The first allocation or return in which this trace differs from `planned`; where there is none, the first piece of
-    /// memory that is taken from the driver otherwise. `None` of equal ones.
+    /// Returns the first allocation or free that differs from `planned`; if there is none, the first call to
+    /// the driver that differs; `None` for equal traces.
     #[must_use]
     pub fn difference(&self, planned: &StepTrace) -> Option<Difference> {
         let (measured, expected) = (self.steps(), planned.steps());
-        let parted = (0..measured.len().max(expected.len()))
+        let first = (0..measured.len().max(expected.len()))
             .find(|at| measured.get(*at).map(|(_, step)| step) != expected.get(*at).map(|(_, step)| step));
-        match parted {
-            Some(at) => self.told(&measured, &expected, at),
+        match first {
+            Some(at) => self.describe(&measured, &expected, at),
             None => self.driver_difference(planned),
         }
     }
 
-    /// What is alive at the end and not at the end of `planned`: what was kept, by owner, the oldest first.
+    /// Blocks that are alive at the end of this trace but not of `planned`, by owner, the oldest first.
     #[must_use]
     pub fn kept_beyond(&self, planned: &StepTrace) -> LiveSet {
         let mut due: HashMap<(&Owner, u64), u64> = HashMap::new();
@@ -89,7 +91,7 @@ impl StepTrace {
         LiveSet { holdings: kept }
     }
 
-    /// What was asked for within the trace and is alive at its end, the oldest first.
+    /// Blocks that were allocated within the trace and are alive at its end, by owner, the oldest first.
     #[must_use]
     pub fn kept(&self) -> LiveSet {
         let blocks = self.blocks();
@@ -107,7 +109,7 @@ impl StepTrace {
         Some((self.owners.get(block.owner)?, block.requested))
     }
 
-    /// Allocations and returns, each with its place among the events.
+    /// Allocations and frees, each with its index among the events.
     fn steps(&self) -> Vec<(usize, Step<'_>)> {
         let blocks = self.blocks();
         let step = |event: &TraceEvent| match *event {
@@ -123,7 +125,8 @@ impl StepTrace {
         self.events.iter().enumerate().filter_map(|(at, event)| Some((at, step(event)?))).collect()
     }
 
-    fn told(
+    /// Describes the difference at index `at` of both lists.
+    fn describe(
         &self,
         measured: &[(usize, Step<'_>)],
         expected: &[(usize, Step<'_>)],
@@ -151,7 +154,7 @@ impl StepTrace {
             }
             (None, None) => return None,
         };
-        let events = measured.get(at).map_or(self.events.len(), |(place, _)| *place);
+        let events = measured.get(at).map_or(self.events.len(), |(index, _)| *index);
         Some(Difference {
             kind,
             owner: owner.clone(),
@@ -173,11 +176,11 @@ impl StepTrace {
             trace.events.iter().enumerate().filter_map(call).collect()
         };
         let (measured, expected) = (calls(self), calls(planned));
-        let parted =
+        let first =
             (0..measured.len().max(expected.len())).find(|at| measured.get(*at) != expected.get(*at))?;
         let bytes = |call: &(usize, Owner, u64, u64)| call.2.max(call.3);
-        let planned_bytes = expected.get(parted).map(bytes);
-        let (events, owner, bytes) = match (measured.get(parted), expected.get(parted)) {
+        let planned_bytes = expected.get(first).map(bytes);
+        let (events, owner, bytes) = match (measured.get(first), expected.get(first)) {
             (Some(call), _) => (call.0, call.1.clone(), bytes(call)),
             (None, call) => (self.events.len(), call?.1.clone(), 0),
         };
@@ -185,28 +188,28 @@ impl StepTrace {
         Some(Difference { kind, owner, bytes, planned_bytes, events, phase })
     }
 
-    /// The phase of the event at this place.
-    fn phase_at(&self, place: usize) -> String {
+    /// Phase of the event at `index`.
+    fn phase_at(&self, index: usize) -> String {
         let spans = self.spans();
-        let span = spans.iter().find(|span| (span.from..span.to).contains(&place)).or(spans.last());
+        let span = spans.iter().find(|span| (span.from..span.to).contains(&index)).or(spans.last());
         span.map_or_else(|| self.part.name().to_owned(), |span| span.phase.clone())
     }
 }
 
 fn add(kept: &mut Vec<Holding>, owner: &Owner, block: &Held) {
     let since = block.since;
-    let place = kept.iter().position(|holding| holding.owner == *owner).unwrap_or(kept.len());
-    if place == kept.len() {
+    let index = kept.iter().position(|holding| holding.owner == *owner).unwrap_or(kept.len());
+    if index == kept.len() {
         kept.push(Holding { owner: owner.clone(), blocks: 0, requested: 0, bytes: 0, since });
     }
-    let holding = &mut kept[place];
+    let holding = &mut kept[index];
     holding.blocks += 1;
     holding.requested += block.requested;
     holding.bytes += block.bytes;
     holding.since = holding.since.min(since);
 }
 
-/// Who asks, in words: `h.1.mlp.up (linear, activation)`.
+/// Writes an owner as in `h.1.mlp.up (linear, activation)`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let category = words(self.category);
@@ -221,20 +224,18 @@ impl fmt::Display for Owner {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (owner, bytes, phase) = (&self.owner, Bytes(self.bytes), &self.phase);
+        let (owner, size, phase) = (&self.owner, bytes(self.bytes), &self.phase);
         write!(f, "in its {phase} phase, {owner} ")?;
-        match (self.kind, self.planned_bytes.map(Bytes)) {
-            (DifferenceKind::Extra, _) => write!(f, "allocates {bytes} that the plan does not have"),
-            (DifferenceKind::Missing, _) => write!(f, "does not allocate the {bytes} that the plan has"),
-            (DifferenceKind::Resized, planned) => {
-                write!(f, "allocates {bytes} instead of {}", planned.unwrap_or(Bytes(0)))
-            }
-            (DifferenceKind::Kept, _) => write!(f, "keeps {bytes} that the plan gives back"),
-            (DifferenceKind::Early, _) => write!(f, "gives back {bytes} before the plan does"),
-            (DifferenceKind::Moved, _) => write!(f, "allocates {bytes} in another order than the plan"),
-            (DifferenceKind::Driver, planned) => {
-                let planned = planned.unwrap_or(Bytes(0));
-                write!(f, "makes the driver give or take {bytes} where the plan has {planned}")
+        let planned = bytes(self.planned_bytes.unwrap_or(0));
+        match self.kind {
+            DifferenceKind::Extra => write!(f, "allocates {size} that the plan does not have"),
+            DifferenceKind::Missing => write!(f, "does not allocate the {size} that the plan has"),
+            DifferenceKind::Resized => write!(f, "allocates {size} instead of {planned}"),
+            DifferenceKind::Kept => write!(f, "keeps {size} that the plan frees"),
+            DifferenceKind::Early => write!(f, "frees {size} before the plan does"),
+            DifferenceKind::Moved => write!(f, "allocates {size} in another order than the plan"),
+            DifferenceKind::Driver => {
+                write!(f, "takes from or returns to the driver {size} where the plan has {planned}")
             }
         }
     }
@@ -242,12 +243,12 @@ impl fmt::Display for Difference {
 
 impl fmt::Display for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (owner, bytes, blocks) = (&self.owner, Bytes(self.bytes), self.blocks);
-        write!(f, "{owner}: {bytes} in {blocks} block{}", if blocks == 1 { "" } else { "s" })
+        let (owner, size, blocks) = (&self.owner, bytes(self.bytes), self.blocks);
+        write!(f, "{owner}: {size} in {blocks} block{}", if blocks == 1 { "" } else { "s" })
     }
 }
 
-/// A category in words.
+/// Name of a category, in words.
 pub(crate) fn words(category: Category) -> String {
     category.name().replace('_', " ")
 }

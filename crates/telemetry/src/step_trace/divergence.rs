@@ -1,4 +1,4 @@
-//! What is reported of a rank that leaves its plan, and of a step that leaves something behind.
+//! Reports about a rank whose memory differs from its plan, and about a step whose graph outlives it.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use super::{Difference, Holding, LiveSet, RunPart};
 use crate::units::grouped;
 
-/// The counters of an allocator that a plan is held against.
+/// Counters of an allocator that are compared with the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Bytes of allocated blocks.
     pub allocated_bytes: u64,
-    /// Bytes held from the driver.
+    /// Bytes reserved from the driver.
     pub reserved_bytes: u64,
-    /// The most that was ever allocated.
+    /// Peak of allocated bytes.
     pub peak_allocated_bytes: u64,
-    /// The most that was ever held.
+    /// Peak of reserved bytes.
     pub peak_reserved_bytes: u64,
-    /// Blocks handed out in this part of the run, given back or not.
+    /// Number of allocations in this part of the run.
     pub allocations: u64,
 }
 
 impl Figures {
-    /// Of an allocator now, which had handed out so many blocks when the part began.
+    /// Takes the counters of an allocator that had made `before` allocations when the part began.
     #[must_use]
     pub fn of(statistics: &Statistics, before: u64) -> Self {
         Figures {
@@ -32,13 +32,13 @@ impl Figures {
             reserved_bytes: statistics.reserved(),
             peak_allocated_bytes: statistics.peak_allocated(),
             peak_reserved_bytes: statistics.peak_reserved(),
-            allocations: Figures::handed_out(statistics).saturating_sub(before),
+            allocations: Figures::allocations_so_far(statistics).saturating_sub(before),
         }
     }
 
-    /// Blocks handed out since the allocator was made.
+    /// Number of allocations since the allocator was created.
     #[must_use]
-    pub fn handed_out(statistics: &Statistics) -> u64 {
+    pub fn allocations_so_far(statistics: &Statistics) -> u64 {
         u64::try_from(statistics.metric(Metric::Allocation, PoolKind::All).allocated).unwrap_or(0)
     }
 
@@ -53,25 +53,25 @@ impl Figures {
     }
 }
 
-/// The first part of a run in which a rank's memory is not the plan's.
+/// The first part of a run in which a rank's memory differs from its plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Divergence {
     /// The rank.
     pub rank: usize,
     /// The part.
     pub part: RunPart,
-    /// Its step, from 1; 0 for the start.
+    /// Step of the part, from 1; 0 for the start.
     pub step: u64,
-    /// The counters after it.
+    /// Counters after the part.
     pub measured: Figures,
-    /// What the plan has.
+    /// Counters of the plan.
     pub planned: Figures,
-    /// The first allocation that differs; none where the history does not go back to the part's beginning, or where events
-    /// are equal and only their counters are not.
+    /// The first event that differs; `None` if the history does not reach back to the beginning of the part,
+    /// or if only counters differ.
     pub first: Option<Difference>,
-    /// What is alive at its end beyond the plan, the oldest first.
+    /// Blocks that are alive at its end but not in the plan, the oldest first.
     pub kept: LiveSet,
-    /// Parts of the run that differ from the plan, this one included.
+    /// Number of parts that differ from the plan, including this one.
     pub parts: u64,
 }
 
@@ -92,18 +92,19 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// Inputs, results of operators or their gradients that a part of a run leaves behind: nothing of a graph should outlive it.
+/// Inputs, activations or their gradients that are alive after a part of a run, though nothing of its graph
+/// should be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlived {
     /// The rank.
     pub rank: usize,
-    /// The first part that does so.
+    /// The first such part.
     pub part: RunPart,
-    /// Its step, from 1.
+    /// Step of the part, from 1.
     pub step: u64,
-    /// What it leaves, the oldest first.
+    /// Blocks that it leaves behind, the oldest first.
     pub kept: LiveSet,
-    /// Parts at whose end some is alive, this one included.
+    /// Number of such parts, including this one.
     pub parts: u64,
 }
 
@@ -115,7 +116,7 @@ impl fmt::Display for Outlived {
     }
 }
 
-/// Holdings that are told; the rest is counted.
+/// Maximum number of holdings in a message; the others are counted.
 const TOLD: usize = 3;
 
 fn write_kept(f: &mut fmt::Formatter<'_>, begin: &str, kept: &LiveSet) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! The file of a rank's traces: gzipped JSON.
+//! The file with the traces of a rank: gzipped JSON.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,18 +13,19 @@ use super::StepTrace;
 use crate::error::{Result, TelemetryError};
 use crate::run_files::atomic_write;
 
-/// A measured step and the plan's of the same step.
+/// A measured step and the same step of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracePair {
-    /// What the run did.
+    /// The measured step.
     pub measured: Option<StepTrace>,
-    /// What the plan has; none where `measured` repeats it, or where there was no plan.
+    /// The planned step; `None` if `measured` repeats it or there is no plan.
     planned: Option<StepTrace>,
+    /// Whether there is a plan.
     is_planned: bool,
 }
 
 impl TracePair {
-    /// Of what there is of both.
+    /// Pairs the traces; equal ones are stored once.
     #[must_use]
     pub fn new(measured: Option<StepTrace>, planned: Option<StepTrace>) -> Self {
         let is_planned = planned.is_some();
@@ -33,25 +34,25 @@ impl TracePair {
         TracePair { planned: planned.filter(differs), measured, is_planned }
     }
 
-    /// What the plan has.
+    /// Returns the planned step, if there is a plan.
     #[must_use]
     pub fn planned(&self) -> Option<&StepTrace> {
         self.planned.as_ref().or(self.measured.as_ref()).filter(|_| self.is_planned)
     }
 }
 
-/// The traces of one rank, as its file in a run directory holds them.
+/// The traces of one rank: a file of the run directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankTraces {
     /// The rank.
     pub rank: usize,
-    /// A step that is like those that follow it.
+    /// A steady step: the steps after it repeat it.
     pub steady: TracePair,
-    /// The part of the run whose memory first differed from the plan's, if one did.
+    /// The first part of the run whose memory differs from the plan, if any.
     pub diverged: Option<TracePair>,
 }
 
-/// A file is not read beyond this many bytes of JSON.
+/// Maximum number of bytes of JSON that are read from a file.
 const MOST: u64 = 1 << 30;
 
 impl RankTraces {
@@ -64,7 +65,8 @@ impl RankTraces {
         atomic_write(path, &packed)
     }
 
-    /// Reads a file that [`RankTraces::write`] wrote. Errors: none there, or one that holds something else.
+    /// Reads a file that [`RankTraces::write`] wrote. Errors: the file cannot be read or holds something
+    /// else.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = || TelemetryError::file(path, "read it");
         let mut json = Vec::new();

@@ -1,4 +1,4 @@
-//! What is alive at a moment, by who asked for it.
+//! Blocks that are alive at an event, by owner.
 
 use std::collections::HashMap;
 
@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use super::{Owner, StepTrace, TraceEvent};
 
-/// The blocks of one owner that are alive.
+/// The live blocks of one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// Who asked.
+    /// The owner.
     #[serde(flatten)]
     pub owner: Owner,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub requested: u64,
     /// Bytes of the blocks.
     pub bytes: u64,
-    /// The step in which the oldest of them was asked for, from 1; 0 before the first.
+    /// Step of the oldest block's allocation, from 1; 0 before the first step.
     pub since: u64,
 }
 
-/// What is alive at a moment, the largest holding first.
+/// The live blocks of all owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveSet {
-    /// One of each owner.
+    /// A holding for each owner, the largest first unless the function that returns the set says otherwise.
     pub holdings: Vec<Holding>,
 }
 
 impl StepTrace {
-    /// What is alive after so many events of the trace; all of them, where there are fewer.
+    /// Returns the blocks that are alive after `events` events, or at the end if there are fewer.
     #[must_use]
     pub fn live_after(&self, events: usize) -> LiveSet {
         let blocks = self.blocks();
@@ -56,7 +56,7 @@ impl StepTrace {
         LiveSet::of(holdings.into_values().collect())
     }
 
-    /// The numbers of the blocks that are alive after so many events, in order.
+    /// Numbers of the blocks that are alive after `events` events, in ascending order.
     pub(super) fn numbers_after(&self, events: usize) -> Vec<usize> {
         let mut alive: Vec<bool> = vec![true; self.held.len()];
         for event in self.events.iter().take(events) {
@@ -75,13 +75,13 @@ impl StepTrace {
 }
 
 impl LiveSet {
-    /// Of these holdings, in its order.
+    /// Sorts holdings by descending bytes.
     pub(super) fn of(mut holdings: Vec<Holding>) -> Self {
         holdings.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
         LiveSet { holdings }
     }
 
-    /// Bytes of the blocks by category.
+    /// Bytes of all blocks, by category.
     #[must_use]
     pub fn by_category(&self) -> CategoryBytes {
         let mut sums = CategoryBytes::default();
@@ -97,13 +97,13 @@ impl LiveSet {
         self.holdings.iter().map(|holding| holding.bytes).sum()
     }
 
-    /// The same with layers added up: numbers in modules' paths become `*`.
+    /// Adds up layers: numbers in the paths of modules become `*`.
     #[must_use]
     pub fn without_layers(&self) -> LiveSet {
         self.merged(|owner| Owner { module: without_numbers(&owner.module), ..owner.clone() })
     }
 
-    /// The same by category and module alone, layers added up.
+    /// Adds up layers, operators and streams: holdings by category and module.
     #[must_use]
     pub fn by_module(&self) -> LiveSet {
         self.merged(|owner| Owner {
@@ -130,7 +130,7 @@ impl LiveSet {
     }
 }
 
-/// A module path with `*` for numbers: the same module of every layer.
+/// Replaces numbers in a module's path by `*`, so that the modules of all layers have the same path.
 pub(crate) fn without_numbers(path: &str) -> String {
     let part = |part: &str| {
         if part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty() { "*" } else { part }.to_owned()

@@ -1,9 +1,10 @@
-//! One step in the allocator's own events: what lived when it began, what was then asked for and given back, by whom, and in
-//! which phase.
+//! A training step as the allocator's events: the blocks that were alive at its beginning, then every
+//! allocation and free, with its owner and its phase.
 //!
-//! A trace is read from an allocator's history ([`StepTrace::read`]), of a run or of its plan alike, and answers where the
-//! memory went: bytes by category over the step ([`StepTrace::curve`]), where the peak stands ([`StepTrace::peak`]), what is
-//! alive at any moment ([`StepTrace::live_after`]), and where two traces part ([`StepTrace::difference`]).
+//! A trace is read from the history of a run's allocator or of a plan's ([`StepTrace::read`]). It gives the
+//! bytes by category over the step ([`StepTrace::curve`]), the place of the peak ([`StepTrace::peak`]), the
+//! blocks that are alive at any event ([`StepTrace::live_after`]), and the first difference from another
+//! trace ([`StepTrace::difference`]).
 //!
 //! ```
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
@@ -45,25 +46,25 @@ pub use file::{RankTraces, TracePair};
 pub(crate) use live::without_numbers;
 pub use live::{Holding, LiveSet};
 
-/// The mark of a micro-batch, whose number is the mark's.
+/// Name of the mark that begins a micro-batch; the mark's number is the micro-batch.
 pub const MICRO_BATCH: &str = "micro_batch";
-/// The mark of a pipeline stage, whose number is the mark's; without one it is the first.
+/// Name of the mark that begins a pipeline stage; the mark's number is the stage, 0 before any mark.
 pub const STAGE: &str = "stage";
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunPart {
-    /// All before the first step: parameters, their gradients' buckets, the optimizer's state.
+    /// Everything before the first step: parameters, gradient buckets, optimizer state.
     Start,
     /// A training step.
     Step,
-    /// The validation that follows a step.
+    /// The validation after a step.
     Validation,
 }
 
 impl RunPart {
-    /// The mark that it begins with; the mark's number is the step.
+    /// Name of the mark that begins the part; the mark's number is the step.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +74,7 @@ impl RunPart {
         }
     }
 
-    /// In words: `step 3`, `the validation after step 3`, `the start`.
+    /// The part in words: `step 3`, `the validation after step 3`, `the start`.
     #[must_use]
     pub fn of_step(self, step: u64) -> String {
         match self {
@@ -83,63 +84,64 @@ impl RunPart {
         }
     }
 
-    /// The part that a mark begins.
+    /// Returns the part that the mark `name` begins.
     fn of_mark(name: &str) -> Option<RunPart> {
         [RunPart::Start, RunPart::Step, RunPart::Validation].into_iter().find(|part| part.name() == name)
     }
 }
 
-/// Who asks for memory.
+/// Owner of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
-    /// What it is for.
+    /// Category of the allocation.
     pub category: Category,
-    /// The module that asks; empty outside of modules.
+    /// Module that allocates; empty outside of modules.
     pub module: String,
-    /// The operator that asks.
+    /// Operator that allocates.
     pub operator: String,
-    /// The stream whose work uses it.
+    /// Stream that uses the block.
     pub stream: u64,
 }
 
-/// A block that was alive when the trace began.
+/// A block that is alive at the beginning of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Held {
-    /// Place in [`StepTrace::owners`].
+    /// Index into [`StepTrace::owners`].
     pub owner: usize,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub requested: u64,
     /// Bytes of the block.
     pub bytes: u64,
-    /// The step in which it was asked for, from 1; 0 before the first.
+    /// Step of the allocation, from 1; 0 before the first step.
     pub since: u64,
 }
 
-/// An event of the allocator. Blocks are numbered: those of [`StepTrace::held`] first, then those that are allocated, in order.
+/// An event of the allocator. Blocks are numbered: first those of [`StepTrace::held`], then the allocated
+/// ones in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u8, u64, u64, u64)", try_from = "(u8, u64, u64, u64)")]
 pub enum TraceEvent {
-    /// A block was handed out.
+    /// A block was allocated.
     Allocate {
-        /// Place in [`StepTrace::owners`].
+        /// Index into [`StepTrace::owners`].
         owner: usize,
-        /// Bytes asked for.
+        /// Bytes requested.
         requested: u64,
         /// Bytes of the block.
         bytes: u64,
     },
-    /// A block came back.
+    /// A block was freed.
     Free {
-        /// Its number.
+        /// Number of the block.
         block: usize,
     },
-    /// Memory was taken from the driver, or given back to it.
+    /// Memory was taken from the driver or returned to it.
     Driver {
-        /// For whom, a place in [`StepTrace::owners`].
+        /// Index of the owner whose allocation caused the call.
         owner: usize,
         /// Bytes taken.
         taken: u64,
-        /// Bytes given back.
+        /// Bytes returned.
         returned: u64,
     },
 }
@@ -158,48 +160,48 @@ impl TryFrom<(u8, u64, u64, u64)> for TraceEvent {
     type Error = String;
 
     fn try_from((kind, first, second, third): (u8, u64, u64, u64)) -> Result<Self, String> {
-        let place = usize::try_from(first).map_err(|error| error.to_string())?;
+        let index = usize::try_from(first).map_err(|error| error.to_string())?;
         match kind {
-            0 => Ok(TraceEvent::Allocate { owner: place, requested: second, bytes: third }),
-            1 => Ok(TraceEvent::Free { block: place }),
-            2 => Ok(TraceEvent::Driver { owner: place, taken: second, returned: third }),
+            0 => Ok(TraceEvent::Allocate { owner: index, requested: second, bytes: third }),
+            1 => Ok(TraceEvent::Free { block: index }),
+            2 => Ok(TraceEvent::Driver { owner: index, taken: second, returned: third }),
             other => Err(format!("there is no event of kind {other}")),
         }
     }
 }
 
-/// Something begins here: a phase by its name, or what [`MICRO_BATCH`] and [`STAGE`] say.
+/// The beginning of a phase, of a micro-batch ([`MICRO_BATCH`]) or of a stage ([`STAGE`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Events before it.
+    /// Number of events before the mark.
     pub events: usize,
-    /// What begins.
+    /// Name of what begins.
     pub name: String,
-    /// The number of it.
+    /// Number of what begins.
     pub number: u64,
 }
 
-/// What the allocator did in one part of a run.
+/// The allocator's events in one part of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepTrace {
-    /// Which part.
+    /// The part.
     pub part: RunPart,
-    /// The step, from 1; of a validation the one that it follows; 0 for the start.
+    /// Step, from 1; for a validation, the step before it; 0 for the start.
     pub step: u64,
-    /// Who asked for anything here.
+    /// Owners of all blocks and driver calls.
     pub owners: Vec<Owner>,
-    /// What was alive at its beginning, in the order of owners and sizes.
+    /// Blocks that are alive at the beginning, in the order of owners and sizes.
     pub held: Vec<Held>,
-    /// Bytes held from the driver at its beginning.
+    /// Bytes reserved at the beginning.
     pub reserved: u64,
-    /// What happened, in order.
+    /// Events, in order.
     pub events: Vec<TraceEvent>,
-    /// What began when.
+    /// Marks, in order.
     pub marks: Vec<Mark>,
 }
 
 impl StepTrace {
-    /// Whether the same happened in another step: blocks, events and marks, apart from the step's number.
+    /// Returns whether two traces have the same blocks, events and marks; their steps may differ.
     #[must_use]
     pub fn repeats(&self, other: &StepTrace) -> bool {
         let what = |trace: &StepTrace| (trace.part, trace.reserved);
@@ -210,7 +212,7 @@ impl StepTrace {
             && self.marks == other.marks
     }
 
-    /// Owner, bytes asked for, bytes of the block and the step it is from, of every block by its number.
+    /// All blocks, by number.
     fn blocks(&self) -> Vec<Held> {
         let mut blocks = self.held.clone();
         for event in &self.events {

@@ -1,4 +1,4 @@
-//! From a snapshot with its history to a trace.
+//! Reads traces from snapshots with a history.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use memory::{Action, BlockState, Category, Event, Label, Snapshot, Stream, Tag};
 
 use super::{Held, Mark, Owner, RunPart, StepTrace, TraceEvent};
 
-/// A block by what is known of it at the moment.
+/// A live block.
 #[derive(Clone, Copy)]
 struct Alive {
     tag: Tag,
@@ -16,14 +16,15 @@ struct Alive {
 }
 
 impl StepTrace {
-    /// What is there now, with nothing of how it came about.
+    /// Returns a trace of the blocks that are alive in `snapshot`, without events.
     #[must_use]
     pub fn of_now(snapshot: &Snapshot, part: RunPart, step: u64) -> StepTrace {
-        let mut reader = Reader { snapshot, owners: Vec::new(), places: HashMap::new() };
+        let mut reader = Reader { snapshot, owners: Vec::new(), indices: HashMap::new() };
         reader.trace(part, step, &[])
     }
 
-    /// What has happened since the last mark of a [`RunPart`]; `None` where the history has none, or no longer.
+    /// Returns the trace since the last mark of a [`RunPart`]; `None` if the history has no such mark, or not
+    /// any more.
     #[must_use]
     pub fn read(snapshot: &Snapshot) -> Option<StepTrace> {
         let begins = |event: &Event| match event.action {
@@ -33,7 +34,7 @@ impl StepTrace {
         let found = snapshot.events.iter().enumerate().rev();
         let (start, part) = found.into_iter().find_map(|(at, event)| Some((at, begins(event)?)))?;
         let step = snapshot.events.get(start)?.address;
-        let mut reader = Reader { snapshot, owners: Vec::new(), places: HashMap::new() };
+        let mut reader = Reader { snapshot, owners: Vec::new(), indices: HashMap::new() };
         Some(reader.trace(part, step, &snapshot.events[start + 1..]))
     }
 }
@@ -41,11 +42,11 @@ impl StepTrace {
 struct Reader<'a> {
     snapshot: &'a Snapshot,
     owners: Vec<Owner>,
-    places: HashMap<Who, usize>,
+    indices: HashMap<OwnerKey, usize>,
 }
 
-/// An owner by the numbers of the snapshot.
-type Who = (Category, Label, &'static str, Stream);
+/// An owner, by the labels of the snapshot.
+type OwnerKey = (Category, Label, &'static str, Stream);
 
 impl Reader<'_> {
     fn trace(&mut self, part: RunPart, step: u64, events: &[Event]) -> StepTrace {
@@ -92,7 +93,7 @@ impl Reader<'_> {
         trace
     }
 
-    /// The blocks by address, and the bytes held, before `events`: what there is now, with the events undone.
+    /// Returns the live blocks by address and the bytes reserved before `events`, by undoing the events.
     fn at_the_beginning(&self, events: &[Event]) -> (HashMap<u64, Alive>, u64) {
         let mut alive = HashMap::new();
         let mut reserved: u64 = 0;
@@ -120,7 +121,8 @@ impl Reader<'_> {
         (alive, reserved)
     }
 
-    /// Numbers the blocks in an order that does not depend on where the driver put them, and says which address has which.
+    /// Numbers the blocks in an order that does not depend on addresses. Returns them and the number of each
+    /// address.
     fn number(&mut self, alive: HashMap<u64, Alive>) -> (Vec<Held>, HashMap<u64, usize>) {
         let mut sorted: Vec<(u64, Alive)> = alive.into_iter().collect();
         let name = |tag: &Tag| self.snapshot.labels.name(tag.module);
@@ -136,10 +138,10 @@ impl Reader<'_> {
         (held, numbers)
     }
 
-    /// The place of an owner, who is written down when it is met first.
+    /// Returns the index of an owner and adds it to the list if it is new.
     fn owner(&mut self, tag: Tag, stream: Stream) -> usize {
         let Tag { category, module, operator, .. } = tag;
-        *self.places.entry((category, module, operator, stream)).or_insert_with(|| {
+        *self.indices.entry((category, module, operator, stream)).or_insert_with(|| {
             let (module, operator) = (self.snapshot.labels.name(module).to_owned(), operator.to_owned());
             self.owners.push(Owner { category, module, operator, stream: stream.0 });
             self.owners.len() - 1

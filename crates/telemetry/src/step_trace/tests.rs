@@ -2,13 +2,13 @@ use memory::{Allocation, Allocator, Category, Settings, Stream, Tag, drivers::Co
 
 use super::*;
 
-/// A worker of one layer, whose operators ask as real ones do.
+/// A worker of one layer that allocates as a real one does.
 struct Bench {
     allocator: Allocator<Counting>,
     weights: Allocation,
 }
 
-/// What a step does besides what it should.
+/// A fault of a step.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
@@ -83,7 +83,7 @@ impl Bench {
 }
 
 #[test]
-fn a_trace_counts_what_the_allocator_counts() {
+fn traces_agree_with_the_allocators_counters() {
     for settings in ["", "expandable_segments:True", "roundup_power2_divisions:2"] {
         let mut bench = Bench::new(settings);
         let first = bench.step(1, Fault::None);
@@ -94,14 +94,14 @@ fn a_trace_counts_what_the_allocator_counts() {
         assert_eq!(last.reserved, statistics.reserved());
         assert_eq!(first.peak().bytes, statistics.peak_allocated());
         assert_eq!(curve.peak_reserved(), statistics.peak_reserved());
-        // At the peak there is what the allocator says there was, by category too.
+        // At the peak, too, by category.
         let live = first.live_after(first.peak().events);
         assert_eq!(live.by_category(), bench.allocator.peak_category_bytes());
         assert_eq!(live.bytes(), first.peak().bytes);
         let second = bench.step(2, Fault::None);
         let third = bench.step(3, Fault::None);
         assert!(second.repeats(&third) && third.difference(&second).is_none());
-        // The first step took memory from the driver, so it is not like the others.
+        // The first step took memory from the driver, and the others did not.
         assert!(!second.repeats(&first));
         assert_eq!(second.difference(&first).unwrap().kind, DifferenceKind::Driver);
         assert!(second.kept().holdings.is_empty() && second.kept_beyond(&first).holdings.is_empty());
@@ -109,7 +109,7 @@ fn a_trace_counts_what_the_allocator_counts() {
 }
 
 #[test]
-fn the_peak_has_a_place_and_phases_follow_one_another() {
+fn the_peak_has_a_phase_and_spans_are_contiguous() {
     let mut bench = Bench::new("");
     let trace = bench.step(1, Fault::None);
     let peak = trace.peak();
@@ -137,7 +137,7 @@ fn the_peak_has_a_place_and_phases_follow_one_another() {
 }
 
 #[test]
-fn the_first_allocation_that_differs_is_named() {
+fn differences_name_the_first_allocation() {
     use DifferenceKind::{Early, Extra, Kept, Missing, Resized};
     let cases = [
         (Fault::Keep, Kept, "gelu", 3 << 20, Some("gelu"), "keeps 3"),
@@ -169,7 +169,7 @@ fn the_first_allocation_that_differs_is_named() {
 }
 
 #[test]
-fn memory_taken_otherwise_from_the_driver_is_named() {
+fn differences_name_driver_calls() {
     let (mut planned, mut measured) = (Bench::new(""), Bench::new(""));
     planned.step(1, Fault::None);
     measured.step(1, Fault::None);
@@ -180,7 +180,7 @@ fn memory_taken_otherwise_from_the_driver_is_named() {
 }
 
 #[test]
-fn what_the_history_no_longer_has_is_no_trace() {
+fn a_history_without_the_mark_has_no_trace() {
     let mut bench = Bench::new("");
     bench.step(1, Fault::None);
     bench.allocator.record_history(5);
@@ -192,7 +192,7 @@ fn what_the_history_no_longer_has_is_no_trace() {
 }
 
 #[test]
-fn a_file_holds_a_plan_that_is_equal_once() {
+fn files_hold_equal_traces_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut bench = Bench::new("");
     let (first, second, third) =

@@ -1,4 +1,4 @@
-//! Where the time of a step goes, and on which rank.
+//! The table of time by phase.
 
 use std::fmt::Write;
 
@@ -6,14 +6,14 @@ use super::{EXTREMES, aligned, extreme};
 use crate::phase::Phase;
 use crate::rank_statistics::RankStatistics;
 use crate::statistic::Statistic;
-use crate::units::{grouped, milliseconds};
+use crate::units::{grouped, milliseconds, percent};
 
-/// Ranks that differ by more than this part of a step are named.
+/// Share of a step above which differences between ranks are reported.
 const IMBALANCE: f64 = 0.01;
 
-/// A line by phase with the median step's time, of several ranks the maximum and the minimum with the rank that has it;
-/// what part of the step that is, and what all timed steps came to, on average over the ranks. Under it, in words, the
-/// phases in which ranks differ by more than 1 % of a step. Empty where nothing was timed.
+/// A row for each phase with its median time (for several ranks, the maximum and the minimum with the rank
+/// that has it), its share of the step, and its time in all steps, both averaged over the ranks. Below the
+/// table, the phases in which ranks differ by more than 1 % of a step. Empty if nothing was timed.
 pub fn phase_table(ranks: &[RankStatistics]) -> String {
     let steps = ranks.iter().map(|rank| rank.get(Statistic::TimedSteps)).min().unwrap_or(0);
     if steps == 0 {
@@ -26,7 +26,7 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
     let columns: &[&str] = if ranks.len() == 1 { &["median"] } else { &["maximum", "minimum"] };
     let mut header = vec!["phase".to_owned()];
     header.extend(columns.iter().map(|name| (*name).to_owned()));
-    header.extend(["part of the step".to_owned(), "all steps".to_owned()]);
+    header.extend(["share of the step".to_owned(), "all steps".to_owned()]);
     let mut rows = vec![header];
     let mut line = |name: &str, median: Statistic, whole: Statistic| {
         let mut row = vec![name.to_owned()];
@@ -34,12 +34,12 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
             [only] => row.push(milliseconds(only.get(median))),
             _ => row.extend(EXTREMES.map(|(_, wins)| extreme(ranks, median, wins))),
         }
-        row.push(format!("{:.1} %", 100.0 * mean(whole) / whole_step));
+        row.push(percent(mean(whole) / whole_step));
         row.push(format!("{:.3} s", mean(whole) / 1e6));
         rows.push(row);
     };
     for phase in Phase::ALL {
-        // Without a pipeline nothing waits for one.
+        // Runs without a pipeline have no such row.
         if phase == Phase::Pipeline && mean(Statistic::WholeTime(phase)) == 0.0 {
             continue;
         }
@@ -53,13 +53,13 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
     text
 }
 
-/// A line for every phase in which the slowest rank is behind the fastest by more than 1 % of a step.
+/// A line for each phase in which the slowest rank takes longer than the fastest by more than 1 % of a step.
 fn imbalances(ranks: &[RankStatistics]) -> String {
     let mut text = String::new();
     let step = ranks.iter().map(|rank| rank.get(Statistic::MedianStepTime)).max().unwrap_or(0) as f64;
     for phase in Phase::ALL {
         let time = |rank: &&RankStatistics| rank.get(Statistic::MedianTime(phase));
-        // The first of equals, as in the table.
+        // The first of equal ranks, as in the table.
         let slowest = ranks.iter().rev().max_by_key(time);
         let (Some(slowest), Some(fastest)) = (slowest, ranks.iter().min_by_key(time)) else { continue };
         let apart = time(&slowest) - time(&fastest);
@@ -67,13 +67,11 @@ fn imbalances(ranks: &[RankStatistics]) -> String {
             continue;
         }
         let verb = if phase.waits() { "waits" } else { "takes" };
-        let (name, part) = (phase.name(), 100.0 * apart as f64 / step);
+        let (name, share) = (phase.name(), percent(apart as f64 / step));
         let (behind, ahead, time) = (slowest.rank, fastest.rank, milliseconds(apart));
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "{name}: rank {behind} {verb} {time} longer than rank {ahead}, {part:.1} % of a step"
-        );
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(text, "{name}: rank {behind} {verb} {time} longer than rank {ahead}, {share} of a step");
     }
     text
 }

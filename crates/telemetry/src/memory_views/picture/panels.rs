@@ -1,59 +1,61 @@
-//! The two panels: bytes over time, and blocks at their places over time.
+//! The two panels of the picture: bytes over time, and blocks at their positions over time.
 
 use std::fmt::Write;
 
-use memory::{Bytes, Category};
+use memory::Category;
 
-use super::place::{Placed, place};
-use super::{colour, words};
-use crate::memory_views::lifetimes::{BlockLife, Lifetimes};
-use crate::svg::{axis_bytes, escape, ticks};
-
-/// Bytes in use by category, and bytes held, at one time.
-pub(super) type Moment = ([u64; Category::ALL.len()], u64);
+use super::layout::{Layout, lay_out};
+use super::palette::colour;
+use crate::memory_views::lifetimes::{BlockLife, Lifetimes, Moment};
+use crate::step_trace::words;
+use crate::svg::{byte_ticks, escape};
+use crate::units::{axis_bytes, bytes};
 
 const WIDTH: f64 = 1120.0;
 const LEFT: f64 = 84.0;
 const PLOT: f64 = WIDTH - LEFT - 8.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 26.0;
-/// Blocks drawn one by one; of more, the smallest in bytes times life are left out.
+/// Maximum number of blocks that are drawn: those with the largest product of bytes and lifetime.
 const BLOCKS: usize = 5000;
-/// Columns that a long history is reduced to.
+/// Maximum number of columns of a history.
 const COLUMNS: usize = 1100;
 
-/// A panel's coordinates.
+/// Coordinates of a panel.
 struct Frame {
     height: f64,
-    /// The first event number shown, and the last.
+    /// First event shown.
     begin: usize,
+    /// Last event shown.
     end: usize,
+    /// Bytes at the top.
     most: f64,
 }
 
 impl Frame {
+    /// Pixels from the left to an event.
     fn x(&self, time: usize) -> f64 {
         LEFT + PLOT * time.saturating_sub(self.begin) as f64 / (self.end - self.begin).max(1) as f64
     }
 
+    /// Pixels from the top to a number of bytes.
     fn y(&self, bytes: u64) -> f64 {
         TOP + self.height * (1.0 - bytes as f64 / self.most)
     }
 
-    /// Opens the drawing, with its axes and the beginnings of steps.
+    /// Begins the drawing: axes, and the beginnings of steps.
     fn open(&self, page: &mut String, lives: &Lifetimes, label: &str) {
         let whole = self.height + TOP + BOTTOM;
         let _ = writeln!(page, "<svg viewBox=\"0 0 {WIDTH} {whole}\" role=\"img\" aria-label=\"{label}\">");
-        for bytes in ticks(self.most as u64) {
-            let y = self.y(bytes);
+        for tick in byte_ticks(self.most as u64) {
+            let y = self.y(tick);
             let right = LEFT + PLOT;
             let _ = write!(
                 page,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
             );
             let (x, y) = (LEFT - 8.0, y + 4.0);
-            let _ =
-                writeln!(page, "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\">{}</text>", axis_bytes(bytes));
+            let _ = writeln!(page, "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\">{}</text>", axis_bytes(tick));
         }
         let below = TOP + self.height;
         let mut last = f64::NEG_INFINITY;
@@ -77,28 +79,28 @@ impl Frame {
     }
 }
 
-/// Times that stand for the whole history: of each column the one with the most in use.
+/// Reduces a history to columns: the event with the most bytes in use for each.
 fn columns(curves: &[Moment]) -> Vec<usize> {
     let per = curves.len().div_ceil(COLUMNS).max(1);
-    let used = |time: &usize| curves[*time].0.iter().sum::<u64>();
+    let used = |time: &usize| curves[*time].used();
     (0..curves.len())
         .step_by(per)
         .filter_map(|from| (from..(from + per).min(curves.len())).max_by_key(used))
         .collect()
 }
 
-/// Stacked areas of what is in use by category, under the line of what is held.
+/// Draws the bytes in use as stacked areas by category, under the line of the reserved bytes.
 pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Moment], peak: usize) {
-    let most = curves.iter().map(|(used, held)| (*held).max(used.iter().sum())).max().unwrap_or(0).max(1);
+    let most = curves.iter().map(|moment| moment.reserved.max(moment.used())).max().unwrap_or(0).max(1);
     let frame = Frame { height: 240.0, begin: 0, end: lives.end, most: most as f64 * 1.04 };
     *page += "<h2>Bytes in use, by category</h2>\n";
     frame.open(page, lives, "bytes in use over time");
     let columns = columns(curves);
-    // Steps, not slopes: bytes change at events and nowhere between.
+    // Steps instead of slopes, since bytes change at events and not between them.
     let outline = |value: &dyn Fn(usize) -> u64| {
         let mut points = String::new();
-        for (place, time) in columns.iter().enumerate() {
-            let next = columns.get(place + 1).copied().unwrap_or(lives.end);
+        for (index, time) in columns.iter().enumerate() {
+            let next = columns.get(index + 1).copied().unwrap_or(lives.end);
             let y = frame.y(value(*time));
             let _ = write!(points, "{:.1},{y:.1} {:.1},{y:.1} ", frame.x(*time), frame.x(next));
         }
@@ -108,14 +110,14 @@ pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Mo
     let start = columns.first().map_or(LEFT, |time| frame.x(*time));
     let right = LEFT + PLOT;
     let close = format!("{right:.1},{floor:.1} {start:.1},{floor:.1}");
-    let held = outline(&|time| curves[time].1);
+    let held = outline(&|time| curves[time].reserved);
     let _ = writeln!(page, "<polygon class=\"held\" points=\"{held}{close}\"/>");
-    // From the top down, each area reaches to the floor and is painted over by those below it.
+    // From the top down: each area reaches to the bottom and is painted over by the areas below it.
     for category in Category::ALL.into_iter().rev() {
-        if curves.iter().all(|(used, _)| used[category.index()] == 0) {
+        if curves.iter().all(|moment| moment.by_category[category.index()] == 0) {
             continue;
         }
-        let area = outline(&|time| curves[time].0[..=category.index()].iter().sum());
+        let area = outline(&|time| curves[time].by_category[..=category.index()].iter().sum());
         let (colour, name) = (colour(category), words(category));
         let _ = writeln!(
             page,
@@ -128,21 +130,20 @@ pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Mo
 }
 
 fn mark_peak(page: &mut String, frame: &Frame, curves: &[Moment], peak: usize) {
-    let Some((used, _)) = curves.get(peak) else { return };
-    let total = used.iter().sum();
+    let Some(total) = curves.get(peak).map(Moment::used) else { return };
     let (x, y) = (frame.x(peak), frame.y(total));
     let (anchor, dx) = if x > WIDTH * 0.75 { ("end", -8.0) } else { ("start", 8.0) };
     let _ = writeln!(
         page,
-        "<circle class=\"peak\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/><text class=\"peak\" x=\"{:.1}\" y=\"{:.1}\" \
-         text-anchor=\"{anchor}\">peak {}</text>",
+        "<circle class=\"peak\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>\
+         <text class=\"peak\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">peak {}</text>",
         x + dx,
         (y + 14.0).min(TOP + frame.height - 4.0),
-        Bytes(total)
+        bytes(total)
     );
 }
 
-/// Where a panel of blocks begins: at the start, or at the first step from which on all blocks can be drawn.
+/// First event of the panel of blocks: 0, or the first step from which all blocks can be drawn.
 fn window(lives: &Lifetimes) -> usize {
     let mut ends: Vec<usize> = lives.blocks.iter().map(|b| b.end).collect();
     ends.sort_unstable();
@@ -154,24 +155,24 @@ fn window(lives: &Lifetimes) -> usize {
     steps.clone().find(|begin| alive_from(*begin) <= BLOCKS).or_else(|| steps.next_back()).unwrap_or(0)
 }
 
-/// Every block as a rectangle: across from its allocation to its return, up at its place in its segment.
+/// Draws every block as a rectangle, from its allocation to its return, at its position in its segment.
 pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
-    let Placed { segments, blocks, height } = place(lives);
+    let Layout { segments, blocks, height } = lay_out(lives);
     let most = height.max(1);
     let begin = window(lives);
     let frame = Frame { height: 460.0, begin, end: lives.end, most: most as f64 * 1.01 };
-    *page += "<h2>Where the blocks are</h2>\n<p class=\"note\">Each grey band is memory held from the device, from \
-              when it was taken to when it was given back; each coloured piece is a block in it. Grey that stays \
-              between colours is what cannot be used in one piece.</p>\n";
+    *page += "<h2>Blocks in their segments</h2>\n<p class=\"note\">Each grey band is a segment, from when it \
+              was taken from the device to when it was returned; each coloured rectangle is a block in it. \
+              Grey that stays between colours is fragmented memory.</p>\n";
     frame.open(page, lives, "blocks in their segments over time");
     for (segment, bottom) in segments.into_iter().filter(|(segment, _)| segment.end > begin) {
         let (x, y) = (frame.x(segment.begin), frame.y(bottom + segment.size));
         let (width, height) = (frame.x(segment.end) - x, frame.y(bottom) - y);
         let _ = writeln!(
             page,
-            "<rect class=\"segment\" x=\"{x:.1}\" y=\"{y:.2}\" width=\"{width:.1}\" height=\"{height:.2}\"><title>segment of {} \
-             at {:#x}</title></rect>",
-            Bytes(segment.size),
+            "<rect class=\"segment\" x=\"{x:.1}\" y=\"{y:.2}\" width=\"{width:.1}\" height=\"{height:.2}\">\
+             <title>segment of {} at {:#x}</title></rect>",
+            bytes(segment.size),
             segment.address
         );
     }
@@ -189,7 +190,8 @@ pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
     if !left_out.is_empty() {
         let _ = writeln!(
             page,
-            "<p class=\"note\">{} blocks, the smallest in bytes times life, are not drawn.</p>",
+            "<p class=\"note\">The {} blocks with the smallest product of bytes and lifetime are not \
+             drawn.</p>",
             left_out.len()
         );
     }
@@ -202,10 +204,10 @@ fn draw_block(page: &mut String, frame: &Frame, life: &BlockLife, bottom: u64) {
         if life.tag.operator.is_empty() { String::new() } else { format!(", {}", life.tag.operator) };
     let _ = writeln!(
         page,
-        "<rect x=\"{x:.1}\" y=\"{y:.2}\" width=\"{width:.1}\" height=\"{height:.2}\" fill=\"{}\"><title>{} {}{}, step \
-         {}, events {} to {}</title></rect>",
+        "<rect x=\"{x:.1}\" y=\"{y:.2}\" width=\"{width:.1}\" height=\"{height:.2}\" fill=\"{}\">\
+         <title>{} {}{}, step {}, events {} to {}</title></rect>",
         colour(life.tag.category),
-        Bytes(life.size),
+        bytes(life.size),
         words(life.tag.category),
         escape(&operator),
         life.tag.step,

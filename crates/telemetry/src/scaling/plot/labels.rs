@@ -1,25 +1,24 @@
-//! Names beside the ends of lines, none over another.
+//! Labels beside the ends of lines, moved apart so that none covers another.
 
-use super::{BOTTOM, TOP};
-
-/// Between the base lines of two labels.
+/// Pixels between the base lines of two labels.
 const LINE: f64 = 17.0;
 
-/// A name at the right of a line's end.
+/// The name and last value of a line, to the right of its end.
 pub(super) struct Label {
-    /// Where its line ends, if it has one.
+    /// End of the line, if the label has one.
     pub(super) end: Option<(f64, f64)>,
-    /// Where the label would be, and is.
+    /// Vertical position: the wanted one before [`spread`], the final one after it.
     pub(super) y: f64,
     pub(super) colour: &'static str,
     pub(super) name: String,
     pub(super) value: String,
 }
 
-/// Moves labels apart, each as little as the others allow: those that touch become one block around where they want to be.
-pub(super) fn spread(labels: &mut [Label]) {
+/// Moves labels apart between `top` and `bottom`, each as little as possible: labels that touch form a block
+/// around the mean of their wanted positions.
+pub(super) fn spread(labels: &mut [Label], (top, bottom): (f64, f64)) {
     labels.sort_by(|a, b| a.y.total_cmp(&b.y));
-    // Blocks of neighbours: their first label, how many, and the middle of where they want to be.
+    // Blocks of neighbours: index of the first label, their number, and the mean of their wanted positions.
     let mut blocks: Vec<(usize, usize, f64)> = Vec::new();
     for (index, label) in labels.iter().enumerate() {
         blocks.push((index, 1, label.y));
@@ -29,23 +28,23 @@ pub(super) fn spread(labels: &mut [Label]) {
                 break;
             }
             let (many, next_many) = (*many as f64, *next_many as f64);
-            let joined = (middle * many + next_middle * next_many) / (many + next_many);
+            let mean = (middle * many + next_middle * next_many) / (many + next_many);
             let Some((_, more, _)) = blocks.pop() else { break };
             if let Some((_, count, middle)) = blocks.last_mut() {
                 *count += more;
-                *middle = joined;
+                *middle = mean;
             }
         }
     }
     for (first, many, middle) in blocks {
         let half = LINE * (many - 1) as f64 / 2.0;
-        let middle = middle.clamp(TOP + half, (BOTTOM - half).max(TOP + half));
-        for (place, label) in labels[first..first + many].iter_mut().enumerate() {
-            label.y = middle - half + LINE * place as f64;
+        let middle = middle.clamp(top + half, (bottom - half).max(top + half));
+        for (index, label) in labels[first..first + many].iter_mut().enumerate() {
+            label.y = middle - half + LINE * index as f64;
         }
     }
-    // Blocks that the edges pushed back may touch others.
-    let mut below = BOTTOM;
+    // Blocks that the edges have pushed back may touch others.
+    let mut below = bottom;
     for label in labels.iter_mut().rev() {
         label.y = label.y.min(below);
         below = label.y - LINE;

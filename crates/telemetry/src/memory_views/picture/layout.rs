@@ -1,18 +1,18 @@
-//! Where segments go on the picture: addresses without the gaps between them, and without room for what was
-//! already given back.
+//! Vertical positions of segments in the picture: addresses without the gaps between them, where segments
+//! that were returned leave room for later ones.
 
 use crate::memory_views::lifetimes::{BlockLife, Lifetimes, SegmentLife};
 
-/// Segments and blocks with the height of their lower edge, in bytes from the floor.
+/// Segments and blocks with the positions of their lower edges, in bytes from the bottom.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct Layout {
     pub(super) segments: Vec<(SegmentLife, u64)>,
     pub(super) blocks: Vec<(BlockLife, u64)>,
-    /// Of all of it.
+    /// Height of the whole picture, in bytes.
     pub(super) height: u64,
 }
 
-/// Addresses that stay together: one segment, or the pieces of an expandable one.
+/// Addresses that stay together: a segment, or the parts of an expandable segment.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     address: u64,
@@ -29,12 +29,12 @@ impl Region {
     }
 }
 
-/// Gives every segment a place such that nothing overlaps while both live.
-pub(super) fn place(lives: &Lifetimes) -> Placed {
+/// Positions every segment so that segments that live at the same time do not overlap.
+pub(super) fn lay_out(lives: &Lifetimes) -> Layout {
     let mut regions = regions(&lives.segments);
     regions.sort_unstable_by_key(|r| (r.begin, r.address));
     let mut placed: Vec<Region> = Vec::with_capacity(regions.len());
-    // In the order of their beginnings, only what has not ended yet can be in the way.
+    // In order of their beginnings, since only segments that have not ended can be in the way.
     let mut alive: Vec<Region> = Vec::new();
     for mut region in regions {
         alive.retain(|other| region.begin < other.end);
@@ -53,7 +53,7 @@ pub(super) fn place(lives: &Lifetimes) -> Placed {
     }
     let height = placed.iter().map(Region::top).max().unwrap_or(0);
     placed.sort_unstable_by_key(|r| r.address);
-    // Segments of different times may share addresses, so the one that lives then is looked for.
+    // Segments of different times may have the same addresses, so the lifetime must fit too.
     let bottom_of = |address: u64, begin: usize| {
         let behind = placed.partition_point(|r| r.address <= address);
         placed[..behind]
@@ -62,14 +62,14 @@ pub(super) fn place(lives: &Lifetimes) -> Placed {
             .find(|r| address < r.address + r.size && r.begin <= begin && begin <= r.end)
             .map(|r| r.bottom + (address - r.address))
     };
-    Placed {
+    Layout {
         segments: lives.segments.iter().filter_map(|s| Some((*s, bottom_of(s.address, s.begin)?))).collect(),
         blocks: lives.blocks.iter().filter_map(|b| Some((*b, bottom_of(b.address, b.begin)?))).collect(),
         height,
     }
 }
 
-/// Joins the pieces of expandable segments; every other segment is a region of its own.
+/// Joins the parts of expandable segments; every other segment is a region of its own.
 fn regions(segments: &[SegmentLife]) -> Vec<Region> {
     let mut sorted: Vec<&SegmentLife> = segments.iter().collect();
     sorted.sort_unstable_by_key(|s| (s.mapped, s.address));

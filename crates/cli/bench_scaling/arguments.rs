@@ -1,0 +1,93 @@
+//! The arguments of `plimsoll bench scaling`.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use telemetry::scaling::Scaling;
+
+use crate::bench_model::{StepArgs, TraceArgs};
+
+/// Arguments of a measurement, which `--report` excludes.
+const MEASURES: [&str; 12] = [
+    "model",
+    "ranks",
+    "micro_batches",
+    "strong",
+    "weak",
+    "reduction",
+    "alone",
+    "rounds",
+    "first_round",
+    "shard",
+    "trace",
+    "json",
+];
+
+/// Parser of positive numbers.
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+/// Measure a training step on 1, 2, 4, … ranks, as threads or, under mpirun, processes: speed, exposed
+/// communication and peak memory
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchScalingArgs {
+    /// Report on these files of JSON lines instead of measuring
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = MEASURES)]
+    pub(super) report: Vec<PathBuf>,
+    /// Model, as in bench step [default: gpt2-124m on GPUs, small on the CPU]
+    #[arg(long)]
+    pub(super) model: Option<String>,
+    #[command(flatten)]
+    pub(super) step: StepArgs,
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
+    /// Numbers of ranks, as in 1,2,4 [default: powers of two up to the number of GPUs; 1,2 on the CPU]; under
+    /// mpirun, all numbers of the series, of which the job measures its own
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub(super) ranks: Vec<usize>,
+    /// Micro-batches in a step on the largest number of ranks [default: one for each rank]. Strong scaling
+    /// keeps their number, weak scaling their number per rank
+    #[arg(long, value_name = "M")]
+    pub(super) micro_batches: Option<usize>,
+    /// Only strong scaling: the same global batch on every number of ranks
+    #[arg(long, conflicts_with = "weak")]
+    pub(super) strong: bool,
+    /// Only weak scaling: the same batch per rank
+    #[arg(long)]
+    pub(super) weak: bool,
+    /// Reduction of gradients over ranks: tree, nccl or both [default: tree; tree,nccl on GPUs]
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', value_parser = ["tree", "nccl"])]
+    pub(super) reduction: Vec<String>,
+    /// Also measure the devices of the largest number of ranks alone, all at the same time: a world of one
+    /// rank on each, with as many micro-batches as a rank has in the other runs. Under mpirun, nothing else
+    /// is measured
+    #[arg(long)]
+    pub(super) alone: bool,
+    /// Measure everything N times, in turn; the median round of a run counts
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one())]
+    pub(super) rounds: usize,
+    /// Number of the first round in lines of JSON
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one())]
+    pub(super) first_round: usize,
+    /// Shard the optimizer state over the ranks
+    #[arg(long)]
+    pub(super) shard: bool,
+    /// Print a line of JSON for each run instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Directory for efficiency.svg and memory.svg
+    #[arg(long, value_name = "DIR", conflicts_with = "json")]
+    pub(super) plots: Option<PathBuf>,
+}
+
+impl BenchScalingArgs {
+    /// The series to measure.
+    pub(super) fn series(&self) -> &'static [Scaling] {
+        match (self.strong, self.weak) {
+            (true, _) => &[Scaling::Strong],
+            (_, true) => &[Scaling::Weak],
+            _ => &[Scaling::Strong, Scaling::Weak],
+        }
+    }
+}

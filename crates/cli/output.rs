@@ -1,0 +1,54 @@
+//! Standard output, standard error and the exit status of the commands.
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use worker::TrainError;
+
+/// Prints `text` to standard output and ends the line.
+///
+/// Errors: standard output cannot be written to. A reader that has gone away is no error.
+pub(crate) fn print(text: &str) -> Result<(), TrainError> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritable(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints `value` as one line of JSON. Errors: as for [`print`].
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), TrainError> {
+    let text = serde_json::to_string(value);
+    print(&text.map_err(|error| unwritable(error.into()))?)
+}
+
+/// Prints a line of progress to standard error, which may be closed.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// The error of a failed write to standard output.
+pub(crate) fn unwritable(source: std::io::Error) -> TrainError {
+    TrainError::File { path: "standard output".into(), source }
+}
+
+/// Returns the exit status of a command and prints its error, unless another rank prints it.
+pub(crate) fn exit_code(done: Result<(), TrainError>) -> ExitCode {
+    let Err(error) = done else { return ExitCode::SUCCESS };
+    if !matches!(error, TrainError::Said { .. }) {
+        note(&format!("plimsoll: {error}"));
+    }
+    ExitCode::from(error.exit_status())
+}
+
+/// Rounds to `digits` decimals, for values in JSON that are not exact anyway.
+pub(crate) fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+/// Returns `s` for every number but 1.
+pub(crate) fn plural(number: usize) -> &'static str {
+    if number == 1 { "" } else { "s" }
+}

@@ -1,0 +1,62 @@
+//! Panels of the page, one for each kind of rank.
+
+use std::fmt::Write;
+
+use super::kinds::{kinds, rank_numbers};
+use super::section::Section;
+use super::{RankMemory, live, stacked};
+
+/// Maximum number of kinds of ranks that are drawn.
+const DRAWN: usize = 16;
+
+/// Memory over a step, for every kind of rank.
+pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
+    let note = "Allocated bytes by category, from left to right in the order of the allocator's calls. The \
+                line above them is the memory reserved from the device.";
+    let draw = |rank: &RankMemory| rank.trace().map(|trace| stacked::drawing(rank, trace));
+    let body = tabs(ranks, "memory", draw)?;
+    let body = format!("<p class=\"soft\">{note}</p>\n{body}");
+    Some(Section { id: "memory", title: "Memory over a step", body })
+}
+
+/// What is alive at the peak, for every kind of rank.
+pub(super) fn peak_section(ranks: &[RankMemory]) -> Option<Section> {
+    let note = "What is alive when the step needs the most memory, by category, module and operator; layers \
+                are added up.";
+    let body = tabs(ranks, "peak", |rank| rank.trace().map(live::drawing))?;
+    let body = format!("<p class=\"soft\">{note}</p>\n{body}");
+    Some(Section { id: "peak", title: "At the peak", body })
+}
+
+/// Draws a panel for each kind of rank, with buttons if there are several kinds.
+fn tabs(ranks: &[RankMemory], name: &str, draw: impl Fn(&RankMemory) -> Option<String>) -> Option<String> {
+    let kinds = kinds(ranks.iter().filter(|rank| rank.trace().is_some()), RankMemory::looks_like);
+    let panels: Vec<_> =
+        kinds.iter().take(DRAWN).filter_map(|(rank, members)| Some((members, draw(rank)?))).collect();
+    if panels.is_empty() {
+        return None;
+    }
+    let mut body = "<div class=\"tabs\">\n".to_owned();
+    for (index, (members, drawing)) in panels.iter().enumerate() {
+        let plural = if members.len() == 1 { "rank" } else { "ranks" };
+        let label = format!("{plural} {}", rank_numbers(members));
+        let checked = if index == 0 { " checked" } else { "" };
+        let hidden = if panels.len() == 1 { " hidden" } else { "" };
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(
+            body,
+            "<input type=\"radio\" name=\"{name}\" id=\"{name}-{index}\"{checked}{hidden}>\
+             <label for=\"{name}-{index}\"{hidden}>{label}</label>\n\
+             <div class=\"panel\" aria-label=\"{label}\">\n{drawing}</div>"
+        );
+    }
+    body += "</div>\n";
+    if kinds.len() > DRAWN {
+        let _ = writeln!(
+            body,
+            "<p class=\"soft\">{} more kinds of ranks are not shown.</p>",
+            kinds.len() - DRAWN
+        );
+    }
+    Some(body)
+}
