@@ -5,7 +5,9 @@
 // and once in the block that owns its queries (dQ): 7 products in place of 5, and in return no block adds to what another
 // writes, so results repeat to the bit without waiting.
 //
-// HEAD_DIM is 32, 64 or 128. qkv is [batch, time, 3 * heads * HEAD_DIM]; head h is columns h * HEAD_DIM.. of each third.
+// HEAD_DIM is 32, 64 or 128. Queries, keys and values are matrices of batch * time rows, q_stride, kv_stride and kv_stride
+// elements from row to row: apart, or side by side in one array. Query head h is columns h * HEAD_DIM.. of its row, and reads
+// key and value head h / group. Gradients have the layout of their operands.
 #include "common.cuh"
 
 #define D HEAD_DIM
@@ -13,12 +15,6 @@
 #define LN2 0.6931471805599453f
 #define CHUNKS (D / 8)  // pieces of 16 bytes in a row
 #define INFINITE __int_as_float(0x7f800000)
-
-// One head of one sequence.
-struct Sizes {
-    u32 time, heads, width;
-    __device__ Sizes(u32 time, u32 heads) : time(time), heads(heads), width(heads * D) {}
-};
 
 __device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
 
@@ -192,47 +188,46 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 // blocks of a head start first; the blocks of a head run together, so that L2 serves its keys and values.
 // Floor: 2 products, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
 KERNEL __launch_bounds__(FORWARD_WARPS * WARP, D == 128 ? 1 : 2) attention_forward(
-    bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ qkv, u32 time, u32 heads, float scale,
-    u32 aligned) {
+    bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q, const bf16 *__restrict__ k,
+    const bf16 *__restrict__ v, u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, float scale, u32 aligned) {
     extern __shared__ __align__(128) u8 memory[];
     constexpr u32 THREADS = FORWARD_WARPS * WARP, STAGE = FORWARD_KEYS * D * 2;
-    const Sizes sizes(time, heads);
-    const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS;
-    const u64 stride = 3 * u64(sizes.width), sequence = u64(blockIdx.z) * time;
-    const bf16 *queries = qkv + sequence * stride + head * D, *keys = queries + sizes.width, *values = keys + sizes.width;
+    const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS, width = heads * D;
+    const u64 sequence = u64(blockIdx.z) * time, kv_start = sequence * kv_stride + head / group * D;
+    const bf16 *queries = q + sequence * q_stride + head * D, *keys = k + kv_start, *values = v + kv_start;
     const u32 q_tile = shared_address(memory), stages = q_tile + FORWARD_ROWS * D * 2;
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     const u32 end = min(first + FORWARD_ROWS, time), tiles = (end + FORWARD_KEYS - 1) / FORWARD_KEYS;
 
-    load_tile<FORWARD_ROWS, THREADS>(q_tile, queries, stride, first, time, aligned);
-    load_tile<FORWARD_KEYS, THREADS>(stages, keys, stride, 0, time, aligned);
-    load_tile<FORWARD_KEYS, THREADS>(stages + STAGE, values, stride, 0, time, aligned);
+    load_tile<FORWARD_ROWS, THREADS>(q_tile, queries, q_stride, first, time, aligned);
+    load_tile<FORWARD_KEYS, THREADS>(stages, keys, kv_stride, 0, time, aligned);
+    load_tile<FORWARD_KEYS, THREADS>(stages + STAGE, values, kv_stride, 0, time, aligned);
     commit();
     Rows rows = {{}, {-INFINITE, -INFINITE}, {}};
-    u32 q[D / 16][4];
+    u32 own[D / 16][4];
     for (u32 tile = 0; tile < tiles; ++tile) {
         wait_copies<0>();
         __syncthreads();
         if (tile + 1 < tiles) {
             const u32 next = stages + (tile + 1) % 2 * 2 * STAGE, key = (tile + 1) * FORWARD_KEYS;
-            load_tile<FORWARD_KEYS, THREADS>(next, keys, stride, key, time, aligned);
-            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, stride, key, time, aligned);
+            load_tile<FORWARD_KEYS, THREADS>(next, keys, kv_stride, key, time, aligned);
+            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, time, aligned);
         }
         commit();
         if (tile == 0) {
 #pragma unroll
-            for (int k = 0; k < D / 16; ++k) left(q[k], q_tile, threadIdx.x / WARP * 16, k);
+            for (int i = 0; i < D / 16; ++i) left(own[i], q_tile, threadIdx.x / WARP * 16, i);
         }
         const u32 here = stages + tile % 2 * 2 * STAGE, first_key = tile * FORWARD_KEYS;
         const u32 warp_first = first + threadIdx.x / WARP * 16;
         // The last tile of a block lies wholly above the diagonal of its first warps.
         if (first_key > warp_first + 15) continue;
-        forward_tile(rows, q, here, here + STAGE, row, first_key, first_key + FORWARD_KEYS > warp_first + 1, scale * LOG2E);
+        forward_tile(rows, own, here, here + STAGE, row, first_key, first_key + FORWARD_KEYS > warp_first + 1, scale * LOG2E);
     }
     rows.total[0] = quad_sum(rows.total[0]);
     rows.total[1] = quad_sum(rows.total[1]);
-    bf16 *to = out + sequence * sizes.width + head * D;
-    store_rows(to, sizes.width, row, time, rows.out, 1.0f / rows.total[0], 1.0f / rows.total[1]);
+    bf16 *to = out + sequence * width + head * D;
+    store_rows(to, width, row, time, rows.out, 1.0f / rows.total[0], 1.0f / rows.total[1]);
     float *line = logsumexp + (u64(blockIdx.z) * heads + head) * time;
     if (threadIdx.x % 4 == 0) {
         if (row < time) line[row] = rows.largest[0] * scale + LN2 * __log2f(rows.total[0]);
@@ -375,43 +370,52 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
     }
 }
 
-// Both: grid [ceil(time / 64), heads, batch], 128 threads, shared (2 * 64 + 4 * 64) rows and 1 KiB. 64 by 64 keeps two
-// blocks on a multiprocessor with all accumulators and the block's own operands in registers. Long blocks start first.
+// Both: 128 threads, shared (2 * 64 + 4 * 64) rows and 1 KiB. 64 by 64 keeps two blocks on a multiprocessor with all
+// accumulators and the block's own operands in registers. Long blocks start first.
 // Floors: 4 products for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
-KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2) attention_backward_key_value(
-    bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy, const bf16 *__restrict__ qkv,
-    const float *__restrict__ statistics, u32 time, u32 heads, float scale, u32 aligned) {
+#define BACKWARD_OPERANDS                                                                                                     \
+    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k, const bf16 *__restrict__ v,          \
+        const float *__restrict__ statistics, u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, float scale,       \
+        u32 aligned
+
+// Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in their order.
+KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
+    attention_backward_key_value(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
-    const Sizes sizes(time, heads);
-    const u32 head = blockIdx.y, first = blockIdx.x * BACKWARD_ROWS;
-    const u64 stride = 3 * u64(sizes.width), sequence = u64(blockIdx.z) * time;
-    const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
-    const float *delta = logsumexp + u64(gridDim.z) * heads * time;
-    const bf16 *queries = qkv + sequence * stride + head * D, *keys = queries + sizes.width;
-    const Operands from = {{keys, keys + sizes.width}, {queries, dy + sequence * sizes.width + head * D}, {stride, stride},
-                           {stride, sizes.width}, logsumexp, delta};
+    const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * D;
+    const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * D;
     float acc[2][D / 8][4] = {};
-    backward<true>(acc, memory, from, first, time, scale, aligned);
+    for (u32 member = 0; member < group; ++member) {
+        const u32 head = blockIdx.y * group + member;
+        const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
+        const float *delta = logsumexp + u64(gridDim.z) * heads * time;
+        const Operands from = {{k + start, v + start},
+                               {q + sequence * q_stride + head * D, dy + sequence * width + head * D},
+                               {kv_stride, kv_stride},
+                               {q_stride, width},
+                               logsumexp,
+                               delta};
+        // Other warps may still read the tiles of the head before.
+        if (member > 0) __syncthreads();
+        backward<true>(acc, memory, from, first, time, scale, aligned);
+    }
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    bf16 *to = dqkv + sequence * stride + head * D + sizes.width;
-    store_rows(to, stride, row, time, acc[0], scale, scale);
-    store_rows(to + sizes.width, stride, row, time, acc[1], 1.0f, 1.0f);
+    store_rows(dk + start, kv_stride, row, time, acc[0], scale, scale);
+    store_rows(dv + start, kv_stride, row, time, acc[1], 1.0f, 1.0f);
 }
 
-KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2) attention_backward_query(
-    bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy, const bf16 *__restrict__ qkv,
-    const float *__restrict__ statistics, u32 time, u32 heads, float scale, u32 aligned) {
+// Grid [ceil(time / 64), heads, batch].
+KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2) attention_backward_query(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
-    const Sizes sizes(time, heads);
-    const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS;
-    const u64 stride = 3 * u64(sizes.width), sequence = u64(blockIdx.z) * time;
+    const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;
+    const u64 sequence = u64(blockIdx.z) * time;
+    const u64 start = sequence * q_stride + head * D, kv_start = sequence * kv_stride + head / group * D;
     const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
     const float *delta = logsumexp + u64(gridDim.z) * heads * time;
-    const bf16 *queries = qkv + sequence * stride + head * D, *keys = queries + sizes.width;
-    const Operands from = {{queries, dy + sequence * sizes.width + head * D}, {keys, keys + sizes.width},
-                           {stride, sizes.width}, {stride, stride}, logsumexp, delta};
+    const Operands from = {{q + start, dy + sequence * width + head * D}, {k + kv_start, v + kv_start},
+                           {q_stride, width}, {kv_stride, kv_stride}, logsumexp, delta};
     float acc[1][D / 8][4] = {};
     backward<false>(acc, memory, from, first, time, scale, aligned);
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    store_rows(dqkv + sequence * stride + head * D, stride, row, time, acc[0], scale, scale);
+    store_rows(dq + start, q_stride, row, time, acc[0], scale, scale);
 }

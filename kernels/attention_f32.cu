@@ -1,5 +1,5 @@
 // Causal attention in f32 without tensor cores, for head widths up to HEAD_DIM (32, 64, 128 or 256); columns from the head
-// width up to HEAD_DIM are zeros in shared memory. Same algorithm and same two-sided backward pass as attention.cu.
+// width up to HEAD_DIM are zeros in shared memory. Same operands, algorithm and two-sided backward pass as attention.cu.
 #include "common.cuh"
 
 #define D HEAD_DIM
@@ -12,7 +12,7 @@
 #define LINE (D + 4)  // floats from row to row: 16-byte reads of one column in 8 rows hit all banks
 #define SCORES (TILE + 4)
 
-// One third of one head of one sequence.
+// Queries, keys, values or dy of one head of one sequence.
 struct Source {
     const float *from;
     u64 stride;
@@ -99,23 +99,23 @@ __device__ __forceinline__ float row_sum(float value) {
 // Grid [ceil(time / TILE), heads, batch], 256 threads, shared (3 * TILE) * LINE + TILE * SCORES floats. Long blocks first.
 // Floor: 2 * batch * heads * time^2 * head_width FLOP on the f32 units (the causal half).
 KERNEL __launch_bounds__(THREADS) attention_forward(float *__restrict__ out, float *__restrict__ logsumexp,
-                                                    const float *__restrict__ qkv, u32 time, u32 heads, u32 head_width,
-                                                    float scale) {
+                                                    const float *__restrict__ q, const float *__restrict__ k,
+                                                    const float *__restrict__ v, u32 time, u32 heads, u32 group,
+                                                    u32 q_stride, u32 kv_stride, u32 head_width, float scale) {
     extern __shared__ __align__(16) float memory[];
     float(*queries)[LINE] = reinterpret_cast<float(*)[LINE]>(memory), (*keys)[LINE] = queries + TILE,
     (*values)[LINE] = keys + TILE, (*p)[SCORES] = reinterpret_cast<float(*)[SCORES]>(values + TILE);
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16, block = gridDim.x - 1 - blockIdx.x, first = block * TILE;
     const u32 width = heads * head_width, head = blockIdx.y;
-    const u64 stride = 3 * u64(width), sequence = u64(blockIdx.z) * time;
-    const float *q = qkv + sequence * stride + head * head_width;
-    load_tile(queries, {q, stride}, first, time, head_width);
+    const u64 sequence = u64(blockIdx.z) * time, kv_start = sequence * kv_stride + head / group * head_width;
+    load_tile(queries, {q + sequence * q_stride + head * head_width, q_stride}, first, time, head_width);
     float acc[EACH][COLUMNS] = {}, largest[EACH], total[EACH] = {};
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) largest[i] = -__int_as_float(0x7f800000);
     for (u32 tile = 0; tile <= block; ++tile) {
         __syncthreads();
-        load_tile(keys, {q + width, stride}, tile * TILE, time, head_width);
-        load_tile(values, {q + 2 * width, stride}, tile * TILE, time, head_width);
+        load_tile(keys, {k + kv_start, kv_stride}, tile * TILE, time, head_width);
+        load_tile(values, {v + kv_start, kv_stride}, tile * TILE, time, head_width);
         __syncthreads();
         float s[EACH][EACH];
         times_transposed(s, queries, keys, x, y);
@@ -178,7 +178,7 @@ struct Tiles {
 };
 
 // Rows of the block are keys (KEYS) or queries, columns the others; [0] are keys or queries, [1] values or dy.
-// acc[0] = ds * columns[0], and with KEYS acc[1] = p * columns[1].
+// acc[0] += ds * columns[0], and with KEYS acc[1] += p * columns[1].
 template <bool KEYS>
 __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMNS], const Tiles &tiles,
                                          const Source (&rows)[2], const Source (&columns)[2], const float *logsumexp,
@@ -221,42 +221,49 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
     }
 }
 
-// Both: grid [ceil(time / TILE), heads, batch], 256 threads, shared (4 * TILE) * LINE + TILE * SCORES floats. Long blocks
-// first. Floors: 4 products for keys and values, 3 for queries, each batch * heads * time^2 * head_width FLOP.
-KERNEL __launch_bounds__(THREADS) attention_backward_key_value(
-    float *__restrict__ dqkv, const float *__restrict__ dy, const float *__restrict__ qkv,
-    const float *__restrict__ logsumexp, const float *__restrict__ delta, u32 time, u32 heads, u32 head_width, float scale) {
+// Both: 256 threads, shared (4 * TILE) * LINE + TILE * SCORES floats. Long blocks first.
+// Floors: 4 products for keys and values, 3 for queries, each batch * heads * time^2 * head_width FLOP.
+#define BACKWARD_OPERANDS                                                                                                     \
+    const float *__restrict__ dy, const float *__restrict__ q, const float *__restrict__ k, const float *__restrict__ v,      \
+        const float *__restrict__ logsumexp, const float *__restrict__ delta, u32 time, u32 heads, u32 group, u32 q_stride,   \
+        u32 kv_stride, u32 head_width, float scale
+
+// Grid [ceil(time / TILE), heads / group, batch]: a block adds the query heads of its key and value head in their order.
+KERNEL __launch_bounds__(THREADS)
+    attention_backward_key_value(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
-    const u32 width = heads * head_width, head = blockIdx.y, block = blockIdx.x;
-    const u64 stride = 3 * u64(width), sequence = u64(blockIdx.z) * time;
-    const u64 line = (u64(blockIdx.z) * heads + head) * time;
-    const float *q = qkv + sequence * stride + head * head_width;
-    const Source rows[2] = {{q + width, stride}, {q + 2 * width, stride}};
-    const Source columns[2] = {{q, stride}, {dy + sequence * width + head * head_width, width}};
+    const u32 width = heads * head_width, block = blockIdx.x;
+    const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * head_width;
+    const Source rows[2] = {{k + start, kv_stride}, {v + start, kv_stride}};
     float acc[2][EACH][COLUMNS] = {}, factor[2][EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) factor[0][i] = scale, factor[1][i] = 1.0f;
-    backward<true>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time, head_width, scale);
+    for (u32 member = 0; member < group; ++member) {
+        const u32 head = blockIdx.y * group + member;
+        const u64 line = (u64(blockIdx.z) * heads + head) * time;
+        const Source columns[2] = {{q + sequence * q_stride + head * head_width, q_stride},
+                                   {dy + sequence * width + head * head_width, width}};
+        // Other warps may still read the tiles of the head before.
+        if (member > 0) __syncthreads();
+        backward<true>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time, head_width, scale);
+    }
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
-    float *to = dqkv + sequence * stride + width + head * head_width;
-    store_rows(to, stride, block * TILE, time, head_width, acc[0], factor[0], x, y);
-    store_rows(to + width, stride, block * TILE, time, head_width, acc[1], factor[1], x, y);
+    store_rows(dk + start, kv_stride, block * TILE, time, head_width, acc[0], factor[0], x, y);
+    store_rows(dv + start, kv_stride, block * TILE, time, head_width, acc[1], factor[1], x, y);
 }
 
-KERNEL __launch_bounds__(THREADS) attention_backward_query(
-    float *__restrict__ dqkv, const float *__restrict__ dy, const float *__restrict__ qkv,
-    const float *__restrict__ logsumexp, const float *__restrict__ delta, u32 time, u32 heads, u32 head_width, float scale) {
+// Grid [ceil(time / TILE), heads, batch].
+KERNEL __launch_bounds__(THREADS) attention_backward_query(float *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
     const u32 width = heads * head_width, head = blockIdx.y, block = gridDim.x - 1 - blockIdx.x;
-    const u64 stride = 3 * u64(width), sequence = u64(blockIdx.z) * time;
-    const u64 line = (u64(blockIdx.z) * heads + head) * time;
-    const float *q = qkv + sequence * stride + head * head_width;
-    const Source rows[2] = {{q, stride}, {dy + sequence * width + head * head_width, width}};
-    const Source columns[2] = {{q + width, stride}, {q + 2 * width, stride}};
+    const u64 sequence = u64(blockIdx.z) * time, line = (u64(blockIdx.z) * heads + head) * time;
+    const u64 start = sequence * q_stride + head * head_width;
+    const u64 kv_start = sequence * kv_stride + head / group * head_width;
+    const Source rows[2] = {{q + start, q_stride}, {dy + sequence * width + head * head_width, width}};
+    const Source columns[2] = {{k + kv_start, kv_stride}, {v + kv_start, kv_stride}};
     float acc[1][EACH][COLUMNS] = {}, factor[EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) factor[i] = scale;
     backward<false>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time, head_width, scale);
-    store_rows(dqkv + sequence * stride + head * head_width, stride, block * TILE, time, head_width, acc[0], factor,
-               threadIdx.x % 16, threadIdx.x / 16);
+    store_rows(dq + start, q_stride, block * TILE, time, head_width, acc[0], factor, threadIdx.x % 16, threadIdx.x / 16);
 }

@@ -24,13 +24,12 @@ struct Memory {
 };
 
 struct Operands {
-    const bf16 *dy, *qkv;
+    const bf16 *dy, *q, *k, *v;
     const float *statistics;  // log-sum-exps in powers of two, then deltas, each [batch, heads, time]
-    u32 batch, time, heads;
-    __device__ Source third(u32 index, u32 head, u32 sequence) const {
-        const u64 stride = 3 * u64(heads) * D;
-        return {qkv + u64(sequence) * time * stride + (index * heads + head) * D, stride};
-    }
+    u32 batch, time, heads, group, q_stride, kv_stride;
+    // Where the rows of a sequence begin in query head `head` of queries, and in the key and value head that it reads.
+    __device__ u64 q_start(u32 head, u32 sequence) const { return u64(sequence) * time * q_stride + head * D; }
+    __device__ u64 kv_start(u32 head, u32 sequence) const { return u64(sequence) * time * kv_stride + head / group * D; }
     __device__ Source gradient(u32 head, u32 sequence) const {
         const u64 stride = u64(heads) * D;
         return {dy + u64(sequence) * time * stride + head * D, stride};
@@ -55,8 +54,10 @@ template <bool OWN_KEYS> __device__ __forceinline__ void bring(const Memory &mem
             for (u32 step = 0; step < count; ++step) memory.ring.relay(place);
             return;
         }
-        const Source queries = from.third(0, head, sequence), keys = from.third(1, head, sequence);
-        const Source values = from.third(2, head, sequence), dy = from.gradient(head, sequence);
+        const u64 kv_start = from.kv_start(head, sequence);
+        const Source queries = {from.q + from.q_start(head, sequence), from.q_stride};
+        const Source keys = {from.k + kv_start, from.kv_stride}, values = {from.v + kv_start, from.kv_stride};
+        const Source dy = from.gradient(head, sequence);
         const float *logsumexp = from.statistics + (u64(sequence) * from.heads + head) * time;
         const float *delta = logsumexp + u64(from.batch) * from.heads * time;
         memory.own_ring.fill_together(own_place, [&](u32 index) {
@@ -218,7 +219,10 @@ template <bool OWN_KEYS> struct Consumer {
 // Both: grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 2 (HEAD_DIM 128: 1) times two tiles of 128
 // rows and 1 KiB, 8 (4) stages of two tiles of 64 rows and 1 KiB, and 2 KiB. Floors: 4 products for keys and values, 3 for
 // queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
-template <bool OWN_KEYS> __device__ __forceinline__ void backward(bf16 *dqkv, const Operands &from, float scale) {
+// first: dq, or with OWN_KEYS dk, and second dv; they have the layout of q, k and v. Queries may share keys and values, which
+// the kernel that owns keys does not: its group is 1.
+template <bool OWN_KEYS>
+__device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operands &from, float scale) {
     const Memory memory(shared_memory);
     const u32 warp = uniform(threadIdx.x / WARP), time = from.time;
     if (threadIdx.x == 0) memory.own_ring.init(COPIERS), memory.ring.init(1);
@@ -244,30 +248,29 @@ template <bool OWN_KEYS> __device__ __forceinline__ void backward(bf16 *dqkv, co
             const u32 others = OWN_KEYS ? consumer.group : count - 1 - diagonal;
             consumer.skip(others);
             consumer.block(count - others, acc0, acc1);
-            const u64 stride = 3 * u64(from.heads) * D;
-            bf16 *to = dqkv + u64(sequence) * time * stride + head * D;
             if constexpr (OWN_KEYS) {
-                store_rows(to + from.heads * D, stride, row, time, acc0, scale, scale);
-                store_rows(to + 2 * from.heads * D, stride, row, time, acc1, 1.0f, 1.0f);
+                const u64 start = from.kv_start(head, sequence);
+                store_rows(first + start, from.kv_stride, row, time, acc0, scale, scale);
+                store_rows(second + start, from.kv_stride, row, time, acc1, 1.0f, 1.0f);
             } else {
-                store_rows(to, stride, row, time, acc0, scale, scale);
+                store_rows(first + from.q_start(head, sequence), from.q_stride, row, time, acc0, scale, scale);
             }
         });
     }
 }
 
-KERNEL __launch_bounds__(BLOCK, 1) attention_backward_query_hopper(bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy,
-                                                                   const bf16 *__restrict__ qkv,
-                                                                   const float *__restrict__ statistics, u32 batch, u32 time,
-                                                                   u32 heads, float scale) {
-    backward<false>(dqkv, {dy, qkv, statistics, batch, time, heads}, scale);
+#define BACKWARD_OPERANDS                                                                                                     \
+    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k, const bf16 *__restrict__ v,          \
+        const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride,         \
+        float scale
+
+KERNEL __launch_bounds__(BLOCK, 1) attention_backward_query_hopper(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
+    backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride}, scale);
 }
 
-KERNEL __launch_bounds__(BLOCK, 1) attention_backward_key_value_hopper(bf16 *__restrict__ dqkv, const bf16 *__restrict__ dy,
-                                                                       const bf16 *__restrict__ qkv,
-                                                                       const float *__restrict__ statistics, u32 batch, u32 time,
-                                                                       u32 heads, float scale) {
-    backward<true>(dqkv, {dy, qkv, statistics, batch, time, heads}, scale);
+KERNEL __launch_bounds__(BLOCK, 1)
+    attention_backward_key_value_hopper(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
+    backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, 1, q_stride, kv_stride}, scale);
 }
 
 #endif

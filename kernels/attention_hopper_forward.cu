@@ -24,11 +24,11 @@ struct Memory {
 // The last tile of keys that a block of queries meets.
 __device__ __forceinline__ u32 last_tile(u32 block, u32 time) { return (min((block + 1) * ROWS, time) - 1) / KEYS; }
 
-// What the producers go through: keys and values of each tile from the last back. f(third, tile).
-template <typename F> __device__ __forceinline__ void for_tiles(u32 last, F f) {
+// What the producers go through: keys and values of each tile from the last back. f(array, tile).
+template <typename F> __device__ __forceinline__ void for_tiles(const bf16 *k, const bf16 *v, u32 last, F f) {
     for (u32 left = last + 1; left > 0; --left) {
-        f(1, left - 1);
-        f(2, left - 1);
+        f(k, left - 1);
+        f(v, left - 1);
     }
 }
 
@@ -156,11 +156,11 @@ struct Consumer {
 // one block a multiprocessor, for a consumer's 240 registers hold a tile of scores, its weights and the output at once.
 // Floor: 2 products, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at HEAD_DIM 64 as long for exponentials.
 KERNEL __launch_bounds__(BLOCK, 1) attention_forward_hopper(bf16 *__restrict__ out, float *__restrict__ logsumexp,
-                                                            const bf16 *__restrict__ qkv, u32 batch, u32 time, u32 heads,
-                                                            float scale) {
+                                                            const bf16 *__restrict__ q, const bf16 *__restrict__ k,
+                                                            const bf16 *__restrict__ v, u32 batch, u32 time, u32 heads,
+                                                            u32 group, u32 q_stride, u32 kv_stride, float scale) {
     const Memory memory(shared_memory);
     const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
-    const u64 stride = 3 * u64(width);
     if (threadIdx.x == 0) memory.query_ring.init(COPIERS), memory.ring.init(1);
     __syncthreads();
     const Work work(time, heads, batch);
@@ -172,16 +172,17 @@ KERNEL __launch_bounds__(BLOCK, 1) attention_forward_hopper(bf16 *__restrict__ o
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             if (warp == RELAY) {
                 memory.query_ring.relay(query_place);
-                for_tiles(last_tile(block, time), [&](u32, u32) { memory.ring.relay(place); });
+                for_tiles(k, v, last_tile(block, time), [&](const bf16 *, u32) { memory.ring.relay(place); });
                 return;
             }
-            const bf16 *queries = qkv + u64(sequence) * time * stride + head * D;
+            const bf16 *queries = q + u64(sequence) * time * q_stride + head * D;
             memory.query_ring.fill_together(query_place, [&](u32 index) {
-                copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, stride}, block * ROWS, time, warp);
+                copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, q_stride}, block * ROWS, time, warp);
             });
-            for_tiles(last_tile(block, time), [&](u32 third, u32 tile) {
+            const u64 start = u64(sequence) * time * kv_stride + head / group * D;
+            for_tiles(k, v, last_tile(block, time), [&](const bf16 *array, u32 tile) {
                 memory.ring.fill(place, turn, [&](u32 index) {
-                    copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {queries + third * width, stride}, tile * KEYS, time);
+                    copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {array + start, kv_stride}, tile * KEYS, time);
                 });
             });
         });

@@ -1,4 +1,4 @@
-// Token and position embedding, and the gradients of both tables without atomics on numbers.
+// Token embedding, with or without learned positions, and the gradients of both tables without float atomics.
 #include "common.cuh"
 
 // RARE: a token that occurs more often has its list put in order, and its row added up, by whole blocks.
@@ -8,7 +8,7 @@ template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Float
     for (int i = 0; i < N; i++) sum.at[i] += values.at[i];
 }
 
-// out[row] = table[tokens[row]] + positions[row % time]. Launch: a warp for a row, 8 rows a block.
+// out[row] = table[tokens[row]] + positions[row % time]; positions may be null. Launch: a warp for a row, 8 rows a block.
 // Floor: a table row and the output row of every token; positions stay in L2.
 template <int N, typename T>
 __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const T *positions, T *out, u32 rows, u32 time,
@@ -23,7 +23,7 @@ __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const
 #pragma unroll 4
     for (u32 at = threadIdx.x % WARP * N; at < width; at += WARP * N) {
         Floats<N> values = read<N>(from + at);
-        add(values, read<N>(position + at));
+        if (positions) add(values, read<N>(position + at));
         write(to + at, values);
     }
 }

@@ -39,8 +39,8 @@ impl Layer {
         Ok(match self.kind {
             Kind::Linear(activation) => (ops::linear(tape, x, &w[0], Some(&w[1]), activation)?, aside),
             Kind::FeedForward => {
-                let (expand, expand_bias) = (w[0].clone(), w[1].clone());
-                let (project, project_bias) = (w[2].clone(), w[3].clone());
+                let (expand, expand_bias) = (w[0].clone(), Some(w[1].clone()));
+                let (project, project_bias) = (w[2].clone(), Some(w[3].clone()));
                 let weights = FeedForwardWeights { expand, expand_bias, project, project_bias };
                 (ops::feed_forward(tape, x, &weights)?, aside)
             }

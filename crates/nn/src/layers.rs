@@ -1,4 +1,4 @@
-//! Layers: parameters and the operators between them.
+//! Layers: parameters, and the operators that use them.
 
 mod attention;
 mod block;
@@ -6,16 +6,19 @@ mod embedding;
 mod feed_forward;
 mod layer_norm;
 mod linear;
+mod residual;
 mod stack;
 
 pub use attention::CausalSelfAttention;
-pub use block::{Block, Residual};
+pub use block::Block;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use residual::{Norm, Residual};
 pub use stack::{Layer, Stack, Stream};
 pub use tensor::ops::Activation;
+pub use tensor::ops::attention::{Heads, Qkv};
 
 use autograd::Tape;
 

@@ -56,6 +56,29 @@ pub enum TensorError {
         /// One past the largest.
         limit: usize,
     },
+    /// Attention heads that do not divide: a count or width of 0, or query heads that are no multiple of key and value heads.
+    #[error(
+        "{operator}: {} query heads and {} key and value heads of width {}, expected at least 1 of each and query \
+         heads a multiple of key and value heads", heads.query, heads.key_value, heads.width
+    )]
+    Heads {
+        /// The operator.
+        operator: &'static str,
+        /// The heads.
+        heads: crate::ops::attention::Heads,
+    },
+    /// A width of attention heads without a kernel for the type.
+    #[error("{operator}: no kernel for heads of width {width} in {dtype} on a GPU: {supported}")]
+    HeadWidth {
+        /// The operator.
+        operator: &'static str,
+        /// The type computed in.
+        dtype: DType,
+        /// Columns of a head.
+        width: usize,
+        /// The widths that have one.
+        supported: &'static str,
+    },
     /// Another number of tensors than was prepared for.
     #[error("{operator}: {found} tensors, expected {expected}")]
     Count {

@@ -8,11 +8,11 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// Backward of [`add`]: the gradient goes to both.
+/// Backward of [`add`]: both inputs get the output's gradient.
 #[derive(Debug)]
 pub struct AddRule;
 
-/// `a + b`.
+/// `a + b`. Errors: as [`ops::add::forward`].
 pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     let output = named("add", ops::add::forward(a.tensor(), b.tensor()))?;
     tape.record_one(&[a.source(), b.source()], output, || AddRule)

@@ -1,4 +1,4 @@
-//! Token and position embedding.
+//! Token embedding, with or without a table of positions.
 
 use tensor::Tensor;
 use tensor::ops;
@@ -15,18 +15,20 @@ use crate::weight::Weight;
 pub struct EmbeddingRule {
     tokens: Tensor,
     table: Weight,
-    positions: Weight,
+    positions: Option<Weight>,
     gradient: Option<Tensor>,
 }
 
-/// `tokens` is [batch, time] of u32, `table` [vocabulary, width], `positions` [context, width] with
-/// time ≤ context; the result is [batch, time, width].
-pub fn embedding(tape: &Tape, tokens: &Tensor, table: &Weight, positions: &Weight) -> Result<Var> {
-    let output = named("embedding", ops::embedding::forward(tokens, table.tensor(), positions.tensor()))?;
+/// Rows of `table` by token, plus rows of `positions` by time where it is given. `tokens` is `[batch, time]` of u32,
+/// `table` `[vocabulary, width]`, `positions` `[context, width]` with time ≤ context; the result is
+/// `[batch, time, width]`. Errors: as [`ops::embedding::forward`].
+pub fn embedding(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<&Weight>) -> Result<Var> {
+    let forward = ops::embedding::forward(tokens, table.tensor(), positions.map(Weight::tensor));
+    let output = named("embedding", forward)?;
     let rule = || EmbeddingRule {
         tokens: tokens.clone(),
         table: table.clone(),
-        positions: positions.clone(),
+        positions: positions.cloned(),
         gradient: None,
     };
     tape.record_one(&[], output, rule)
@@ -56,9 +58,12 @@ impl Rule for EmbeddingRule {
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let (table, positions) = (sink.target(&self.table)?, sink.target(&self.positions)?);
-        ops::embedding::backward_weight(gradient, &self.tokens, &table, &positions)?;
-        sink.ready(self.positions.use_id())?;
+        let table = sink.target(&self.table)?;
+        let positions = self.positions.as_ref().map(|positions| sink.target(positions)).transpose()?;
+        ops::embedding::backward_weight(gradient, &self.tokens, &table, positions.as_ref())?;
+        if let Some(positions) = &self.positions {
+            sink.ready(positions.use_id())?;
+        }
         sink.ready(self.table.use_id())
     }
 }

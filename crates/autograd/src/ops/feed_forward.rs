@@ -1,7 +1,7 @@
-//! The two-layer perceptron of a transformer block: `y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2`.
+//! The two linear layers of a transformer block with GELU between them: `y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2`, with or
+//! without biases.
 //!
-//! One rule for both layers, so that GELU's derivative is taken where the gradient that it multiplies is made: in the
-//! product with W2.
+//! One rule for both layers, so that the matmul with W2 in backward can apply GELU's derivative in its epilogue.
 
 use tensor::Tensor;
 use tensor::ops;
@@ -19,18 +19,18 @@ pub struct FeedForwardWeights {
     /// `[hidden, in]`.
     pub expand: Weight,
     /// `[hidden]`.
-    pub expand_bias: Weight,
+    pub expand_bias: Option<Weight>,
     /// `[out, hidden]`.
     pub project: Weight,
     /// `[out]`.
-    pub project_bias: Weight,
+    pub project_bias: Option<Weight>,
 }
 
 /// Backward of [`feed_forward`].
 #[derive(Debug)]
 pub struct FeedForwardRule {
     x: Tensor,
-    /// What GELU was applied to; dropped as soon as its derivative is taken.
+    /// Input of GELU; dropped as soon as its derivative is taken.
     pre_activation: Option<Tensor>,
     activated: Tensor,
     weights: FeedForwardWeights,
@@ -38,15 +38,16 @@ pub struct FeedForwardRule {
     gradients: Option<(Tensor, Tensor)>,
 }
 
-/// `x` is [.., in]; the result is [.., out].
+/// `x` is `[.., in]`; the result is `[.., out]`. Errors: as [`ops::feed_forward::forward`].
 pub fn feed_forward(tape: &Tape, x: Var, weights: &FeedForwardWeights) -> Result<Var> {
     let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
     let forward = match tape.reads_output() {
         true => ops::feed_forward::forward,
         false => ops::feed_forward::forward_again,
     };
-    let forward =
-        forward(x.tensor(), expand.tensor(), expand_bias.tensor(), project.tensor(), project_bias.tensor());
+    let [expand_bias, project_bias] =
+        [expand_bias, project_bias].map(|bias| bias.as_ref().map(Weight::tensor));
+    let forward = forward(x.tensor(), expand.tensor(), expand_bias, project.tensor(), project_bias);
     let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
     tape.record_one(&[x.source()], output, || FeedForwardRule {
         x: x.tensor().clone(),
@@ -96,8 +97,8 @@ impl Rule for FeedForwardRule {
         let FeedForwardRule { x, activated, weights, gradients, .. } = *self;
         let Some((gradient, hidden)) = gradients else { return Ok(()) };
         let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
-        layer(sink, gradient, activated, &project, &project_bias)?;
-        layer(sink, hidden, x, &expand, &expand_bias)
+        layer(sink, gradient, activated, &project, project_bias.as_ref())?;
+        layer(sink, hidden, x, &expand, expand_bias.as_ref())
     }
 }
 
@@ -107,11 +108,14 @@ fn layer(
     gradient: Tensor,
     x: Tensor,
     weight: &Weight,
-    bias: &Weight,
+    bias: Option<&Weight>,
 ) -> Result<()> {
-    let (target, bias_target) = (sink.target(weight)?, sink.target(bias)?);
-    ops::linear::backward_weight(&gradient, &x, &target, Some(&bias_target))?;
+    let target = sink.target(weight)?;
+    let bias_target = bias.map(|bias| sink.target(bias)).transpose()?;
+    ops::linear::backward_weight(&gradient, &x, &target, bias_target.as_ref())?;
     drop((gradient, x));
-    sink.ready(bias.use_id())?;
+    if let Some(bias) = bias {
+        sink.ready(bias.use_id())?;
+    }
     sink.ready(weight.use_id())
 }

@@ -1,4 +1,4 @@
-//! Layer normalisation, alone or fused with the addition of a residual.
+//! Layer normalisation, alone or fused with a residual addition.
 
 use tensor::Tensor;
 use tensor::ops;
@@ -16,53 +16,53 @@ pub struct LayerNormRule {
     operator: &'static str,
     x: Tensor,
     mean: Tensor,
-    deviation: Tensor,
-    gamma: Weight,
-    beta: Weight,
+    rstd: Tensor,
+    weight: Weight,
+    bias: Weight,
     gradient: Option<Tensor>,
 }
 
-/// `x` is [.., width]; `gamma` and `beta` are [width].
-pub fn layer_norm(tape: &Tape, x: Var, gamma: &Weight, beta: &Weight, epsilon: f32) -> Result<Var> {
-    let forward = ops::layer_norm::forward(x.tensor(), gamma.tensor(), beta.tensor(), epsilon);
+/// `x` is `[.., width]`; `weight` and `bias` are `[width]`. Errors: as [`ops::layer_norm::forward`].
+pub fn layer_norm(tape: &Tape, x: Var, weight: &Weight, bias: &Weight, epsilon: f32) -> Result<Var> {
+    let forward = ops::layer_norm::forward(x.tensor(), weight.tensor(), bias.tensor(), epsilon);
     let ops::layer_norm::Output { output, mean, rstd } = named("layer_norm", forward)?;
     let rule = || LayerNormRule {
         operator: "layer_norm",
         x: x.tensor().clone(),
         mean,
-        deviation: rstd,
-        gamma: gamma.clone(),
-        beta: beta.clone(),
+        rstd,
+        weight: weight.clone(),
+        bias: bias.clone(),
         gradient: None,
     };
     tape.record_one(&[x.source()], output, rule)
 }
 
-/// `sum = residual + branch`, or the residual itself where there is no branch, and its normalisation: the pair
-/// (sum, normalised). What reads the sum further on takes it from here, so that its gradient joins that of the
-/// normalised values in one kernel, with one rounding, whether there was a branch or a cut in its place.
+/// The pair (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
+/// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both gradients with one
+/// rounding, whether there was a branch or a pipeline cut in its place. Errors: as [`ops::layer_norm::forward_residual`].
 pub fn residual_layer_norm(
     tape: &Tape,
     residual: Var,
     branch: Option<Var>,
-    gamma: &Weight,
-    beta: &Weight,
+    weight: &Weight,
+    bias: &Weight,
     epsilon: f32,
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_layer_norm";
-    let (values, gain, bias) = (residual.tensor(), gamma.tensor(), beta.tensor());
+    let (values, scale, shift) = (residual.tensor(), weight.tensor(), bias.tensor());
     let forward = match &branch {
-        Some(branch) => ops::layer_norm::forward_residual(values, branch.tensor(), gain, bias, epsilon),
-        None => ops::layer_norm::forward(values, gain, bias, epsilon).map(|made| (values.clone(), made)),
+        Some(branch) => ops::layer_norm::forward_residual(values, branch.tensor(), scale, shift, epsilon),
+        None => ops::layer_norm::forward(values, scale, shift, epsilon).map(|made| (values.clone(), made)),
     };
     let (sum, ops::layer_norm::Output { output, mean, rstd }) = named(OPERATOR, forward)?;
     let rule = || LayerNormRule {
         operator: OPERATOR,
         x: sum.clone(),
         mean,
-        deviation: rstd,
-        gamma: gamma.clone(),
-        beta: beta.clone(),
+        rstd,
+        weight: weight.clone(),
+        bias: bias.clone(),
         gradient: None,
     };
     let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
@@ -79,11 +79,7 @@ impl Rule for LayerNormRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        vec![
-            Saved::new("x", &self.x),
-            Saved::new("mean", &self.mean),
-            Saved::new("deviation", &self.deviation),
-        ]
+        vec![Saved::new("x", &self.x), Saved::new("mean", &self.mean), Saved::new("rstd", &self.rstd)]
     }
 
     fn has_weights(&self) -> bool {
@@ -97,18 +93,12 @@ impl Rule for LayerNormRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let normalised = outputs.pop().flatten();
         let sum = outputs.pop().flatten();
-        // Nothing read the normalised value: only the sum's gradient passes through.
+        // Without a gradient of the normalised values, the sum's gradient passes through alone.
         let Some(gradient) = normalised else { return Ok(wanted.iter().map(|_| sum.clone()).collect()) };
         let input = if wanted.contains(&true) {
-            let (gamma, x) = (self.gamma.tensor(), &self.x);
-            Some(ops::layer_norm::backward_input(
-                &gradient,
-                sum.as_ref(),
-                x,
-                gamma,
-                &self.mean,
-                &self.deviation,
-            )?)
+            let (x, weight) = (&self.x, self.weight.tensor());
+            let (mean, rstd) = (&self.mean, &self.rstd);
+            Some(ops::layer_norm::backward_input(&gradient, sum.as_ref(), x, weight, mean, rstd)?)
         } else {
             None
         };
@@ -118,9 +108,9 @@ impl Rule for LayerNormRule {
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let (gamma, beta) = (sink.target(&self.gamma)?, sink.target(&self.beta)?);
-        ops::layer_norm::backward_weight(gradient, &self.x, &self.mean, &self.deviation, &gamma, &beta)?;
-        sink.ready(self.beta.use_id())?;
-        sink.ready(self.gamma.use_id())
+        let (weight, bias) = (sink.target(&self.weight)?, sink.target(&self.bias)?);
+        ops::layer_norm::backward_weight(gradient, &self.x, &self.mean, &self.rstd, &weight, &bias)?;
+        sink.ready(self.bias.use_id())?;
+        sink.ready(self.weight.use_id())
     }
 }

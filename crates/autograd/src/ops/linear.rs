@@ -1,4 +1,4 @@
-//! `y = activation(x · Wᵀ + b)`.
+//! A linear layer: `y = activation(x · Wᵀ + b)`, with or without a bias.
 
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
@@ -14,16 +14,17 @@ use crate::weight::Weight;
 #[derive(Debug)]
 pub struct LinearRule {
     x: Tensor,
-    /// Relu: the output. Gelu: what went into it.
+    /// The output for ReLU, the input of the activation for GELU.
     activated: Option<Tensor>,
     activation: Activation,
     weight: Weight,
     bias: Option<Weight>,
-    /// Gradient of what went into the activation, from the input half to the weight half.
+    /// Gradient of the activation's input, from the input half to the weight half.
     gradient: Option<Tensor>,
 }
 
-/// `x` is [.., in], `weight` [out, in], `bias` [out]; the result is [.., out].
+/// `x` is `[.., in]`, `weight` `[out, in]`, `bias` `[out]`; the result is `[.., out]`.
+/// Errors: as [`ops::linear::forward`].
 pub fn linear(
     tape: &Tape,
     x: Var,
@@ -31,10 +32,10 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Var> {
-    let (values, matrix, offset) = (x.tensor(), weight.tensor(), bias.map(Weight::tensor));
+    let (values, matrix, bias_tensor) = (x.tensor(), weight.tensor(), bias.map(Weight::tensor));
     let forward = match activation {
-        Activation::None if !tape.reads_output() => ops::linear::forward_again(values, matrix, offset),
-        _ => ops::linear::forward(values, matrix, offset, activation),
+        Activation::None if !tape.reads_output() => ops::linear::forward_again(values, matrix, bias_tensor),
+        _ => ops::linear::forward(values, matrix, bias_tensor, activation),
     };
     let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
     let activated = match activation {

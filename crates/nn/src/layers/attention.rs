@@ -1,41 +1,35 @@
-//! Multi-head causal self-attention.
+//! Causal self-attention between linear projections.
 
 use autograd::{Tape, Var, ops};
-use tensor::ops::Activation;
+use tensor::ops::attention::{Heads, Qkv};
 
 use super::{Linear, within};
 use crate::error::Result;
-use crate::init::Init;
-use crate::parameters::Parameters;
 
-/// Queries, keys and values from one product, attention over each head, and a projection.
+/// Queries, keys and values by one linear layer or by three, attention over each head, and an output projection.
 #[derive(Debug)]
 pub struct CausalSelfAttention {
-    qkv: Linear,
+    qkv: Qkv<Linear>,
     projection: Linear,
-    heads: usize,
+    heads: Heads,
 }
 
 impl CausalSelfAttention {
-    /// Registers `{prefix}.attn_qkv` and `{prefix}.attn_proj`; `width` is a multiple of `heads`.
-    pub fn new(
-        parameters: &mut Parameters,
-        prefix: &str,
-        width: usize,
-        heads: usize,
-        init: Init,
-        projection: Init,
-    ) -> Result<Self> {
-        let name = |part: &str| format!("{prefix}.{part}");
-        let qkv = Linear::new(parameters, &name("attn_qkv"), width, 3 * width, init, Activation::None)?;
-        let projection =
-            Linear::new(parameters, &name("attn_proj"), width, width, projection, Activation::None)?;
-        Ok(CausalSelfAttention { qkv, projection, heads })
+    /// `qkv` gives the columns that `heads` states, and `projection` takes `heads.query · heads.width`.
+    pub fn new(qkv: Qkv<Linear>, projection: Linear, heads: Heads) -> Self {
+        CausalSelfAttention { qkv, projection, heads }
     }
 
-    /// [batch, time, width] to the same shape.
+    /// `[batch, time, width]` to the same shape. Errors: operands that do not fit, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let qkv = self.qkv.forward(tape, x)?;
+        let qkv = match &self.qkv {
+            Qkv::Packed(layer) => Qkv::Packed(layer.forward(tape, x)?),
+            Qkv::Separate([queries, keys, values]) => Qkv::Separate([
+                queries.forward(tape, x.clone())?,
+                keys.forward(tape, x.clone())?,
+                values.forward(tape, x)?,
+            ]),
+        };
         let mixed = within(tape, "attention", || Ok(ops::attention(tape, qkv, self.heads)?))?;
         self.projection.forward(tape, mixed)
     }

@@ -1,4 +1,4 @@
-//! The two-layer perceptron of a transformer block.
+//! The feed-forward layers of a GPT-2 block.
 
 use autograd::ops::FeedForwardWeights;
 use autograd::{Tape, Var, ops};
@@ -16,6 +16,7 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Registers weight and bias of `{prefix}.mlp_fc` and `{prefix}.mlp_proj`; biases start at zero.
+    /// Errors: out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -28,14 +29,14 @@ impl FeedForward {
         let name = |part: &str| format!("{prefix}.{part}");
         let weights = FeedForwardWeights {
             expand: parameters.create(&name("mlp_fc.weight"), [hidden, width], init)?,
-            expand_bias: parameters.create(&name("mlp_fc.bias"), [hidden], zero)?,
+            expand_bias: Some(parameters.create(&name("mlp_fc.bias"), [hidden], zero)?),
             project: parameters.create(&name("mlp_proj.weight"), [width, hidden], projection)?,
-            project_bias: parameters.create(&name("mlp_proj.bias"), [width], zero)?,
+            project_bias: Some(parameters.create(&name("mlp_proj.bias"), [width], zero)?),
         };
         Ok(FeedForward { weights })
     }
 
-    /// [.., width] to the same shape.
+    /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights)?))
     }

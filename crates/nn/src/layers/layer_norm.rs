@@ -1,41 +1,43 @@
-//! Layer normalisation with gain and bias.
+//! Layer normalisation with weight and bias.
 
 use autograd::{Tape, Var, Weight, ops};
 
 use super::linear::short;
-use super::within;
+use super::{Norm, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// GPT-2's and PyTorch's.
+/// Added to the variance; the value of GPT-2 and PyTorch.
 const EPSILON: f32 = 1e-5;
 
-/// Normalises rows of `width` to mean 0 and variance 1, then applies gain and bias.
+/// Normalises rows to mean 0 and variance 1, then applies weight and bias.
 #[derive(Debug)]
 pub struct LayerNorm {
     name: String,
-    gain: Weight,
+    weight: Weight,
     bias: Weight,
 }
 
 impl LayerNorm {
-    /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros).
+    /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[width]`.
+    /// Errors: out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
-        let gain = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
+        let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
         let bias = parameters.create(&format!("{name}.bias"), [width], Init::Constant(0.0))?;
-        Ok(LayerNorm { name: name.to_owned(), gain, bias })
+        Ok(LayerNorm { name: name.to_owned(), weight, bias })
     }
 
-    /// [.., width] to the same shape.
+    /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, short(&self.name), || Ok(ops::layer_norm(tape, x, &self.gain, &self.bias, EPSILON)?))
+        within(tape, short(&self.name), || Ok(ops::layer_norm(tape, x, &self.weight, &self.bias, EPSILON)?))
     }
+}
 
-    /// Adds `branch`, if there is one, to `residual` and normalises the sum: (sum, normalised).
-    pub fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
+impl Norm for LayerNorm {
+    fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
         within(tape, short(&self.name), || {
-            Ok(ops::residual_layer_norm(tape, residual, branch, &self.gain, &self.bias, EPSILON)?)
+            Ok(ops::residual_layer_norm(tape, residual, branch, &self.weight, &self.bias, EPSILON)?)
         })
     }
 }

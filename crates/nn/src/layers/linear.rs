@@ -1,4 +1,4 @@
-//! A linear map with bias and activation.
+//! A linear layer with activation, with or without a bias.
 
 use autograd::{Tape, Var, Weight, ops};
 use tensor::ops::Activation;
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// `y = activation(x · Wᵀ + b)` with weight [outputs, inputs] and bias [outputs].
+/// `y = activation(x · Wᵀ + b)` with weight `[outputs, inputs]` and bias `[outputs]`.
 #[derive(Debug)]
 pub struct Linear {
     name: String,
@@ -18,8 +18,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Registers `{name}.weight` and `{name}.bias`. The bias starts as the weight does if that is uniform
-    /// (PyTorch's habit for plain linear layers), else at zero (GPT-2's).
+    /// Registers `{name}.weight` and `{name}.bias`. A uniform `init` also initialises the bias, as PyTorch does; after any
+    /// other the bias starts at zero, as in GPT-2. Errors: out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -32,18 +32,31 @@ impl Linear {
             Init::Uniform(bound) => Init::Uniform(bound),
             Init::Normal(_) | Init::Constant(_) => Init::Constant(0.0),
         };
-        let weight = parameters.create(&format!("{name}.weight"), [outputs, inputs], init)?;
+        let layer = Self::without_bias(parameters, name, inputs, outputs, init, activation)?;
         let bias = Some(parameters.create(&format!("{name}.bias"), [outputs], bias_init)?);
-        Ok(Linear { name: name.to_owned(), weight, bias, activation })
+        Ok(Linear { bias, ..layer })
     }
 
-    /// A linear map without bias whose weight is another layer's (a tied output head).
+    /// Registers `{name}.weight` alone. Errors: as [`Linear::new`].
+    pub fn without_bias(
+        parameters: &mut Parameters,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        init: Init,
+        activation: Activation,
+    ) -> Result<Self> {
+        let weight = parameters.create(&format!("{name}.weight"), [outputs, inputs], init)?;
+        Ok(Linear { name: name.to_owned(), weight, bias: None, activation })
+    }
+
+    /// A layer without bias that uses another layer's weight, as a tied output head does. Errors: no such weight.
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let weight = parameters.reuse(weight)?;
         Ok(Linear { name: name.to_owned(), weight, bias: None, activation: Activation::None })
     }
 
-    /// [.., inputs] to [.., outputs].
+    /// `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             Ok(ops::linear(tape, x, &self.weight, self.bias.as_ref(), self.activation)?)
@@ -59,7 +72,7 @@ impl Layer for Linear {
     }
 }
 
-/// The last part of a dotted name: the scopes around it give the rest.
+/// The last part of a dotted name; the enclosing scopes name the others.
 pub(super) fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

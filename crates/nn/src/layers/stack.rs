@@ -1,4 +1,4 @@
-//! Layers one after another, some of which may keep no activations.
+//! Layers in sequence; some may recompute their activations in backward.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,18 +9,21 @@ use autograd::{AutogradError, Segment, Tape, Var, recompute};
 use crate::error::{NnError, Result};
 use crate::recompute::Recompute;
 
-/// What flows from layer to layer.
+/// Values between two layers. Each layer decides the shape that it outputs, so that blocks may change it.
+///
+/// A cut between pipeline stages and the start of a recomputed segment carry a stream as one variable in the compute
+/// dtype ([`Stream::close`], [`Stream::open`]); the layers after it give the same bits as without it.
 pub trait Stream: Sized {
-    /// As one variable, to be kept where a segment begins.
+    /// Turns the stream into one variable.
     fn close(self, tape: &Tape) -> Result<Var>;
 
-    /// What [`Stream::close`] closed.
+    /// Continues from the variable of [`Stream::close`].
     fn open(closed: Var) -> Self;
 
-    /// Its variables.
+    /// All variables of the stream, as the outputs of a recomputed segment.
     fn into_variables(self) -> Vec<Var>;
 
-    /// The stream of [`Stream::into_variables`]; `None` for another number of them.
+    /// The inverse of [`Stream::into_variables`]; `None` for another number of variables.
     fn from_variables(variables: Vec<Var>) -> Option<Self>;
 }
 
@@ -44,26 +47,26 @@ impl Stream for Var {
 
 /// A layer of a [`Stack`].
 pub trait Layer {
-    /// What flows into and out of it.
+    /// Its input and output.
     type Stream: Stream;
 
-    /// One layer further.
+    /// From the layer's input to its output.
     fn forward(&self, tape: &Tape, stream: Self::Stream) -> Result<Self::Stream>;
 }
 
-/// Layers one after another.
+/// Layers in sequence.
 pub struct Stack<L> {
     layers: Rc<[L]>,
     recompute: Recompute,
 }
 
 impl<L> Stack<L> {
-    /// `layers` in their order, all of which keep their activations.
+    /// A stack of `layers`, which keep all activations.
     pub fn new(layers: Vec<L>) -> Self {
         Stack { layers: layers.into(), recompute: Recompute::NONE }
     }
 
-    /// The same layers, of which those that `recompute` says compute their activations again in backward.
+    /// The same stack with the layers that `recompute` selects recomputing their activations in backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Stack { recompute, ..self }
@@ -71,7 +74,7 @@ impl<L> Stack<L> {
 }
 
 impl<L: Layer + 'static> Stack<L> {
-    /// Through all layers.
+    /// Runs all layers in order.
     pub fn forward(&self, tape: &Tape, mut stream: L::Stream) -> Result<L::Stream> {
         for part in self.recompute.parts(self.layers.len()) {
             let run = Run { layers: Rc::clone(&self.layers), range: part.layers };
@@ -87,7 +90,7 @@ impl<L: Layer + 'static> Stack<L> {
     }
 }
 
-/// Some consecutive layers of a stack.
+/// Consecutive layers of a stack.
 struct Run<L> {
     layers: Rc<[L]>,
     range: Range<usize>,

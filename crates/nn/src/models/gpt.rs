@@ -6,7 +6,7 @@ use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::{Block, Embedding, LayerNorm, Linear, Residual, Stack, Stream, within};
+use crate::layers::{Block, Embedding, Heads, LayerNorm, Linear, Residual, Stack, Stream, within};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -55,13 +55,18 @@ impl Gpt {
         let mut parameters = Parameters::new(device, seed, dtype);
         let init = Init::Normal(0.02);
         let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
-        let embedding = match stage.is_first() {
-            true => Some(Embedding::new(&mut parameters, vocabulary, context, width)?),
-            false => None,
-        };
+        let embedding =
+            match stage.is_first() {
+                true => Some(
+                    Embedding::new(&mut parameters, "wte.weight", [vocabulary, width], init)?
+                        .with_positions(&mut parameters, "wpe.weight", context, init)?,
+                ),
+                false => None,
+            };
         if stage.is_first() && !stage.is_last() {
             parameters.share("wte.weight")?;
         }
+        let heads = Heads::multi(heads, width / heads);
         let block = |index| Block::new(&mut parameters, index, width, heads, init, projection);
         let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
         let head = match stage.is_last() {

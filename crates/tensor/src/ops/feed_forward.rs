@@ -1,40 +1,52 @@
-//! The two layers of a transformer block's perceptron with GELU between them: y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2.
+//! The two linear layers of a transformer block with GELU between them: y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2.
 //!
-//! Together, so that GELU goes into the first product and its derivative into the product that gives the gradient
-//! it multiplies. The other backward functions are [`linear`]'s.
+//! One operator, so that the epilogues of two matmuls apply GELU and its derivative: the first of the forward pass, and
+//! the one that computes the gradient of its result. The other backward functions are [`linear`]'s.
 
 use device::{Backend, Epilogue};
 
 use super::{Activation, activation, check, gpu, linear};
 use crate::{Result, Tensor};
 
-/// What [`forward`] gives.
+/// Result of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
     /// `[.., out]`.
     pub output: Tensor,
     /// x · W1ᵀ + b1, `[.., hidden]`.
     pub pre_activation: Tensor,
-    /// gelu of it.
+    /// gelu(pre_activation), `[.., hidden]`.
     pub activated: Tensor,
 }
 
 /// `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`, all f32 or all bf16, to `[.., out]`.
-/// The pre-activation is allocated first, then GELU of it, then the output.
+/// Either bias may be absent. Allocates the pre-activation, then its GELU, then the output.
 /// Errors: shapes or types that do not agree, out of memory.
-pub fn forward(x: &Tensor, w1: &Tensor, b1: &Tensor, w2: &Tensor, b2: &Tensor) -> Result<Output> {
+pub fn forward(
+    x: &Tensor,
+    w1: &Tensor,
+    b1: Option<&Tensor>,
+    w2: &Tensor,
+    b2: Option<&Tensor>,
+) -> Result<Output> {
     const OPERATOR: &str = "feed_forward.forward";
-    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, Some(b1))?;
-    let output = linear::without_gelu(OPERATOR, &activated, w2, Some(b2), false)?;
+    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, b1)?;
+    let output = linear::without_gelu(OPERATOR, &activated, w2, b2, false)?;
     Ok(Output { output, pre_activation, activated })
 }
 
-/// [`forward`] for backward alone, where the output has been there before: it is allocated and not computed.
+/// [`forward`] for recomputation, where nothing reads the output: allocates it and leaves it uncomputed.
 /// Errors: as [`forward`].
-pub fn forward_again(x: &Tensor, w1: &Tensor, b1: &Tensor, w2: &Tensor, b2: &Tensor) -> Result<Output> {
+pub fn forward_again(
+    x: &Tensor,
+    w1: &Tensor,
+    b1: Option<&Tensor>,
+    w2: &Tensor,
+    b2: Option<&Tensor>,
+) -> Result<Output> {
     const OPERATOR: &str = "feed_forward.forward";
-    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, Some(b1))?;
-    let output = linear::allocate(OPERATOR, &activated, w2, Some(b2))?;
+    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, b1)?;
+    let output = linear::allocate(OPERATOR, &activated, w2, b2)?;
     Ok(Output { output, pre_activation, activated })
 }
 

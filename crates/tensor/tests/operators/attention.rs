@@ -1,84 +1,160 @@
 use device::{Description, Kind};
-use tensor::ops::attention;
-use tensor::{DType, Tensor, TensorError};
+use tensor::ops::attention::{self, Heads, Qkv};
+use tensor::{Backend, DType, Tensor, TensorError};
 
-use crate::reference;
+use crate::reference::{self, at};
 use crate::support::{
     Case, bits, cpu, devices, dot, gpu, is_gradient, meta, normal, operand, read, repeats, tensor, typed,
     wide,
 };
 
-/// Batch, time, head width, heads: around the ends of a tile, and odd.
-const SIZES: [[usize; 4]; 10] = [
-    [1, 1, 1, 1],
-    [2, 2, 3, 1],
-    [1, 5, 4, 2],
-    [3, 7, 1, 3],
-    [1, 33, 5, 3],
-    [2, 63, 8, 1],
-    [1, 64, 8, 2],
-    [1, 65, 3, 1],
-    [1, 70, 16, 2],
-    [1, 131, 4, 1],
-];
-/// More for a GPU in f32: every form that the kernels are compiled in.
-const WIDE_SIZES: [[usize; 4]; 6] =
-    [[2, 67, 20, 2], [1, 130, 33, 2], [2, 129, 64, 2], [1, 65, 100, 1], [1, 97, 128, 2], [1, 50, 256, 1]];
-/// The same in bf16, but for the head width: times around the ends of tiles of 64, 128 and 192, and many short heads, so
-/// that blocks of threads go from head to head.
-const TIMES: [[usize; 3]; 16] = [
-    [1, 1, 1],
-    [1, 5, 2],
-    [3, 7, 3],
-    [1, 63, 2],
-    [2, 64, 1],
-    [1, 65, 1],
-    [1, 127, 2],
-    [2, 128, 2],
-    [1, 129, 1],
-    [2, 193, 3],
-    [1, 320, 3],
-    [1, 385, 2],
-    [1, 1024, 1],
-    [1, 1088, 1],
-    [20, 64, 27],
-    [40, 130, 7],
-];
+/// The sizes of one call.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    batch: usize,
+    time: usize,
+    heads: Heads,
+}
 
-fn sizes(case: &Case) -> Vec<[usize; 4]> {
-    match (case.device.is_cuda_like(), case.dtype) {
-        (false, _) => SIZES.to_vec(),
-        (true, DType::Bf16) => {
-            let of = |width: usize| TIMES.map(|[batch, time, heads]| [batch, time, width, heads]);
-            [32, 64, 128].into_iter().flat_map(of).collect()
-        }
-        (true, _) => SIZES.into_iter().chain(WIDE_SIZES).collect(),
+impl Size {
+    const fn new([batch, time, width, query, key_value]: [usize; 5]) -> Self {
+        Size { batch, time, heads: Heads { query, key_value, width } }
+    }
+
+    fn qkv_shape(&self) -> [usize; 3] {
+        [self.batch, self.time, self.heads.packed_columns()]
+    }
+
+    fn output_shape(&self) -> [usize; 3] {
+        [self.batch, self.time, self.heads.query_columns()]
+    }
+
+    fn reference(&self, qkv: &[f64]) -> [Vec<f64>; 2] {
+        reference::attention(qkv, self.batch, self.time, self.heads)
+    }
+
+    /// The columns of queries, of keys and of values.
+    fn columns(&self) -> [usize; 3] {
+        let Heads { query, key_value, width } = self.heads;
+        [query * width, key_value * width, key_value * width]
     }
 }
 
-/// The gradient of Σ dy · output by qkv, in f64.
-fn gradient(
-    qkv: &[f64],
-    dy: &[f64],
-    [batch, time, head_width, heads]: [usize; 4],
-    output: &[f64],
-    logsumexp: &[f64],
-) -> Vec<f64> {
-    let (width, scale) = (heads * head_width, 1.0 / (head_width as f64).sqrt());
+/// Batch, time, head width, query heads, key and value heads: around the ends of a tile, and odd; groups of one, some and all
+/// query heads.
+const SIZES: [[usize; 5]; 16] = [
+    [1, 1, 1, 1, 1],
+    [2, 2, 3, 1, 1],
+    [1, 5, 4, 2, 2],
+    [3, 7, 1, 3, 3],
+    [1, 33, 5, 3, 3],
+    [2, 63, 8, 1, 1],
+    [1, 64, 8, 2, 2],
+    [1, 65, 3, 1, 1],
+    [1, 70, 16, 2, 2],
+    [1, 131, 4, 1, 1],
+    [1, 1, 2, 2, 1],
+    [2, 5, 3, 4, 2],
+    [2, 33, 4, 6, 3],
+    [1, 65, 5, 3, 1],
+    [2, 70, 8, 6, 2],
+    [1, 131, 4, 4, 1],
+];
+/// More for a GPU in f32: every form that the kernels are compiled in.
+const WIDE_SIZES: [[usize; 5]; 9] = [
+    [2, 67, 20, 2, 2],
+    [1, 130, 33, 2, 2],
+    [2, 129, 64, 2, 2],
+    [1, 65, 100, 1, 1],
+    [1, 97, 128, 2, 2],
+    [1, 50, 256, 1, 1],
+    [2, 129, 64, 6, 2],
+    [1, 97, 128, 4, 1],
+    [2, 50, 256, 4, 2],
+];
+/// Batch, time, query heads, key and value heads for a GPU in bf16: times around the ends of tiles of 64, 128 and 192, and
+/// many short heads, so that blocks of threads go from head to head.
+const TIMES: [[usize; 4]; 21] = [
+    [1, 1, 1, 1],
+    [1, 5, 2, 2],
+    [3, 7, 3, 3],
+    [1, 63, 2, 2],
+    [2, 64, 1, 1],
+    [1, 65, 1, 1],
+    [1, 127, 2, 2],
+    [2, 128, 2, 2],
+    [1, 129, 1, 1],
+    [2, 193, 3, 3],
+    [1, 320, 3, 3],
+    [1, 385, 2, 2],
+    [1, 1024, 1, 1],
+    [1, 1088, 1, 1],
+    [20, 64, 27, 27],
+    [40, 130, 7, 7],
+    [3, 7, 4, 2],
+    [1, 65, 3, 1],
+    [2, 193, 6, 2],
+    [1, 1088, 4, 1],
+    [20, 130, 28, 4],
+];
+
+fn sizes(case: &Case) -> Vec<Size> {
+    let sizes: Vec<[usize; 5]> = match (case.device.is_cuda_like(), case.dtype) {
+        (false, _) => SIZES.to_vec(),
+        (true, DType::Bf16) => {
+            let of =
+                |width| TIMES.map(|[batch, time, query, key_value]| [batch, time, width, query, key_value]);
+            [32, 64, 128].into_iter().flat_map(of).collect()
+        }
+        (true, _) => SIZES.into_iter().chain(WIDE_SIZES).collect(),
+    };
+    sizes.into_iter().map(Size::new).collect()
+}
+
+/// Both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
+fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Tensor>) {
+    let made = attention::forward(qkv, heads).unwrap();
+    let gradients = attention::backward(dy, qkv, &made.output, &made.logsumexp, heads).unwrap();
+    (made.output, made.logsumexp, gradients)
+}
+
+fn packed(gradients: &Qkv<Tensor>) -> &Tensor {
+    match gradients {
+        Qkv::Packed(gradient) => gradient,
+        Qkv::Separate(_) => panic!("packed operands have packed gradients"),
+    }
+}
+
+/// Columns `first..first + count` of rows of `columns`.
+fn cut<T: Copy>(values: &[T], columns: usize, first: usize, count: usize) -> Vec<T> {
+    values.chunks(columns).flat_map(|row| row[first..first + count].to_vec()).collect()
+}
+
+/// Queries, keys and values of packed rows.
+fn split<T: Copy>(values: &[T], size: &Size) -> [Vec<T>; 3] {
+    let (all, [query, key_value, _]) = (size.heads.packed_columns(), size.columns());
+    [(0, query), (query, key_value), (query + key_value, key_value)]
+        .map(|(first, count)| cut(values, all, first, count))
+}
+
+/// The gradient of Σ dy · output by packed queries, keys and values, in f64.
+fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f64]) -> Vec<f64> {
+    let Size { time, heads, .. } = *size;
+    let Heads { query: query_heads, width, .. } = heads;
+    let scale = 1.0 / (width as f64).sqrt();
     let mut dqkv = vec![0.0; qkv.len()];
     for (line, logsumexp) in logsumexp.chunks(time).enumerate() {
-        let (b, head) = (line / heads, line % heads);
-        assert!(b < batch);
-        let at = |t: usize, third: usize| (b * time + t) * 3 * width + third * width + head * head_width;
-        let plain = |t: usize| (b * time + t) * width + head * head_width;
+        let (b, head) = (line / query_heads, line % query_heads);
+        let at = |t: usize, part: usize| at(heads, b * time + t, part, head);
+        let plain = |t: usize| ((b * time + t) * query_heads + head) * width;
         for query in 0..time {
-            let (q, dy) = (&qkv[at(query, 0)..][..head_width], &dy[plain(query)..][..head_width]);
-            let delta = dot(dy, &output[plain(query)..][..head_width]);
+            let (q, dy) = (&qkv[at(query, 0)..][..width], &dy[plain(query)..][..width]);
+            let delta = dot(dy, &output[plain(query)..][..width]);
             for key in 0..=query {
-                let (k, v) = (&qkv[at(key, 1)..][..head_width], &qkv[at(key, 2)..][..head_width]);
+                let (k, v) = (&qkv[at(key, 1)..][..width], &qkv[at(key, 2)..][..width]);
                 let weight = (dot(q, k) * scale - logsumexp[query]).exp();
                 let slope = weight * (dot(dy, v) - delta) * scale;
-                for column in 0..head_width {
+                for column in 0..width {
                     dqkv[at(query, 0) + column] += slope * k[column];
                     dqkv[at(key, 1) + column] += slope * q[column];
                     dqkv[at(key, 2) + column] += weight * dy[column];
@@ -92,10 +168,10 @@ fn gradient(
 #[test]
 fn forward_is_causal_softmax_attention() {
     for case in devices() {
-        for size @ [batch, time, head_width, heads] in sizes(&case) {
-            let (qkv, qkv_wide) = case.operand("qkv", [batch, time, 3 * heads * head_width]);
-            let made = attention::forward(&qkv, heads).unwrap();
-            let [output, logsumexp] = reference::attention(&qkv_wide, batch, time, heads * head_width, heads);
+        for size in sizes(&case) {
+            let (qkv, qkv_wide) = case.operand("qkv", size.qkv_shape());
+            let made = attention::forward(&Qkv::Packed(qkv), size.heads).unwrap();
+            let [output, logsumexp] = size.reference(&qkv_wide);
             case.close(&format!("output {size:?}"), &read(&made.output), &output);
             case.close(&format!("logsumexp {size:?}"), &read(&made.logsumexp), &logsumexp);
         }
@@ -105,22 +181,20 @@ fn forward_is_causal_softmax_attention() {
 #[test]
 fn backward_is_the_gradient_of_forward() {
     for case in devices() {
-        for size @ [batch, time, head_width, heads] in sizes(&case) {
-            let width = heads * head_width;
-            let (qkv, qkv_wide) = case.operand("qkv", [batch, time, 3 * width]);
-            let (dy, dy_wide) = case.operand("dy", [batch, time, width]);
-            let made = attention::forward(&qkv, heads).unwrap();
-            let dqkv = attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads).unwrap();
-            let [output, logsumexp] = reference::attention(&qkv_wide, batch, time, width, heads);
-            let expected = gradient(&qkv_wide, &dy_wide, size, &output, &logsumexp);
-            let found = read(&dqkv);
+        for size in sizes(&case) {
+            let (qkv, qkv_wide) = case.operand("qkv", size.qkv_shape());
+            let (dy, dy_wide) = case.operand("dy", size.output_shape());
+            let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv), size.heads);
+            let [output, logsumexp] = size.reference(&qkv_wide);
+            let expected = gradient(&size, &qkv_wide, &dy_wide, &output, &logsumexp);
+            let found = read(packed(&gradients));
             case.close(&format!("dqkv {size:?}"), &found, &expected);
-            // Of few positions the first two thirds are differences of what the output's rounding changes.
-            for third in (0..3).filter(|_| time >= 32) {
-                let part = |x: &[f64]| -> Vec<f64> {
-                    x.chunks(3 * width).flat_map(|row| row[third * width..][..width].to_vec()).collect()
-                };
-                case.close(&format!("third {third} of dqkv {size:?}"), &part(&found), &part(&expected));
+            // With few positions, gradients of queries and keys are differences that the output's rounding changes.
+            if size.time >= 32 {
+                let parts = split(&found, &size).into_iter().zip(split(&expected, &size));
+                for (name, (found, expected)) in ["dq", "dk", "dv"].iter().zip(parts) {
+                    case.close(&format!("{name} {size:?}"), &found, &expected);
+                }
             }
         }
     }
@@ -129,39 +203,127 @@ fn backward_is_the_gradient_of_forward() {
 #[test]
 fn gradients_are_those_of_finite_differences() {
     let device = cpu();
-    for size @ [batch, time, head_width, heads] in SIZES {
-        let width = heads * head_width;
-        let (qkv, qkv_wide) = operand(&device, "qkv", [batch, time, 3 * width]);
-        let (dy, dy_wide) = operand(&device, "dy", [batch, time, width]);
-        let made = attention::forward(&qkv, heads).unwrap();
-        let dqkv = attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads).unwrap();
-        is_gradient(&format!("dqkv {size:?}"), &read(&dqkv), &qkv_wide, |qkv| {
-            dot(&dy_wide, &reference::attention(qkv, batch, time, width, heads)[0])
+    for size in SIZES.map(Size::new) {
+        let (qkv, qkv_wide) = operand(&device, "qkv", size.qkv_shape());
+        let (dy, dy_wide) = operand(&device, "dy", size.output_shape());
+        let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv), size.heads);
+        is_gradient(&format!("dqkv {size:?}"), &read(packed(&gradients)), &qkv_wide, |qkv| {
+            dot(&dy_wide, &size.reference(qkv)[0])
         });
     }
 }
 
 #[test]
+fn separate_operands_give_the_bits_of_packed_ones() {
+    for case in devices() {
+        for size in sizes(&case) {
+            let values = case.normal("qkv", size.qkv_shape().iter().product());
+            let (dy, _) = case.operand("dy", size.output_shape());
+            let whole = Qkv::Packed(case.tensor(&values, size.qkv_shape()));
+            let [queries, keys, values] = split(&values, &size);
+            let [query, key_value, _] = size.columns();
+            let of = |values: &[f32], columns| case.tensor(values, [size.batch, size.time, columns]);
+            let apart = Qkv::Separate([of(&queries, query), of(&keys, key_value), of(&values, key_value)]);
+            let (output, logsumexp, gradients) = both(&dy, &whole, size.heads);
+            let (apart_output, apart_logsumexp, apart_gradients) = both(&dy, &apart, size.heads);
+            let what = format!("{size:?}, {}", case.name());
+            assert_eq!(bits(&apart_output), bits(&output), "{what}");
+            assert_eq!(bits(&apart_logsumexp), bits(&logsumexp), "{what}");
+            let expected = split(&bits(packed(&gradients)), &size);
+            let found: Vec<_> = apart_gradients.arrays().iter().map(bits).collect();
+            assert!(found == expected, "{what}");
+        }
+    }
+}
+
+/// Query heads that share a key and value head compute as if each had a copy of it.
+#[test]
+fn shared_heads_give_the_bits_of_copied_ones() {
+    for case in devices() {
+        for size in sizes(&case).into_iter().filter(|size| size.heads.group() > 1) {
+            let Heads { query, width, .. } = size.heads;
+            let all = Size { heads: Heads::multi(query, width), ..size };
+            let values = case.normal("qkv", size.qkv_shape().iter().product());
+            let mut copied = vec![0.0f32; all.qkv_shape().iter().product()];
+            for row in 0..size.batch * size.time {
+                for (part, head) in (0..3).flat_map(|part| (0..query).map(move |head| (part, head))) {
+                    let from = &values[at(size.heads, row, part, head)..][..width];
+                    copied[at(all.heads, row, part, head)..][..width].copy_from_slice(from);
+                }
+            }
+            let (dy, _) = case.operand("dy", size.output_shape());
+            let shared = Qkv::Packed(case.tensor(&values, size.qkv_shape()));
+            let copied = Qkv::Packed(case.tensor(&copied, all.qkv_shape()));
+            let (output, logsumexp, gradients) = both(&dy, &shared, size.heads);
+            let (all_output, all_logsumexp, all_gradients) = both(&dy, &copied, all.heads);
+            let what = format!("{size:?}, {}", case.name());
+            assert_eq!(bits(&output), bits(&all_output), "{what}");
+            assert_eq!(bits(&logsumexp), bits(&all_logsumexp), "{what}");
+            let [dq, ..] = split(&bits(packed(&gradients)), &size);
+            let [all_dq, ..] = split(&bits(packed(&all_gradients)), &all);
+            assert!(dq == all_dq, "{what}");
+        }
+    }
+}
+
+/// In another order the rounded sums would have other bits. On a GPU the sums of a group stay in registers, between those
+/// of a head.
+#[test]
+fn a_group_adds_its_query_heads_in_their_order() {
+    let case = devices().into_iter().find(|case| case.device.backend() == Backend::Cpu).unwrap();
+    let size = Size::new([2, 60, 8, 6, 2]);
+    let Heads { query, width, .. } = size.heads;
+    let (qkv, _) = case.operand("qkv", size.qkv_shape());
+    let dy = case.normal("dy", size.output_shape().iter().product());
+    let all = |dy: &[f32]| {
+        let dy = case.tensor(dy, size.output_shape());
+        let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv.clone()), size.heads);
+        split(&packed(&gradients).to_vec::<f32>().unwrap(), &size)
+    };
+    // The gradient by one head alone.
+    let by_head = |head: usize| {
+        let own = |column: usize| column / width % query == head;
+        let dy: Vec<f32> = dy.iter().enumerate().map(|(at, dy)| if own(at) { *dy } else { 0.0 }).collect();
+        all(&dy)
+    };
+    let mut sums = by_head(0);
+    for head in 1..query {
+        let heads = by_head(head);
+        for (sum, part) in sums.iter_mut().zip(heads) {
+            sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+        }
+    }
+    let found = all(&dy);
+    assert_eq!(found[1], sums[1]);
+    assert_eq!(found[2], sums[2]);
+}
+
+#[test]
 fn a_gpu_repeats_both_passes_to_the_bit() {
     let Some(device) = gpu() else { return };
-    for (dtype, [batch, time, head_width, heads]) in [
-        (DType::F32, [2, 300, 20, 3]),
-        (DType::Bf16, [2, 300, 32, 3]),
-        (DType::Bf16, [4, 1024, 64, 12]),
-        (DType::Bf16, [2, 1000, 128, 5]),
-        (DType::Bf16, [30, 60, 128, 9]),
+    for (dtype, size) in [
+        (DType::F32, [2, 300, 20, 3, 3]),
+        (DType::F32, [2, 300, 20, 6, 2]),
+        (DType::Bf16, [2, 300, 32, 3, 3]),
+        (DType::Bf16, [2, 300, 32, 4, 1]),
+        (DType::Bf16, [4, 1024, 64, 12, 12]),
+        (DType::Bf16, [4, 1024, 64, 12, 4]),
+        (DType::Bf16, [2, 1000, 128, 5, 5]),
+        (DType::Bf16, [2, 1000, 128, 8, 2]),
+        (DType::Bf16, [30, 60, 128, 9, 9]),
     ] {
-        let width = heads * head_width;
-        let qkv = typed(&device, dtype, &normal("qkv", batch * time * 3 * width), [batch, time, 3 * width]);
-        let dy = typed(&device, dtype, &normal("dy", batch * time * width), [batch, time, width]);
-        let both = || {
-            let made = attention::forward(&qkv, heads).unwrap();
-            let dqkv = attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads).unwrap();
-            [&made.output, &made.logsumexp, &dqkv].map(bits)
+        let size = Size::new(size);
+        let of = |name: &str, shape: [usize; 3]| {
+            typed(&device, dtype, &normal(name, shape.iter().product()), shape)
         };
-        let first = both();
+        let (qkv, dy) = (Qkv::Packed(of("qkv", size.qkv_shape())), of("dy", size.output_shape()));
+        let run = || {
+            let (output, logsumexp, gradients) = both(&dy, &qkv, size.heads);
+            [&output, &logsumexp, packed(&gradients)].map(bits)
+        };
+        let first = run();
         for _ in 0..repeats(20) {
-            assert!(both() == first, "{dtype} {head_width}");
+            assert!(run() == first, "{dtype} {size:?}");
         }
     }
 }
@@ -169,19 +331,27 @@ fn a_gpu_repeats_both_passes_to_the_bit() {
 #[test]
 fn operands_that_begin_between_widest_accesses_give_the_same() {
     let Some(device) = gpu() else { return };
-    let (time, heads, width) = (100, 2, 128);
-    let values = normal("qkv", time * 3 * width + 2);
-    let whole = typed(&device, DType::Bf16, &values, [values.len()]);
-    let shifted = whole.view(2, [1, time, 3 * width]).unwrap();
-    let plain = typed(&device, DType::Bf16, &values[2..], [1, time, 3 * width]);
-    let [a, b] = [shifted, plain].map(|qkv| read(&attention::forward(&qkv, heads).unwrap().output));
-    let size = dot(&b, &b).sqrt();
-    let error = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
-    assert!(error <= 1e-2 * size, "{error} of {size}");
+    for size in [[1, 100, 64, 2, 2], [1, 100, 64, 4, 2]].map(Size::new) {
+        let [_, time, columns] = size.qkv_shape();
+        let values = normal("qkv", time * columns + 2);
+        let whole = typed(&device, DType::Bf16, &values, [values.len()]);
+        let shifted = whole.view(2, size.qkv_shape()).unwrap();
+        let plain = typed(&device, DType::Bf16, &values[2..], size.qkv_shape());
+        let dy = typed(&device, DType::Bf16, &normal("dy", time * size.columns()[0]), size.output_shape());
+        let run = |qkv| {
+            let (output, _, gradients) = both(&dy, &Qkv::Packed(qkv), size.heads);
+            [&output, packed(&gradients)].map(read)
+        };
+        for (a, b) in run(shifted).into_iter().zip(run(plain)) {
+            let length = dot(&b, &b).sqrt();
+            let error = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+            assert!(error <= 1e-2 * length, "{error} of {length}");
+        }
+    }
 }
 
 #[test]
-fn a_gpu_refuses_heads_without_a_kernel() {
+fn a_gpu_refuses_head_widths_without_a_kernel() {
     let device = meta(&Description { kind: Kind::Cuda, ..Description::host() });
     for (dtype, width, fits) in [
         (DType::Bf16, 32, true),
@@ -192,14 +362,22 @@ fn a_gpu_refuses_heads_without_a_kernel() {
         (DType::F32, 256, true),
         (DType::F32, 257, false),
     ] {
-        let request = device::Request::new(device::Category::Input, "qkv");
-        let qkv = Tensor::empty(&device, [1, 4, 3 * 2 * width], dtype, request).unwrap();
-        match attention::forward(&qkv, 2) {
-            Ok(_) => assert!(fits, "{dtype} {width}"),
-            Err(TensorError::Shape { expected, .. }) => {
-                assert!(!fits && expected.contains(&format!("not {width}")), "{expected}");
+        let heads = Heads { query: 2, key_value: 1, width };
+        let empty = |columns| {
+            let request = device::Request::new(device::Category::Input, "qkv");
+            Tensor::empty(&device, [1, 4, columns], dtype, request).unwrap()
+        };
+        let whole = Qkv::Packed(empty(4 * width));
+        let apart = Qkv::Separate([empty(2 * width), empty(width), empty(width)]);
+        for qkv in [whole, apart] {
+            match attention::forward(&qkv, heads) {
+                Ok(_) => assert!(fits, "{dtype} {width}"),
+                Err(TensorError::HeadWidth { operator, dtype: of, width: refused, .. }) => {
+                    assert_eq!((operator, of, refused), ("attention.forward", dtype, width));
+                    assert!(!fits, "{dtype} {width}");
+                }
+                Err(other) => panic!("{other}"),
             }
-            Err(other) => panic!("{other}"),
         }
     }
 }
@@ -207,31 +385,33 @@ fn a_gpu_refuses_heads_without_a_kernel() {
 #[test]
 fn scores_far_from_zero_neither_overflow_nor_vanish() {
     let device = cpu();
+    let heads = Heads::multi(1, 4);
     let values: Vec<f32> = normal("qkv", 70 * 12).iter().map(|v| 30.0 * v).collect();
-    let qkv = tensor(&device, &values, [1, 70, 12]);
     let (dy, dy_wide) = operand(&device, "dy", [1, 70, 4]);
-    let made = attention::forward(&qkv, 1).unwrap();
-    let [output, _] = reference::attention(&wide(&values), 1, 70, 4, 1);
+    let (output, _, gradients) = both(&dy, &Qkv::Packed(tensor(&device, &values, [1, 70, 12])), heads);
+    let [expected, _] = reference::attention(&wide(&values), 1, 70, heads);
     // Scores of some thousands carry an absolute error of a few 1e-4, and so do weights.
-    let found = read(&made.output);
-    let worst = found.iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let found = read(&output);
+    let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(worst < 0.2, "{worst}");
-    let dqkv = read(&attention::backward(&dy, &qkv, &made.output, &made.logsumexp, 1).unwrap());
-    assert!(dqkv.iter().all(|g| g.is_finite()));
+    assert!(read(packed(&gradients)).iter().all(|g| g.is_finite()));
     assert!(dot(&dy_wide, &found).is_finite());
 }
 
 #[test]
 fn later_positions_do_not_reach_earlier_ones() {
     for case in devices() {
-        let head_width = if case.dtype == DType::Bf16 { 64 } else { 2 };
-        let (width, time) = (2 * head_width, 300);
-        let (x, values) = case.operand("qkv", [1, time, 3 * width]);
-        let mut changed: Vec<f32> = values.iter().map(|v| *v as f32).collect();
-        changed[250 * 3 * width..].iter_mut().for_each(|v| *v = case.round(-*v + 1.0));
-        let changed = case.tensor(&changed, [1, time, 3 * width]);
-        let [before, after] = [x, changed].map(|x| read(&attention::forward(&x, 2).unwrap().output));
-        assert_eq!(before[..250 * width], after[..250 * width]);
-        assert_ne!(before[250 * width..], after[250 * width..]);
+        let width = if case.dtype == DType::Bf16 { 64 } else { 2 };
+        for size in [[1, 300, width, 2, 2], [1, 300, width, 2, 1]].map(Size::new) {
+            let (columns, out) = (size.heads.packed_columns(), size.heads.query_columns());
+            let (x, values) = case.operand("qkv", size.qkv_shape());
+            let mut changed: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+            changed[250 * columns..].iter_mut().for_each(|v| *v = case.round(-*v + 1.0));
+            let changed = case.tensor(&changed, size.qkv_shape());
+            let [before, after] =
+                [x, changed].map(|x| read(&attention::forward(&Qkv::Packed(x), size.heads).unwrap().output));
+            assert_eq!(before[..250 * out], after[..250 * out]);
+            assert_ne!(before[250 * out..], after[250 * out..]);
+        }
     }
 }

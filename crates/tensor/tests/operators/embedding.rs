@@ -2,7 +2,7 @@ use tensor::DType;
 use tensor::ops::embedding;
 
 use crate::reference;
-use crate::support::{Case, devices, dot, half_precision, read, tensor, wide};
+use crate::support::{Case, bits, devices, dot, half_precision, read, tensor, wide};
 
 /// Batch, time, vocab, context, width: tokens that occur never, rarely, and more often than a warp has lanes.
 const SIZES: [[usize; 5]; 8] = [
@@ -17,16 +17,19 @@ const SIZES: [[usize; 5]; 8] = [
 ];
 
 #[test]
-fn forward_adds_the_rows_of_both_tables() {
+fn forward_adds_the_rows_of_its_tables() {
     for case in devices() {
-        for [batch, time, vocab, context, width] in SIZES {
+        for ([batch, time, vocab, context, width], learned) in
+            SIZES.into_iter().flat_map(|size| [(size, true), (size, false)])
+        {
             let ids = case.indices("tokens", batch * time, vocab);
             let (table, table_wide) = case.operand("table", [vocab, width]);
             let (positions, positions_wide) = case.operand("positions", [context, width]);
             let tokens = tensor(&case.device, &ids, [batch, time]);
-            let output = embedding::forward(&tokens, &table, &positions).unwrap();
+            let output = embedding::forward(&tokens, &table, learned.then_some(&positions)).unwrap();
             assert_eq!(output.shape(), [batch, time, width].into());
-            let expected = reference::embedding(&ids, &table_wide, &positions_wide, time, width);
+            let positions_wide = learned.then_some(&positions_wide[..]);
+            let expected = reference::embedding(&ids, &table_wide, positions_wide, time, width);
             let rounded: Vec<f64> = expected.iter().map(|v| f64::from(case.round(*v as f32))).collect();
             assert_eq!(read(&output), rounded, "{}", case.name());
         }
@@ -50,9 +53,9 @@ fn gradients(case: &Case, [batch, time, vocab, context, width]: [usize; 5], accu
     let dtable = case.target("dtable", [vocab, width], accumulate);
     let dpositions = case.target("dpositions", [context, width], accumulate);
     let tokens = tensor(&case.device, &ids, [batch, time]);
-    embedding::backward_weight(&dy, &tokens, &dtable, &dpositions).unwrap();
+    embedding::backward_weight(&dy, &tokens, &dtable, Some(&dpositions)).unwrap();
     let value = |table: &[f64], positions: &[f64]| {
-        dot(&dy_wide, &reference::embedding(&ids, table, positions, time, width))
+        dot(&dy_wide, &reference::embedding(&ids, table, Some(positions), time, width))
     };
     let dtable = case.added(&dtable, "dtable");
     case.is_gradient("table", &dtable, &table, |table| value(table, &positions));
@@ -84,10 +87,13 @@ fn every_row_adds_what_reaches_it_in_the_order_of_positions() {
                 }
             }
             let tokens = tensor(&case.device, &ids, [batch, time]);
-            embedding::backward_weight(&dy, &tokens, &dtable, &dpositions).unwrap();
+            embedding::backward_weight(&dy, &tokens, &dtable, Some(&dpositions)).unwrap();
             let what = format!("{batch}x{time} of {vocab}, width {width}, {}", case.name());
             assert_eq!(read(&dtable.tensor), wide(&table), "{what}");
             assert_eq!(read(&dpositions.tensor), wide(&positions), "{what}");
+            let alone = case.target("dtable", [vocab, width], accumulate);
+            embedding::backward_weight(&dy, &tokens, &alone, None).unwrap();
+            assert_eq!(bits(&alone.tensor), bits(&dtable.tensor), "{what} without positions");
         }
     }
 }
@@ -99,7 +105,7 @@ fn a_row_adds_its_tokens_in_their_order() {
         let dy = case.tensor(&[16_777_216.0, 1.0, 1.0, -16_777_216.0], [2, 2, 1]);
         let tokens = tensor(&case.device, &[1u32, 1, 1, 1], [2, 2]);
         let table = case.target("", [3, 1], false);
-        embedding::backward_weight(&dy, &tokens, &table, &case.target("", [2, 1], false)).unwrap();
+        embedding::backward_weight(&dy, &tokens, &table, Some(&case.target("", [2, 1], false))).unwrap();
         assert_eq!(read(&table.tensor), [0.0, 0.0, 0.0]);
     }
 }
@@ -116,7 +122,7 @@ fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
             let tables = case.targets("dtable", [vocab, width], accumulate);
             let positions = case.targets("dpositions", [context, width], accumulate);
             for (table, positions) in tables.iter().zip(&positions) {
-                embedding::backward_weight(&dy, &tokens, table, positions).unwrap();
+                embedding::backward_weight(&dy, &tokens, table, Some(positions)).unwrap();
             }
             let what = format!("{batch}x{time} of {vocab}, width {width}, {accumulate}");
             case.is_rounded(&what, &tables);

@@ -1,4 +1,5 @@
 use device::{Category, Device};
+use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::{
     Activation, GradientTarget, Table, activation, adamw, add, attention, cast, cross_entropy, embedding,
     feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd, tree,
@@ -42,7 +43,7 @@ fn refusals_of_layers() {
     let weight_of = |dy: &Tensor, weight: &Tensor, bias: &Tensor| {
         linear::backward_weight(dy, &m23, &overwrite(weight), Some(&overwrite(bias)))
     };
-    let pair_of = |x: &Tensor, w1: &Tensor| feed_forward::forward(x, w1, &v3, &m34, &v4);
+    let pair_of = |x: &Tensor, w1: &Tensor| feed_forward::forward(x, w1, Some(&v3), &m34, Some(&v4));
     check(vec![
         ("linear.forward: x has", linear::forward(&m23, &m23.reshape([3, 2]).unwrap(), None, none).map(drop)),
         ("linear.forward: weight has", linear::forward(&m23, &v3, None, none).map(drop)),
@@ -71,32 +72,65 @@ fn refusals_of_layers() {
 }
 
 #[test]
+fn refusals_of_attention() {
+    let device = cpu();
+    let of = |columns| zeros(&device, [1, 2, columns]);
+    let whole = |columns| Qkv::Packed(of(columns));
+    let apart = |[queries, keys, values]: [usize; 3]| Qkv::Separate([of(queries), of(keys), of(values)]);
+    let heads = |query, key_value, width| Heads { query, key_value, width };
+    let forward = |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads).map(drop);
+    let (flat, tokens) = (Qkv::Packed(zeros(&device, [2, 12])), ids(&device, &[0; 24], [1, 2, 12]));
+    let mixed = Qkv::Separate([of(4), of(2), typed(&device, DType::Bf16, &[0.0; 4], [1, 2, 2])]);
+    let shorter = Qkv::Separate([of(4), zeros(&device, [1, 1, 2]), of(2)]);
+    let backward = |dy: &Tensor, output: &Tensor, logsumexp: &Tensor| {
+        attention::backward(dy, &whole(8), output, logsumexp, heads(2, 1, 2)).map(drop)
+    };
+    let sums = zeros(&device, [1, 2, 2]);
+    let none = "attention.forward: 0 query heads and 1 key and value heads of width 2";
+    check(vec![
+        (
+            "attention.forward: qkv has shape [1, 2, 12], expected [1, 2, 8]",
+            forward(whole(12), heads(2, 1, 2)),
+        ),
+        ("attention.forward: qkv has shape [2, 12]", forward(flat, Heads::multi(2, 2))),
+        ("attention.forward: qkv has", forward(whole(0), Heads::multi(2, 2))),
+        ("attention.forward: qkv is u32", forward(Qkv::Packed(tokens), Heads::multi(2, 2))),
+        (none, forward(whole(8), heads(0, 1, 2))),
+        ("2 query heads and 0 key and value heads", forward(whole(8), heads(2, 0, 2))),
+        ("3 query heads and 2 key and value heads", forward(whole(14), heads(3, 2, 2))),
+        ("of width 0", forward(whole(8), heads(2, 1, 0))),
+        ("attention.forward: queries has", forward(apart([6, 2, 2]), heads(2, 1, 2))),
+        ("attention.forward: keys has", forward(apart([4, 4, 2]), heads(2, 1, 2))),
+        ("attention.forward: keys has", forward(shorter, heads(2, 1, 2))),
+        ("attention.forward: values has", forward(apart([4, 2, 4]), heads(2, 1, 2))),
+        ("attention.forward: values is bf16, expected f32", forward(mixed, heads(2, 1, 2))),
+        ("attention.backward: dy", backward(&of(2), &of(4), &sums)),
+        ("attention.backward: output", backward(&of(4), &of(2), &sums)),
+        ("attention.backward: logsumexp", backward(&of(4), &of(4), &of(4))),
+    ]);
+}
+
+#[test]
 fn refusals_of_sequences_and_losses() {
     let device = cpu();
     let [m23, m34, m24] = [zeros(&device, [2, 3]), zeros(&device, [3, 4]), zeros(&device, [2, 4])];
-    let [b, qkv, row2] = [zeros(&device, [1, 2, 4]), zeros(&device, [1, 2, 12]), zeros(&device, [1, 1, 2])];
+    let [b, row2] = [zeros(&device, [1, 2, 4]), zeros(&device, [1, 1, 2])];
     let tokens = ids(&device, &[0, 1], [1, 2]);
     let many = ids(&device, &[0, 1, 0, 1, 0], [1, 5]);
     let high = ids(&device, &[0, 7], [1, 2]);
     let loss = |logits: &Tensor, targets: &Tensor| cross_entropy::forward(logits.clone(), targets, 1.0, true);
     check(vec![
-        ("attention.forward: qkv", attention::forward(&qkv, 3).map(drop)),
-        ("attention.forward: qkv", attention::forward(&qkv, 0).map(drop)),
-        ("attention.forward: qkv", attention::forward(&m24, 1).map(drop)),
-        ("attention.backward: dy", attention::backward(&m24, &qkv, &b, &b, 2).map(drop)),
-        ("attention.backward: logsumexp", attention::backward(&b, &qkv, &b, &b, 2).map(drop)),
-        ("embedding.forward: tokens is f32", embedding::forward(&m23, &m34, &m34).map(drop)),
-        ("embedding.forward: positions", embedding::forward(&tokens, &m23, &m34).map(drop)),
-        ("embedding.forward: positions", embedding::forward(&many, &m34, &m34).map(drop)),
-        ("index 7 is outside 0..3", embedding::forward(&high, &m34, &m34).map(drop)),
+        ("embedding.forward: tokens is f32", embedding::forward(&m23, &m34, Some(&m34)).map(drop)),
+        ("embedding.forward: table", embedding::forward(&tokens, &row2, None).map(drop)),
+        ("embedding.forward: positions", embedding::forward(&tokens, &m23, Some(&m34)).map(drop)),
+        ("embedding.forward: positions", embedding::forward(&many, &m34, Some(&m34)).map(drop)),
+        ("index 7 is outside 0..3", embedding::forward(&high, &m34, Some(&m34)).map(drop)),
+        ("index 7 is outside 0..3", embedding::forward(&high, &m34, None).map(drop)),
         (
             "index 7 is outside 0..3",
-            embedding::backward_weight(&b, &high, &overwrite(&m34), &overwrite(&m24)),
+            embedding::backward_weight(&b, &high, &overwrite(&m34), Some(&overwrite(&m24))),
         ),
-        (
-            "embedding.backward_weight: dy",
-            embedding::backward_weight(&m24, &high, &overwrite(&m34), &overwrite(&m24)),
-        ),
+        ("embedding.backward_weight: dy", embedding::backward_weight(&m24, &high, &overwrite(&m34), None)),
         ("cross_entropy.forward: targets has", loss(&m23, &many).map(drop)),
         ("cross_entropy.forward: targets is f32", loss(&m23, &row2).map(drop)),
         ("cross_entropy.forward: logits", loss(&zeros(&device, [0, 3]), &tokens).map(drop)),
@@ -168,14 +202,17 @@ fn operators_refuse_a_type_that_they_do_not_exist_for() {
     check(vec![
         ("activation.forward: x is f16", activation::forward(&m22, Activation::Gelu).map(drop)),
         ("add.forward: a is f16", add::forward(&v2, &v2).map(drop)),
-        ("attention.forward: qkv is f16", attention::forward(&sequence, 1).map(drop)),
+        (
+            "attention.forward: qkv is f16",
+            attention::forward(&Qkv::Packed(sequence.clone()), Heads::multi(1, 2)).map(drop),
+        ),
         ("cast.into: source is f16", cast::into(&v2, &zeros(&device, [2]))),
         ("cast.into: target is f16, expected bf16", cast::into(&zeros(&device, [2]), &v2)),
         (
             "cross_entropy.forward: logits is f16",
             cross_entropy::forward(m22.clone(), &v2, 1.0, true).map(drop),
         ),
-        ("embedding.forward: table is f16", embedding::forward(&tokens, &m22, &m22).map(drop)),
+        ("embedding.forward: table is f16", embedding::forward(&tokens, &m22, Some(&m22)).map(drop)),
         ("fill.constant: target is f16, expected f32 or bf16", fill::constant(&v2, 1.0)),
         ("layer_norm.forward: x is f16", layer_norm::forward(&m22, &v2, &v2, 1e-5).map(drop)),
         ("linear.forward: x is f16", linear::forward(&m22, &m22, None, none).map(drop)),
@@ -197,6 +234,7 @@ fn a_refused_call_leaves_its_operands_alone() {
     let positions = GradientTarget { tensor: zeros(&device, [2, 4]), accumulate: false };
     table.tensor.set(&[1.0f32; 12]).unwrap();
     let dy = zeros(&device, [1, 2, 4]);
-    assert!(embedding::backward_weight(&dy, &ids(&device, &[0, 3], [1, 2]), &table, &positions).is_err());
+    let tokens = ids(&device, &[0, 3], [1, 2]);
+    assert!(embedding::backward_weight(&dy, &tokens, &table, Some(&positions)).is_err());
     assert_eq!(table.tensor.to_vec::<f32>().unwrap(), [1.0; 12]);
 }

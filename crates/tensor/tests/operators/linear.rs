@@ -138,33 +138,37 @@ const PAIRS: [[usize; 4]; 4] = [[1, 1, 1, 1], [7, 5, 33, 6], [70, 24, 96, 24], [
 #[test]
 fn a_feed_forward_pair_is_its_layers_one_after_the_other() {
     for case in devices() {
-        for [rows, inputs, hidden, outputs] in PAIRS {
+        for ([rows, inputs, hidden, outputs], with_biases) in
+            PAIRS.into_iter().flat_map(|sizes| [(sizes, true), (sizes, false)])
+        {
             if too_few(&case, rows * hidden, Activation::Gelu) {
                 continue;
             }
-            let what = |name: &str| format!("{name} {rows}x{inputs}x{hidden}x{outputs}");
+            let what = |name: &str| format!("{name} {rows}x{inputs}x{hidden}x{outputs} biases {with_biases}");
             let (x, x_wide) = case.operand("x", [rows, inputs]);
             let (w1, w1_wide) = case.operand("w1", [hidden, inputs]);
             let (b1, b1_wide) = case.operand("b1", [hidden]);
             let (w2, w2_wide) = case.operand("w2", [outputs, hidden]);
             let (b2, b2_wide) = case.operand("b2", [outputs]);
             let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
-            let made = feed_forward::forward(&x, &w1, &b1, &w2, &b2).unwrap();
+            let [b1, b2] = [&b1, &b2].map(|bias| with_biases.then_some(bias));
+            let made = feed_forward::forward(&x, &w1, b1, &w2, b2).unwrap();
             let dpre = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation).unwrap();
 
+            let [b1_wide, b2_wide] = [&b1_wide[..], &b2_wide].map(|bias| with_biases.then_some(bias));
             let second = |pre: &[f64]| {
                 let activated = with_activation(pre, Activation::Gelu);
-                (reference::linear(&activated, &w2_wide, Some(&b2_wide), hidden), activated)
+                (reference::linear(&activated, &w2_wide, b2_wide, hidden), activated)
             };
-            let pre = reference::linear(&x_wide, &w1_wide, Some(&b1_wide), inputs);
+            let pre = reference::linear(&x_wide, &w1_wide, b1_wide, inputs);
             let (output, activated) = second(&pre);
             case.close(&what("pre_activation"), &read(&made.pre_activation), &pre);
             case.close(&what("activated"), &read(&made.activated), &activated);
             case.close(&what("output"), &read(&made.output), &output);
             case.is_gradient(&what("dpre"), &read(&dpre), &pre, |pre| dot(&dy_wide, &second(pre).0));
             if case.device.backend() == tensor::Backend::Cpu {
-                let first = linear::forward(&x, &w1, Some(&b1), Activation::Gelu).unwrap();
-                let apart = linear::forward(&first.output, &w2, Some(&b2), Activation::None).unwrap();
+                let first = linear::forward(&x, &w1, b1, Activation::Gelu).unwrap();
+                let apart = linear::forward(&first.output, &w2, b2, Activation::None).unwrap();
                 assert_eq!(bits(&made.output), bits(&apart.output));
                 let hidden = linear::backward_input(&dy, &w2).unwrap();
                 let apart = linear::backward_activation(hidden, &made.pre_activation, Activation::Gelu);

@@ -1,5 +1,6 @@
 use device::{Description, Device, DeviceOptions, Kind};
 use tensor::DType;
+use tensor::ops::attention::{Heads, Qkv};
 
 use crate::scenario::{Sizes, every_operator};
 use crate::support::{gpu, meta};
@@ -97,11 +98,12 @@ fn outputs_are_all_that_is_allocated() {
     let count = |device: &Device| device.statistics().get("allocation.all.allocated").unwrap_or(0);
     let operand = crate::support::operand(&device, "qkv", [sizes.batch, sizes.time, 3 * sizes.width]).0;
     let before = count(&device);
-    let made = tensor::ops::attention::forward(&operand, sizes.heads).unwrap();
+    let (qkv, heads) = (Qkv::Packed(operand), Heads::multi(sizes.heads, sizes.width / sizes.heads));
+    let made = tensor::ops::attention::forward(&qkv, heads).unwrap();
     assert_eq!(count(&device) - before, 2);
     let dy = crate::support::operand(&device, "dy", [sizes.batch, sizes.time, sizes.width]).0;
     let before = count(&device);
-    tensor::ops::attention::backward(&dy, &operand, &made.output, &made.logsumexp, sizes.heads).unwrap();
+    tensor::ops::attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads).unwrap();
     assert_eq!(count(&device) - before, 1);
     let weight = crate::support::operand(&device, "w", [7, sizes.width]).0;
     for (activation, allocations) in [

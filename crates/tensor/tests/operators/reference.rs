@@ -1,6 +1,7 @@
 //! The forward functions in f64, as plainly as they can be written.
 
 use tensor::ops::Activation;
+use tensor::ops::attention::Heads;
 
 pub(crate) fn activation(x: f64, activation: Activation) -> f64 {
     match activation {
@@ -42,30 +43,27 @@ pub(crate) fn layer_norm(x: &[f64], gamma: &[f64], beta: &[f64], epsilon: f64) -
     [output, means, rstds]
 }
 
-/// Output `[batch, time, width]` and log-sum-exp `[batch, heads, time]`.
-pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, width: usize, heads: usize) -> [Vec<f64>; 2] {
-    let head_width = width / heads;
-    let row = |b: usize, t: usize, third: usize, head: usize| {
-        &qkv[(b * time + t) * 3 * width + third * width + head * head_width..][..head_width]
-    };
-    let (mut output, mut logsumexp) = (vec![0.0; batch * time * width], vec![]);
+/// Output `[batch, time, query · width]` and log-sum-exp `[batch, query, time]` of packed queries, keys and values.
+pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) -> [Vec<f64>; 2] {
+    let Heads { query, width, .. } = heads;
+    let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * width], vec![]);
     for b in 0..batch {
-        for head in 0..heads {
+        for head in 0..query {
+            let row = |t: usize, part: usize| &qkv[at(heads, b * time + t, part, head)..][..width];
             for t in 0..time {
                 let scores: Vec<f64> = (0..=t)
                     .map(|s| {
-                        let product: f64 =
-                            row(b, t, 0, head).iter().zip(row(b, s, 1, head)).map(|(q, k)| q * k).sum();
-                        product / (head_width as f64).sqrt()
+                        let product: f64 = row(t, 0).iter().zip(row(s, 1)).map(|(q, k)| q * k).sum();
+                        product / (width as f64).sqrt()
                     })
                     .collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
                 logsumexp.push(largest + total.ln());
-                let out = &mut output[(b * time + t) * width + head * head_width..][..head_width];
+                let out = &mut output[((b * time + t) * query + head) * width..][..width];
                 for (s, score) in scores.iter().enumerate() {
                     let weight = (score - largest).exp() / total;
-                    out.iter_mut().zip(row(b, s, 2, head)).for_each(|(out, v)| *out += weight * v);
+                    out.iter_mut().zip(row(s, 2)).for_each(|(out, v)| *out += weight * v);
                 }
             }
         }
@@ -73,16 +71,27 @@ pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, width: usize, he
     [output, logsumexp]
 }
 
+/// Index in packed queries, keys and values where the queries (0), keys (1) or values (2) of a row and query head begin.
+pub(crate) fn at(heads: Heads, row: usize, part: usize, query_head: usize) -> usize {
+    let Heads { query, key_value, width } = heads;
+    let head = match part {
+        0 => query_head,
+        _ => query + (part - 1) * key_value + query_head / (query / key_value),
+    };
+    (row * (query + 2 * key_value) + head) * width
+}
+
 pub(crate) fn embedding(
     tokens: &[u32],
     table: &[f64],
-    positions: &[f64],
+    positions: Option<&[f64]>,
     time: usize,
     width: usize,
 ) -> Vec<f64> {
     let rows = tokens.iter().enumerate().flat_map(|(row, token)| {
         let (token, position) = (*token as usize * width, row % time * width);
-        (0..width).map(move |column| table[token + column] + positions[position + column])
+        let added = move |column: usize| positions.map_or(0.0, |positions| positions[position + column]);
+        (0..width).map(move |column| table[token + column] + added(column))
     });
     rows.collect()
 }

@@ -1,6 +1,7 @@
 //! One call of every operator, for tests that compare whole runs: on threads, and on Meta.
 
 use device::Device;
+use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::{
     Activation, GradientTarget, Table, activation, adamw, add, attention, cast, cross_entropy, embedding,
     feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd,
@@ -46,7 +47,7 @@ struct Saved {
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
-    qkv: Tensor,
+    qkv: Qkv<Tensor>,
     mixed: attention::Output,
     sum: Tensor,
     second: layer_norm::Output,
@@ -86,14 +87,17 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let (table, positions) =
             (self.make("table", &[vocab, width]), self.make("positions", &[time + 3, width]));
         let (gamma, beta) = (self.make("gamma", &[width]), self.make("beta", &[width]));
-        let x = embedding::forward(&tokens, &table, &positions).unwrap();
+        let x = embedding::forward(&tokens, &table, Some(&positions)).unwrap();
         self.after("embedding.forward", &[&x]);
+        let alone = embedding::forward(&tokens, &table, None).unwrap();
+        self.after("embedding.forward without positions", &[&alone]);
         let normed = layer_norm::forward(&x, &gamma, &beta, 1e-5).unwrap();
         self.after("layer_norm.forward", &[&normed.output, &normed.mean, &normed.rstd]);
         let (weight, bias) = (self.make("qkv", &[3 * width, width]), self.make("qkv bias", &[3 * width]));
         let qkv = linear::forward(&normed.output, &weight, Some(&bias), Activation::None).unwrap().output;
         self.after("linear.forward", &[&qkv]);
-        let mixed = attention::forward(&qkv, heads).unwrap();
+        let qkv = Qkv::Packed(qkv);
+        let mixed = attention::forward(&qkv, Heads::multi(heads, width / heads)).unwrap();
         self.after("attention.forward", &[&mixed.output, &mixed.logsumexp]);
         let (sum, second) = layer_norm::forward_residual(&x, &mixed.output, &gamma, &beta, 1e-5).unwrap();
         self.after("layer_norm.forward_residual", &[&sum, &second.output, &second.mean, &second.rstd]);
@@ -121,8 +125,10 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let hidden = 4 * width;
         let (w1, b1) = (self.make("w1", &[hidden, width]), self.make("b1", &[hidden]));
         let (w2, b2) = (self.make("w2", &[width, hidden]), self.make("b2", &[width]));
-        let made = feed_forward::forward(&saved.second.output, &w1, &b1, &w2, &b2).unwrap();
+        let made = feed_forward::forward(&saved.second.output, &w1, Some(&b1), &w2, Some(&b2)).unwrap();
         self.after("feed_forward.forward", &[&made.output, &made.pre_activation, &made.activated]);
+        let plain = feed_forward::forward(&saved.second.output, &w1, None, &w2, None).unwrap();
+        self.after("feed_forward.forward without biases", &[&plain.output, &plain.activated]);
         let dy = self.make("dy", &[batch, time, width]);
         let hidden = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation).unwrap();
         self.after("feed_forward.backward_input_hidden", &[&hidden]);
@@ -170,16 +176,32 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
                 self.target("dt", &[vocab, width], accumulate),
                 self.target("dp", &[time + 3, width], accumulate),
             );
-            embedding::backward_weight(&dx, tokens, &dtable, &dpositions).unwrap();
+            embedding::backward_weight(&dx, tokens, &dtable, Some(&dpositions)).unwrap();
             self.after("embedding.backward_weight", &[&dtable.tensor, &dpositions.tensor]);
+            embedding::backward_weight(&dx, tokens, &dtable, None).unwrap();
+            self.after("embedding.backward_weight without positions", &[&dtable.tensor]);
             let dsum = accumulate.then_some(&dx);
             let dsum = layer_norm::backward_input(&dx, dsum, sum, gamma, &second.mean, &second.rstd).unwrap();
             self.after("layer_norm.backward_input", &[&dsum]);
         }
+        let heads = Heads::multi(heads, width / heads);
         let dqkv = attention::backward(&dx, qkv, &mixed.output, &mixed.logsumexp, heads).unwrap();
-        self.after("attention.backward", &[&dqkv]);
+        self.after("attention.backward", &[&dqkv.arrays()[0]]);
+        self.grouped(&dx);
+        dqkv.into_vec().remove(0)
+    }
 
-        dqkv
+    /// Attention with one key and value head and separate operands.
+    fn grouped(&mut self, dy: &Tensor) {
+        let Sizes { batch, time, width, heads, .. } = *self.sizes;
+        let heads = Heads { query: heads, key_value: 1, width: width / heads };
+        let of = |name, columns| self.make(name, &[batch, time, columns]);
+        let (queries, keys, values) = (of("q", width), of("k", heads.width), of("v", heads.width));
+        let qkv = Qkv::Separate([queries, keys, values]);
+        let made = attention::forward(&qkv, heads).unwrap();
+        self.after("attention.forward grouped", &[&made.output, &made.logsumexp]);
+        let gradients = attention::backward(dy, &qkv, &made.output, &made.logsumexp, heads).unwrap();
+        self.after("attention.backward grouped", &gradients.arrays().iter().collect::<Vec<_>>());
     }
 
     fn update(&mut self, dqkv: &Tensor, head: &Tensor) {

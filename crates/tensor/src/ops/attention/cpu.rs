@@ -5,20 +5,21 @@
 
 use device::parallel::{for_tasks, simd};
 
-use super::Geometry;
+use super::heads::{Geometry, KEY, QUERY, VALUE};
 use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transposed};
 use crate::ops::math::{exp, map_and_sum, max, sum2};
 
-/// What the backward pass reads.
+/// Operands of the backward pass.
 #[derive(Clone, Copy)]
 pub(super) struct Given<'a> {
     pub(super) dy: &'a [f32],
-    pub(super) qkv: &'a [f32],
+    /// The arrays that hold queries, keys and values.
+    pub(super) qkv: &'a [&'a [f32]],
     pub(super) output: &'a [f32],
     pub(super) logsumexp: &'a [f32],
 }
 
-/// Some consecutive positions of one sequence and one head.
+/// Some consecutive positions of one sequence, as one query head sees them.
 #[derive(Clone, Copy)]
 struct Block {
     batch: usize,
@@ -37,31 +38,32 @@ impl Geometry {
         Block { batch, head, first, len: BLOCK.min(self.time - first) }
     }
 
-    /// Queries (0), keys (1) or values (2) of a block, `[len, head_width]`.
+    /// Queries, keys or values of a block, `[len, width]`.
     #[inline(always)]
-    fn third<'a>(&self, qkv: &'a [f32], block: Block, third: usize) -> Matrix<'a> {
-        let start = third * self.width + block.head * self.head_width();
-        self.rows(qkv, block, start, 3 * self.width)
+    fn operand<'a>(&self, qkv: &[&'a [f32]], block: Block, part: usize) -> Matrix<'a> {
+        let place = self.parts[part];
+        self.rows(qkv[place.array], block, self.column(part, block.head), place.stride)
     }
 
-    /// A block of an array with the output's layout, `[len, head_width]`.
+    /// A block of an array with the output's layout, `[len, width]`.
     #[inline(always)]
     fn plain<'a>(&self, x: &'a [f32], block: Block) -> Matrix<'a> {
-        self.rows(x, block, block.head * self.head_width(), self.width)
+        self.rows(x, block, block.head * self.heads.width, self.heads.query_columns())
     }
 
     #[inline(always)]
     fn rows<'a>(&self, x: &'a [f32], block: Block, start: usize, stride: usize) -> Matrix<'a> {
         let row = block.batch * self.time + block.first;
-        Matrix { data: &x[row * stride + start..], rows: block.len, columns: self.head_width(), stride }
+        Matrix { data: &x[row * stride + start..], rows: block.len, columns: self.heads.width, stride }
     }
 }
 
-pub(super) fn forward(geometry: Geometry, qkv: &[f32], output: &mut [f32], logsumexp: &mut [f32]) {
-    let Geometry { time, width, heads, .. } = geometry;
-    let blocks = output.chunks_mut(time * width).flat_map(|sequence| sequence.chunks_mut(BLOCK * width));
-    let mut tasks: Vec<_> = blocks.map(|rows| (rows, Vec::with_capacity(heads))).collect();
-    for (sequence, logsumexp) in logsumexp.chunks_mut(heads * time).enumerate() {
+pub(super) fn forward(geometry: Geometry, qkv: &[&[f32]], output: &mut [f32], logsumexp: &mut [f32]) {
+    let Geometry { time, heads, .. } = geometry;
+    let columns = heads.query_columns();
+    let blocks = output.chunks_mut(time * columns).flat_map(|sequence| sequence.chunks_mut(BLOCK * columns));
+    let mut tasks: Vec<_> = blocks.map(|rows| (rows, Vec::with_capacity(heads.query))).collect();
+    for (sequence, logsumexp) in logsumexp.chunks_mut(heads.query * time).enumerate() {
         for head in logsumexp.chunks_mut(time) {
             for (index, piece) in head.chunks_mut(BLOCK).enumerate() {
                 tasks[sequence * geometry.blocks() + index].1.push(piece);
@@ -74,7 +76,7 @@ pub(super) fn forward(geometry: Geometry, qkv: &[f32], output: &mut [f32], logsu
             let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
             for (head, logsumexp) in heads.into_iter().enumerate() {
                 let queries = geometry.block(batch, head, index);
-                let out = &mut rows[head * geometry.head_width()..];
+                let out = &mut rows[head * geometry.heads.width..];
                 simd(
                     #[inline(always)]
                     || forward_block(geometry, qkv, queries, out, logsumexp),
@@ -86,29 +88,30 @@ pub(super) fn forward(geometry: Geometry, qkv: &[f32], output: &mut [f32], logsu
 
 /// Output and log-sum-exp of one block of queries of one head.
 #[inline(always)]
-fn forward_block(geometry: Geometry, qkv: &[f32], queries: Block, out: &mut [f32], logsumexp: &mut [f32]) {
-    let (width, head_width, scale) = (geometry.width, geometry.head_width(), geometry.scale());
-    let q = geometry.third(qkv, queries, 0);
+fn forward_block(geometry: Geometry, qkv: &[&[f32]], queries: Block, out: &mut [f32], logsumexp: &mut [f32]) {
+    let (columns, width, scale) = (geometry.heads.query_columns(), geometry.heads.width, geometry.scale());
+    let q = geometry.operand(qkv, queries, QUERY);
     let (mut tile, mut panel): (Tile, Panel) = ([0.0; BLOCK * BLOCK], Panel::new());
     let (mut largest, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0f32; BLOCK]);
     for index in 0..=queries.first / BLOCK {
         let keys = geometry.block(queries.batch, queries.head, index);
         let causal = keys.first == queries.first;
-        scores(q, geometry.third(qkv, keys, 1), causal, &mut tile, &mut panel);
+        scores(q, geometry.operand(qkv, keys, KEY), causal, &mut tile, &mut panel);
         let before = largest;
         hide_and_scale(&mut tile, queries, keys, scale, &mut largest);
         exponentials(&mut tile, queries.len, &before, &largest, &mut total);
         if index > 0 {
             for (row, (before, largest)) in before.iter().zip(&largest).enumerate().take(queries.len) {
                 let shrink = exp(before - largest);
-                out[row * width..][..head_width].iter_mut().for_each(|out| *out *= shrink);
+                out[row * columns..][..width].iter_mut().for_each(|out| *out *= shrink);
             }
         }
-        weighted(&tile, queries.len, geometry.third(qkv, keys, 2), causal, out, width, index > 0, &mut panel);
+        let v = geometry.operand(qkv, keys, VALUE);
+        weighted(&tile, queries.len, v, causal, out, columns, index > 0, &mut panel);
     }
     for (row, logsumexp) in logsumexp.iter_mut().enumerate() {
         let inverse = 1.0 / total[row];
-        out[row * width..][..head_width].iter_mut().for_each(|out| *out *= inverse);
+        out[row * columns..][..width].iter_mut().for_each(|out| *out *= inverse);
         *logsumexp = (f64::from(largest[row]) + libm::log(f64::from(total[row]))) as f32;
     }
 }
@@ -148,34 +151,44 @@ fn visible(queries: Block, row: usize, keys: Block) -> usize {
     (queries.first + row + 1 - keys.first).min(keys.len)
 }
 
-pub(super) fn backward(geometry: Geometry, given: Given<'_>, dqkv: &mut [f32]) {
-    let columns = 3 * geometry.width;
-    let sequences = dqkv.chunks_mut(geometry.time * columns);
-    let tasks = sequences.flat_map(|sequence| sequence.chunks_mut(BLOCK * columns)).enumerate().collect();
-    for_tasks(tasks, |(index, rows): (usize, &mut [f32])| {
+/// `gradients` are the arrays in the layout of `given.qkv`.
+pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut [f32]>) {
+    let Geometry { batch, time, heads, .. } = geometry;
+    let count = batch * geometry.blocks();
+    let mut tasks: Vec<_> = (0..count).map(|_| Vec::with_capacity(gradients.len())).collect();
+    for array in gradients {
+        let columns = array.len() / (batch * time);
+        let pieces = array.chunks_mut(time * columns).flat_map(|rows| rows.chunks_mut(BLOCK * columns));
+        tasks.iter_mut().zip(pieces).for_each(|(task, piece)| task.push(piece));
+    }
+    let tasks = tasks.into_iter().enumerate().collect();
+    for_tasks(tasks, |(index, mut rows): (usize, Vec<&mut [f32]>)| {
         let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
-        for head in 0..geometry.heads {
+        for head in 0..heads.query {
             simd(
                 #[inline(always)]
-                || backward_block(geometry, given, geometry.block(batch, head, index), rows),
+                || backward_block(geometry, given, geometry.block(batch, head, index), &mut rows),
             );
         }
     });
 }
 
-/// The gradients of one block's queries, keys and values of one head; `rows` are all columns of the block.
+/// The gradients of one block's queries, keys and values of one query head; `rows` are the block's rows of every array.
+/// Keys and values are overwritten by the first query head of their group, and added to by the others.
 #[inline(always)]
-fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [f32]) {
-    let (columns, width, start) = (3 * geometry.width, geometry.width, own.head * geometry.head_width());
+fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [&mut [f32]]) {
     let mut tiles = Tiles { weights: [0.0; BLOCK * BLOCK], slopes: [0.0; BLOCK * BLOCK] };
     let mut panel = Panel::new();
+    let place = geometry.parts[QUERY];
+    let dq = &mut rows[place.array][geometry.column(QUERY, own.head)..];
     for index in 0..=own.first / BLOCK {
         let keys = geometry.block(own.batch, own.head, index);
         let causal = keys.first == own.first;
         tiles.make(geometry, given, own, keys, &mut panel);
-        let k = geometry.third(given.qkv, keys, 1);
-        weighted(&tiles.slopes, own.len, k, causal, &mut rows[start..], columns, index > 0, &mut panel);
+        let k = geometry.operand(given.qkv, keys, KEY);
+        weighted(&tiles.slopes, own.len, k, causal, dq, place.stride, index > 0, &mut panel);
     }
+    let begins = own.head.is_multiple_of(geometry.heads.group());
     // The last tile made is the diagonal one.
     for index in own.first / BLOCK..geometry.blocks() {
         let queries = geometry.block(own.batch, own.head, index);
@@ -183,28 +196,13 @@ fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [
         if !causal {
             tiles.make(geometry, given, queries, own, &mut panel);
         }
-        let (q, dy) = (geometry.third(given.qkv, queries, 0), geometry.plain(given.dy, queries));
-        let (keys, values) = (width + start, 2 * width + start);
-        weighted_transposed(
-            &tiles.slopes,
-            own.len,
-            q,
-            causal,
-            &mut rows[keys..],
-            columns,
-            !causal,
-            &mut panel,
-        );
-        weighted_transposed(
-            &tiles.weights,
-            own.len,
-            dy,
-            causal,
-            &mut rows[values..],
-            columns,
-            !causal,
-            &mut panel,
-        );
+        let (q, dy) = (geometry.operand(given.qkv, queries, QUERY), geometry.plain(given.dy, queries));
+        for (part, tile, right) in [(KEY, &tiles.slopes, q), (VALUE, &tiles.weights, dy)] {
+            let place = geometry.parts[part];
+            let target = &mut rows[place.array][geometry.column(part, own.head)..];
+            let accumulate = !(causal && begins);
+            weighted_transposed(tile, own.len, right, causal, target, place.stride, accumulate, &mut panel);
+        }
     }
 }
 
@@ -219,11 +217,11 @@ impl Tiles {
     #[inline(always)]
     fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block, panel: &mut Panel) {
         let (causal, scale) = (keys.first == queries.first, geometry.scale());
-        let (q, k) = (geometry.third(given.qkv, queries, 0), geometry.third(given.qkv, keys, 1));
+        let (q, k) = (geometry.operand(given.qkv, queries, QUERY), geometry.operand(given.qkv, keys, KEY));
         scores(q, k, causal, &mut self.weights, panel);
         let (dy, output) = (geometry.plain(given.dy, queries), geometry.plain(given.output, queries));
-        scores(dy, geometry.third(given.qkv, keys, 2), causal, &mut self.slopes, panel);
-        let start = (queries.batch * geometry.heads + queries.head) * geometry.time + queries.first;
+        scores(dy, geometry.operand(given.qkv, keys, VALUE), causal, &mut self.slopes, panel);
+        let start = (queries.batch * geometry.heads.query + queries.head) * geometry.time + queries.first;
         let logsumexp = &given.logsumexp[start..][..queries.len];
         let tiles = self.weights.chunks_exact_mut(BLOCK).zip(self.slopes.chunks_exact_mut(BLOCK));
         for ((row, (weights, slopes)), logsumexp) in tiles.enumerate().zip(logsumexp) {

@@ -5,16 +5,26 @@ use device::parallel::{for_pieces, simd};
 use super::Sizes;
 use crate::ops::rows;
 
-/// A table's gradient is cut into about so many tasks, each of which reads all tokens.
+/// Tasks, about, that a table's gradient is cut into; each reads all tokens.
 const TABLE_TASKS: usize = 64;
 
-pub(super) fn forward(tokens: &[u32], table: &[f32], positions: &[f32], out: &mut [f32], sizes: Sizes) {
+pub(super) fn forward(
+    tokens: &[u32],
+    table: &[f32],
+    positions: Option<&[f32]>,
+    out: &mut [f32],
+    sizes: Sizes,
+) {
     let (width, per_task) = (sizes.width, rows::per_task(sizes.width));
     for_pieces(out, per_task * width, |index, out| {
         simd(|| {
             for (row, out) in out.chunks_exact_mut(width).enumerate() {
                 let row = index * per_task + row;
                 let token = &table[tokens[row] as usize * width..][..width];
+                let Some(positions) = positions else {
+                    out.copy_from_slice(token);
+                    continue;
+                };
                 let position = &positions[row % sizes.time * width..][..width];
                 for ((out, token), position) in out.iter_mut().zip(token).zip(position) {
                     *out = token + position;

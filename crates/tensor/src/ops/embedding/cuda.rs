@@ -32,17 +32,21 @@ pub(super) fn forward(
     operator: &'static str,
     tokens: &Tensor,
     table: &Tensor,
-    positions: &Tensor,
+    positions: Option<&Tensor>,
     out: &Tensor,
     sizes: Sizes,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let rows = sizes.batch * sizes.time;
-    let vector =
-        sizes.width.is_multiple_of(gpu::lanes(table.dtype())) && gpu::aligned(&[table, positions, out]);
+    let aligned = gpu::aligned(&[table, out]) && positions.is_none_or(|positions| gpu::aligned(&[positions]));
+    let vector = sizes.width.is_multiple_of(gpu::lanes(table.dtype())) && aligned;
     let kernel = Function::new(&FAMILY, "forward").of(table.dtype());
     let launch = out.device().kernel(kernel).read(tokens.region()).read(table.region());
-    let launch = launch.read(positions.region()).write(out.region()).u32(word(rows)?).u32(word(sizes.time)?);
+    let launch = match positions {
+        Some(positions) => launch.read(positions.region()),
+        None => launch.null(),
+    };
+    let launch = launch.write(out.region()).u32(word(rows)?).u32(word(sizes.time)?);
     let launch = launch.u32(word(sizes.vocab)?).u32(word(sizes.width)?).u32(u32::from(vector));
     let launch = launch.cost(2 * out.bytes() as u64, out.elements() as u64);
     Ok(launch.launch([word(rows.div_ceil(ROWS_PER_BLOCK))?, 1, 1], gpu::THREADS)?)

@@ -1,4 +1,4 @@
-//! Token and position embedding: row `table[token]` plus row `positions[time]`.
+//! Token embedding: row `table[token]`, plus row `positions[time]` where positions are learned.
 
 mod cpu;
 pub(in crate::ops) mod cuda;
@@ -10,10 +10,10 @@ use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 
 /// `tokens [batch, time]` u32, `table [vocab, width]` and `positions [context, width]`, both f32 or both bf16, with
-/// time ≤ context, to `[batch, time, width]`.
+/// time ≤ context, to `[batch, time, width]`. Without positions the result is the table's rows.
 /// Errors: shapes or types that do not agree, a token outside the table (on a GPU it ends the process's use of the
 /// device), out of memory.
-pub fn forward(tokens: &Tensor, table: &Tensor, positions: &Tensor) -> Result<Tensor> {
+pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.forward";
     let sizes = Sizes::of(OPERATOR, tokens, table, positions)?;
     let shape = [sizes.batch, sizes.time, sizes.width];
@@ -24,27 +24,30 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: &Tensor) -> Result<Te
         Backend::Cpu => {
             let tokens = tokens.read::<u32>()?;
             check::indices(OPERATOR, &tokens, sizes.vocab)?;
-            cpu::forward(&tokens, &table.read()?, &positions.read()?, &mut output.write()?, sizes);
+            let positions = positions.map(Tensor::read::<f32>).transpose()?;
+            cpu::forward(&tokens, &table.read()?, positions.as_deref(), &mut output.write()?, sizes);
         }
         Backend::Cuda => cuda::forward(OPERATOR, tokens, table, positions, &output, sizes)?,
     }
     Ok(output)
 }
 
-/// The gradients of both tables from `dy [batch, time, width]`: every row adds what reaches it in the order
-/// of (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`. Without
-/// `accumulate` a whole table is overwritten, rows that were not used with zeros.
+/// The gradients of the tables from `dy [batch, time, width]`: every row adds its gradients in the order of
+/// (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`. Without
+/// `accumulate` a whole table is overwritten, rows that no token uses with zeros.
 /// Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     tokens: &Tensor,
     table: &GradientTarget,
-    positions: &GradientTarget,
+    positions: Option<&GradientTarget>,
 ) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_weight";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
-    check::targets(OPERATOR, dtype, &[("table", table), ("positions", positions)])?;
-    let sizes = Sizes::of(OPERATOR, tokens, &table.tensor, &positions.tensor)?;
+    let targets = [Some(("table", table)), positions.map(|positions| ("positions", positions))];
+    check::targets(OPERATOR, dtype, &targets.into_iter().flatten().collect::<Vec<_>>())?;
+    let position_table = positions.map(|positions| &positions.tensor);
+    let sizes = Sizes::of(OPERATOR, tokens, &table.tensor, position_table)?;
     check::shape(OPERATOR, "dy", dy, [sizes.batch, sizes.time, sizes.width])?;
     let bytes = workspace::backward_weight(tokens.elements(), sizes.vocab);
     let workspace = Tensor::workspace(dy.device(), OPERATOR, bytes)?;
@@ -54,11 +57,15 @@ pub fn backward_weight(
             let (dy, tokens) = (dy.read::<f32>()?, tokens.read::<u32>()?);
             check::indices(OPERATOR, &tokens, sizes.vocab)?;
             cpu::table_gradient(&dy, &tokens, &mut table.tensor.write()?, table.accumulate, sizes);
-            cpu::position_gradient(&dy, &mut positions.tensor.write()?, positions.accumulate, sizes);
+            if let Some(GradientTarget { tensor, accumulate }) = positions {
+                cpu::position_gradient(&dy, &mut tensor.write()?, *accumulate, sizes);
+            }
         }
         Backend::Cuda => {
             cuda::table_gradient(OPERATOR, dy, tokens, &workspace, table, sizes)?;
-            cuda::position_gradient(OPERATOR, dy, positions, sizes)?;
+            if let Some(positions) = positions {
+                cuda::position_gradient(OPERATOR, dy, positions, sizes)?;
+            }
         }
     }
     Ok(())
@@ -73,17 +80,25 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(operator: &'static str, tokens: &Tensor, table: &Tensor, positions: &Tensor) -> Result<Self> {
+    fn of(
+        operator: &'static str,
+        tokens: &Tensor,
+        table: &Tensor,
+        positions: Option<&Tensor>,
+    ) -> Result<Self> {
         check::dtype(operator, "tokens", tokens, DType::U32)?;
-        check::computed(operator, &[("table", table), ("positions", positions)])?;
+        let dtype = check::computed(operator, &[("table", table)])?;
         check::rank(operator, "tokens", tokens, 2)?;
         check::rank(operator, "table", table, 2)?;
-        check::rank(operator, "positions", positions, 2)?;
         let (tokens, width) = (tokens.shape(), table.shape().columns());
         let (batch, time) = (tokens.rows(), tokens.columns());
-        if positions.shape().columns() != width || positions.shape().rows() < time {
-            let expected = format!("[at least {time}, {width}]");
-            return Err(check::wrong(operator, "positions", positions, expected));
+        if let Some(positions) = positions {
+            check::dtype(operator, "positions", positions, dtype)?;
+            check::rank(operator, "positions", positions, 2)?;
+            if positions.shape().columns() != width || positions.shape().rows() < time {
+                let expected = format!("[at least {time}, {width}]");
+                return Err(check::wrong(operator, "positions", positions, expected));
+            }
         }
         Ok(Sizes { batch, time, vocab: table.shape().rows(), width })
     }
