@@ -96,7 +96,7 @@ pub(crate) fn files() -> Vec<File> {
 
 fn walk() -> Vec<String> {
     let mut folders: Vec<String> =
-        [".ci", "benches", "crates", "kernels", "launch", "tests"].map(str::to_owned).into();
+        [".ci", "benches", "crates", "docs", "kernels", "launch", "tests"].map(str::to_owned).into();
     let mut paths: Vec<String> =
         ["README.md", "ARCHITECTURE.md", "Cargo.toml", "deny.toml"].map(str::to_owned).into();
     while let Some(folder) = folders.pop() {

@@ -4,6 +4,7 @@
 
 mod document;
 mod house;
+mod modules;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -247,6 +248,37 @@ fn a_path_outside_the_project_is_seen() {
     let of = |text: String| foreign_paths(&[file("a.md", &text)]).len();
     assert_eq!(of(format!("in {}main and\n({}/x)", concat!("/wo", "rk/"), concat!("..", "/shared"))), 2);
     assert_eq!(of(format!("frame{}, lanes/of{}x", "work/", concat!("/wo", "rk/"))), 0);
+}
+
+#[test]
+fn no_modules_of_a_crate_import_each_other() {
+    let files = house::files();
+    let crates = house::manifests().into_keys().map(|name| format!("{}/", sources_of(&name)));
+    let complaints: Vec<String> = crates.flat_map(|folder| modules::cycles(&folder, &files)).collect();
+    assert_none(&complaints);
+}
+
+/// The most columns of a line of code.
+const COLUMNS: usize = 110;
+
+fn wide_lines(files: &[File]) -> Vec<String> {
+    let is_code = |file: &&File| [".rs", ".cu", ".cuh"].iter().any(|end| file.path.ends_with(end));
+    let wide = |file: &File| -> Vec<String> {
+        let lines = file.text.lines().enumerate().filter(|(_, line)| line.chars().count() > COLUMNS);
+        lines
+            .map(|(at, line)| format!("{}:{}: {} columns", file.path, at + 1, line.chars().count()))
+            .collect()
+    };
+    files.iter().filter(is_code).flat_map(wide).collect()
+}
+
+#[test]
+fn lines_of_code_fit() {
+    assert_none(&wide_lines(&house::files()));
+    assert_eq!(
+        wide_lines(&[file("a.rs", &"x".repeat(COLUMNS + 1)), file("a.md", &"x".repeat(200))]).len(),
+        1
+    );
 }
 
 fn file(path: &str, text: &str) -> File {

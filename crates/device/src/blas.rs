@@ -2,7 +2,7 @@
 //!
 //! The matmul is cut into row tiles and into chunks of the inner dimension by shape, never by thread
 //! count or cache size, so an element adds its terms in the same order on any number of threads.
-#![allow(unsafe_code)] // the gemm crate takes raw pointers
+#![allow(unsafe_code)] // gemm-f32 takes raw pointers
 
 use rayon::prelude::*;
 
@@ -122,30 +122,48 @@ fn tile_product(
         let chunk = K_CHUNK.min(inner - first);
         let a_start = &a.data[first_row * a.row_stride + first * a.column_stride..];
         let b_start = &b.data[first * b.row_stride..];
-        // SAFETY: `gemm` asserted that both operands and the output hold every element that these sizes and
+        let (a_strides, b_strides) = (strides(a), strides(b));
+        let read = accumulate || first > 0;
+        // The kernels want the columns of their output contiguous: a row-major output is its transpose's.
+        let (shape, out_strides, left, right) = if stride > 1 {
+            let (left, right) = ((b_start, swap(b_strides)), (a_start, swap(a_strides)));
+            ((b.columns, rows), (stride as isize, 1), left, right)
+        } else {
+            ((rows, b.columns), (1, stride as isize), (a_start, a_strides), (b_start, b_strides))
+        };
+        // SAFETY: `gemm_then` asserted that both operands and the output hold every element that these sizes and
         // strides reach; `out` is exclusive to this tile; sizes below isize::MAX fit its arguments.
         unsafe {
-            gemm::gemm(
-                rows,
-                b.columns,
+            gemm_f32::gemm::f32::get_gemm_fn()(
+                shape.0,
+                shape.1,
                 chunk,
                 out.as_mut_ptr(),
-                1,
-                stride as isize,
-                accumulate || first > 0,
-                a_start.as_ptr(),
-                a.column_stride as isize,
-                a.row_stride as isize,
-                b_start.as_ptr(),
-                b.column_stride as isize,
-                b.row_stride as isize,
+                out_strides.0,
+                out_strides.1,
+                read,
+                left.0.as_ptr(),
+                left.1.0,
+                left.1.1,
+                right.0.as_ptr(),
+                right.1.0,
+                right.1.1,
                 1.0,
                 alpha,
                 false,
                 false,
                 false,
-                gemm::Parallelism::None,
+                gemm_common::Parallelism::None,
             );
         }
     }
+}
+
+/// The column stride, then the row stride, as the kernels take them.
+fn strides(matrix: MatrixRef<'_>) -> (isize, isize) {
+    (matrix.column_stride as isize, matrix.row_stride as isize)
+}
+
+fn swap((columns, rows): (isize, isize)) -> (isize, isize) {
+    (rows, columns)
 }

@@ -1,0 +1,121 @@
+//! README and `docs/`: every command in them runs, every path and link exists, and the table of keys is the program's.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::jobs::has_mpi;
+
+/// What a fenced block of commands needs beyond this machine; such a block is not run here.
+const NEEDS: [&str; 4] = ["build", "gpu", "mpi", "slurm"];
+
+/// Fenced shell commands of a page: what they need, if anything, and the lines with continuations joined.
+fn commands(text: &str) -> Vec<(Option<String>, Vec<String>)> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(info) = line.strip_prefix("```sh") else { continue };
+        let needs = Some(info.trim().to_owned()).filter(|needs| !needs.is_empty());
+        let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        let joined = block.join("\n").replace("\\\n", " ");
+        blocks.push((needs, joined.lines().map(str::to_owned).collect()));
+    }
+    blocks
+}
+
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![common::root().join("README.md"), common::root().join("CONTRIBUTING.md")];
+    let docs = std::fs::read_dir(common::root().join("docs")).unwrap();
+    pages.extend(docs.map(|entry| entry.unwrap().path()));
+    pages.sort();
+    pages
+}
+
+/// A directory that looks like the source tree and takes what commands write.
+fn scratch() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["Cargo.toml", "benches", "crates", "kernels", "launch", "tests"] {
+        std::os::unix::fs::symlink(common::root().join(name), directory.path().join(name)).unwrap();
+    }
+    std::fs::create_dir(directory.path().join("bin")).unwrap();
+    std::os::unix::fs::symlink(common::program(), directory.path().join("bin/plimsoll")).unwrap();
+    directory
+}
+
+fn run(line: &str, directory: &Path, page: &Path) {
+    let path = format!("{}:{}", directory.join("bin").display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("bash");
+    command.args(["-ec", line]).current_dir(directory).env("PATH", path).stdin(Stdio::null());
+    // `launch/mpirun` builds the program unless it is given one.
+    let output = command.env("PLIMSOLL", common::program()).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}: {line}\n{}", page.display(), String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn every_command_runs() {
+    let mut ran = 0;
+    for page in pages() {
+        let directory = scratch();
+        for (needs, lines) in commands(&std::fs::read_to_string(&page).unwrap()) {
+            match needs.as_deref() {
+                Some("mpi") if has_mpi() => {}
+                Some(needs) => {
+                    assert!(NEEDS.contains(&needs), "{}: unknown need {needs:?}", page.display());
+                    continue;
+                }
+                None => {}
+            }
+            for line in lines {
+                run(&line, directory.path(), &page);
+                ran += 1;
+            }
+        }
+    }
+    assert!(ran > 15, "only {ran} commands were found");
+}
+
+#[test]
+fn every_path_and_link_exists() {
+    let mut seen = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let words = text.split(|c: char| c.is_whitespace() || "`(),;|".contains(c));
+        for word in words.map(|word| word.trim_end_matches(['.', ':'])) {
+            let starts = ["launch/", "./launch/", "crates/", "tests/", "benches/", "kernels/"];
+            if starts.iter().any(|start| word.starts_with(start)) && !word.contains(['*', '<']) {
+                assert!(common::root().join(word).exists(), "{} names {word}", page.display());
+                seen += 1;
+            }
+        }
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            let file = target.split('#').next().unwrap_or_default();
+            let found = page.parent().unwrap().join(file);
+            assert!(found.exists(), "{} links to {target}", page.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "only {seen} paths and links were found");
+}
+
+/// With PLIMSOLL_WRITE_DOCS=1 the table is written instead.
+#[test]
+fn the_table_of_keys_is_the_programs() {
+    let page = common::root().join("docs/configuration.md");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let (before, rest) = text.split_once("<!-- keys: made by config::reference -->\n").unwrap();
+    let (table, after) = rest.split_once("<!-- end of keys -->").unwrap();
+    let expected = config::reference();
+    if std::env::var_os("PLIMSOLL_WRITE_DOCS").is_some() {
+        let written = format!(
+            "{before}<!-- keys: made by config::reference -->\n{expected}<!-- end of keys -->{after}"
+        );
+        return std::fs::write(&page, written).unwrap();
+    }
+    for (written, expected) in table.lines().zip(expected.lines()) {
+        assert_eq!(written, expected, "PLIMSOLL_WRITE_DOCS=1 cargo test --test documents writes the table");
+    }
+    assert_eq!(table, expected);
+}
