@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use common::jobs::has_mpi;
 
-/// What a fenced block of commands needs beyond this machine; such a block is not run here.
+/// Needs of fenced blocks of commands that are not run here.
 const NEEDS: [&str; 4] = ["build", "gpu", "mpi", "slurm"];
 
 /// Fenced shell commands of a page: what they need, if anything, and the lines with continuations joined.
