@@ -92,9 +92,9 @@ impl HostArray {
 /// vectors keep their memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MicroBatch {
-    /// What the model is given.
+    /// Inputs of the model.
     pub inputs: HostArray,
-    /// What it should answer.
+    /// Targets.
     pub targets: HostArray,
 }
 

@@ -2,13 +2,13 @@
 
 const BYTES: usize = 256;
 
-/// How much the bytes alone weigh against what followed the byte before, in occurrences.
+/// Weight of the unigram counts against the bigram counts, in occurrences.
 const PRIOR: f64 = 1.0;
 
-/// How often each byte follows each other byte in a text.
+/// Counts of each byte after each other byte in a text.
 ///
-/// The probability of byte b after byte a is interpolated between what followed a, and how frequent b is on its
-/// own, which in turn is smoothed by adding one to every count:
+/// The probability of byte b after byte a is interpolated between what followed a, and how frequent b is on
+/// its own, which in turn is smoothed by adding one to every count:
 ///
 /// p(b | a) = (n(a b) + k · p(b)) / (n(a ·) + k), p(b) = (n(b) + 1) / (n + 256), k = 1
 ///
@@ -57,8 +57,8 @@ impl Bigrams {
         (together + PRIOR * alone) / (self.rows[usize::from(previous)] as f64 + PRIOR)
     }
 
-    /// The mean of −ln p over all bytes but the first of every sequence, in nats a byte. Each sequence may come in
-    /// pieces. NaN if no sequence has two bytes.
+    /// The mean of −ln p over all bytes but the first of every sequence, in nats a byte. Each sequence may
+    /// come in pieces. NaN if no sequence has two bytes.
     pub fn entropy<'a, P: IntoIterator<Item = &'a [u8]>>(
         &self,
         sequences: impl IntoIterator<Item = P>,

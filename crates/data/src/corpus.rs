@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 /// Text files as one sequence of bytes, never copied as a whole: the operating system brings in the
 /// pages that are read and drops them when memory is short, so a corpus may be larger than memory.
 ///
-/// **Files must not be changed or truncated while a corpus is open**: the bytes read would change with
-/// them, and reading beyond a new, earlier end ends the process. [`Corpus::check`] finds a file that was, before
-/// it is read; a change between the two is not seen. Each file that is not empty takes one
-/// mapping, of which Linux allows 65,530 by default (`vm.max_map_count`).
+/// **Files must not be changed or truncated while a corpus is open**: the bytes read would change with them,
+/// and reading beyond a new, earlier end ends the process. [`Corpus::check`] finds a file that was, before it
+/// is read; a change between the two is not seen. Each file that is not empty takes one mapping, of which
+/// Linux allows 65,530 by default (`vm.max_map_count`).
 #[derive(Debug)]
 pub struct Corpus {
     parts: Vec<Part>,
@@ -24,13 +24,13 @@ pub struct Corpus {
 
 #[derive(Debug)]
 struct Part {
-    /// Where in the corpus the first byte is.
+    /// Position of the first byte in the corpus.
     start: u64,
     bytes: Bytes,
     file: Option<(PathBuf, Mark)>,
 }
 
-/// What the system says of a file that stays as it is.
+/// Metadata that an unchanged file keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     inode: u64,
@@ -128,8 +128,8 @@ impl Corpus {
         self.parts.iter().filter_map(|part| part.file.as_ref().map(|(path, _)| path.as_path()))
     }
 
-    /// Looks whether the files of `range` are as they were when the corpus was opened. One that was removed or replaced
-    /// is: what is mapped is the old one.
+    /// Looks whether the files of `range` are as they were when the corpus was opened. One that was removed
+    /// or replaced is: what is mapped is the old one.
     ///
     /// # Errors
     /// [`Error::Changed`] names a file that was written to or cut short.

@@ -1,4 +1,4 @@
-//! What can be wrong with data: each names the pattern, the path or the figures.
+//! Errors of data; each names the pattern, the path or the figures.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub enum Error {
     BadPattern {
         /// The pattern as it was given.
         pattern: String,
-        /// What is wrong and at which character.
+        /// The problem, and its character.
         reason: String,
     },
     /// A glob that matches no file (directories do not count).
@@ -36,7 +36,7 @@ pub enum Error {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is, with its article.
+        /// Kind of the file, with its article.
         what: &'static str,
     },
     /// The operating system refuses to open, to examine or to map a file.
@@ -52,9 +52,9 @@ pub enum Error {
     Changed {
         /// The file.
         path: PathBuf,
-        /// Its length when it was opened.
+        /// Length when the file was opened.
         before: u64,
-        /// Its length now.
+        /// Present length.
         now: u64,
     },
     /// A path or glob whose files are all empty.
@@ -108,15 +108,15 @@ pub enum Error {
     NoSuchValidation {
         /// The number asked for.
         index: u64,
-        /// How many there are, numbered from 0.
+        /// Number of micro-batches, counted from 0.
         count: u64,
     },
     /// An array was read as the other type.
     #[error("the array holds {held} values, not {wanted}")]
     WrongType {
-        /// What it holds.
+        /// Type of the array.
         held: &'static str,
-        /// What was asked for.
+        /// Requested type.
         wanted: &'static str,
     },
     /// A tokenizer that this build does not have.

@@ -29,7 +29,8 @@ pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error
         require_literal_separator: true,
         require_literal_leading_dot: false,
     };
-    // Hidden files are sifted out here: told to do it, `glob` never finds `.*` and panics on names that are not UTF-8.
+    // Hidden files are sifted out here: told to do it, `glob` never finds `.*` and panics on names that are
+    // not UTF-8.
     let visible = MatchOptions { require_literal_leading_dot: true, ..all };
     let compiled = Pattern::new(&absolute).map_err(|e| bad(&e))?;
     let mut files = Vec::new();

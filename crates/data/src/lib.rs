@@ -1,4 +1,4 @@
-//! What a model is trained on: corpora, tokenizers, and micro-batches by number.
+//! Training data: corpora, tokenizers, and micro-batches by number.
 //!
 //! The one idea: a micro-batch is a *pure function of its number*. Number 1,000,000 is computed
 //! directly, without having drawn the 999,999 before it, from the seed and the corpus alone. So every

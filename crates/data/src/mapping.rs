@@ -25,8 +25,9 @@ pub(crate) fn map(path: &Path) -> Result<Option<Mmap>, Error> {
         return Ok(None);
     }
     let file = File::open(path).map_err(unreadable)?;
-    // If someone changes the file all the same, reads give other bytes or, where it is cut short, end the process with a bus
-    // error: there is no portable way to hold others to it, and a copy is what this module exists to avoid.
-    // SAFETY: a private, read-only mapping, of which only `&[u8]` is made; the corpus's documentation demands that files stay.
+    // If someone changes the file all the same, reads give other bytes or, where it is cut short, end the
+    // process with a bus error: there is no portable way to hold others to it, and a copy is what this module
+    // exists to avoid. SAFETY: a private, read-only mapping, of which only `&[u8]` is made; the corpus's
+    // documentation demands that files stay.
     unsafe { Mmap::map(&file) }.map(Some).map_err(unreadable)
 }

@@ -1,4 +1,4 @@
-//! The order of training: from a sequence's number to where in the text it starts.
+//! The order of training: the start in the text of each numbered sequence.
 
 use crate::permutation::Permutation;
 use philox::{key_of_name, philox4x32};
@@ -6,7 +6,7 @@ use philox::{key_of_name, philox4x32};
 /// The counter word that the epoch's offset is drawn with; the permutation's rounds count from 0.
 const OFFSET: u32 = u32::MAX;
 
-/// In which order the windows of a text are trained on, for ever, as a pure function.
+/// The order in which the windows of a text are trained on, over all epochs, as a pure function.
 ///
 /// A window is `context` + 1 tokens: the inputs, and the same shifted by one as targets. Each epoch cuts
 /// the text into windows from a start offset of its own, each window beginning with the last token of the
@@ -17,18 +17,18 @@ pub struct Order {
     key: [u32; 2],
     context: u64,
     windows: u64,
-    /// Tokens that an epoch leaves out: how far its start may be shifted.
+    /// Tokens that an epoch leaves out, and the most by which its start is shifted.
     slack: u64,
 }
 
-/// Where a sequence stands in training.
+/// The place of a sequence in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// How often all windows have been trained on before, from 0.
+    /// Number of the epoch, from 0.
     pub epoch: u64,
-    /// Which sequence of this epoch it is, from 0.
+    /// Index of the sequence in this epoch, from 0.
     pub index: u64,
-    /// The position of its first token in the training split; it ends `context` tokens later, included.
+    /// Position of the first token in the training split; it ends `context` tokens later, included.
     pub start: u64,
 }
 
@@ -50,7 +50,7 @@ impl Order {
         self.windows
     }
 
-    /// Where sequence `sequence` of the whole training stands, counted from 0 over all epochs.
+    /// Place of sequence `sequence`, counted from 0 over all epochs.
     #[must_use]
     pub fn position(&self, sequence: u128) -> Position {
         let windows = u128::from(self.windows);
@@ -61,7 +61,7 @@ impl Order {
         Position { epoch, index, start: self.offset(epoch) + window * self.context }
     }
 
-    /// Where the first window of an epoch starts: uniform over what the windows leave free.
+    /// Start of the first window of an epoch: uniform over the tokens that the windows leave free.
     fn offset(&self, epoch: u64) -> u64 {
         let words = philox4x32(self.key, [0, OFFSET, epoch as u32, (epoch >> 32) as u32]);
         let random = u64::from(words[0]) | u64::from(words[1]) << 32;
@@ -70,7 +70,7 @@ impl Order {
     }
 }
 
-/// Where sequence `index` of `count` validation sequences starts in a split of `tokens` tokens: spread evenly
+/// Start of sequence `index` of `count` validation sequences in a split of `tokens` tokens: spread evenly
 /// from the split's first token to its last, the same for every seed.
 pub(crate) fn validation_start(index: u64, count: u64, tokens: u64, context: u64) -> u64 {
     let last = u128::from(tokens.saturating_sub(context).saturating_sub(1));

@@ -1,4 +1,4 @@
-//! Where micro-batches come from.
+//! Sources of micro-batches.
 
 use crate::{Error, MicroBatch};
 
@@ -21,7 +21,7 @@ pub trait Source: Send + Sync {
     /// [`Error::NoSuchValidation`] if `index` is not below [`Source::validation_micro_batches`].
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error>;
 
-    /// How many validation micro-batches there are.
+    /// Number of validation micro-batches.
     fn validation_micro_batches(&self) -> u64;
 
     /// A hexadecimal SHA-256 of what the micro-batches are made of, equal on two machines if and only if they

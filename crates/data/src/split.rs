@@ -1,4 +1,4 @@
-//! What is trained on and what is held out.
+//! The split into training and validation tokens.
 
 use crate::Error;
 use std::ops::Range;

@@ -5,13 +5,13 @@ use crate::{Error, MicroBatch, Source};
 use philox::{key_of_name, normals, philox4x32};
 use sha2::{Digest, Sha256};
 
-/// What synthetic micro-batches hold.
+/// Content of synthetic micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyntheticKind {
     /// Sequences of independent, uniform tokens; a target is the token after its input. Nothing can be
     /// learned: the loss stays at ln(vocabulary).
     Tokens {
-        /// How many tokens there are.
+        /// Number of tokens.
         vocabulary: usize,
         /// Input tokens in a sequence.
         context: usize,
@@ -26,21 +26,21 @@ pub enum SyntheticKind {
     },
 }
 
-/// How synthetic micro-batches are made.
+/// Options of synthetic micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntheticOptions {
-    /// What they hold.
+    /// Content.
     pub kind: SyntheticKind,
     /// Sequences or samples in a micro-batch.
     pub micro_batch: usize,
-    /// What training micro-batches follow from; validation does not.
+    /// Seed of training micro-batches; validation does not depend on it.
     pub seed: u64,
-    /// How many validation micro-batches there are.
+    /// Number of validation micro-batches.
     pub validation_micro_batches: u64,
 }
 
-/// Micro-batches that are drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch, context\];
-/// a regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\].
+/// Micro-batches that are drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch,
+/// context\]; a regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\].
 #[derive(Clone, Debug)]
 pub struct SyntheticSource {
     options: SyntheticOptions,

@@ -6,14 +6,14 @@ use crate::order::validation_start;
 use crate::{Corpus, Error, MicroBatch, Order, Position, Source, Split, Tokenizer};
 use sha2::{Digest, Sha256};
 
-/// How a text is cut into micro-batches.
+/// Options for cutting a text into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TextOptions {
     /// Input tokens in a sequence.
     pub context: usize,
     /// Sequences in a micro-batch.
     pub micro_batch: usize,
-    /// What the order of training follows from.
+    /// Seed of the order of training.
     pub seed: u64,
     /// The part of the tokens that is held out at the end, inside (0, 1).
     pub validation_fraction: f64,
@@ -53,13 +53,13 @@ impl TextSource {
         &self.corpus
     }
 
-    /// What its numbers mean.
+    /// Tokenizer of the text.
     #[must_use]
     pub fn tokenizer(&self) -> Tokenizer {
         self.tokenizer
     }
 
-    /// Which token positions are trained on and which are held out.
+    /// Token positions of training and of validation.
     #[must_use]
     pub fn split(&self) -> &Split {
         &self.split
@@ -71,14 +71,14 @@ impl TextSource {
         self.order.windows()
     }
 
-    /// Where row `row` of training micro-batch `number` stands.
+    /// Place in training of row `row` of micro-batch `number`.
     #[must_use]
     pub fn position(&self, number: u64, row: usize) -> Position {
         self.order.position(u128::from(number) * self.options.micro_batch as u128 + row as u128)
     }
 
-    /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in nats
-    /// a byte: what a model reaches that looks at one byte only, on the very targets that validation
+    /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
+    /// nats a byte: what a model reaches that looks at one byte only, on the very targets that validation
     /// uses. Reads the whole training split once.
     #[must_use]
     pub fn bigram_entropy(&self) -> f64 {
@@ -96,7 +96,7 @@ impl TextSource {
         self.options.validation_micro_batches.saturating_mul(self.options.micro_batch as u64)
     }
 
-    /// Where validation row `row` starts in the corpus.
+    /// Start in the corpus of validation row `row`.
     fn validation_start(&self, row: u64) -> u64 {
         let held_out = &self.split.validation;
         let tokens = held_out.end - held_out.start;

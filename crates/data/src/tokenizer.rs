@@ -30,7 +30,7 @@ impl Tokenizer {
         }
     }
 
-    /// How many tokens there are: one more than the largest token number.
+    /// Number of tokens: one more than the largest token.
     #[must_use]
     pub fn vocabulary(self) -> usize {
         match self {

@@ -6,10 +6,12 @@ use crate::key::Default;
 use crate::table::Table;
 use crate::takes::Takes;
 
-/// Returns every key as a Markdown table: the values that it takes, its default, its meaning. Ends with a newline.
+/// Returns every key as a Markdown table: its values, its default, whether it decides the bits of the weights, its meaning.
+/// Ends with a newline.
 #[must_use]
 pub fn reference(table: &Table) -> String {
-    let mut text = String::from("| key | takes | default | meaning |\n| --- | --- | --- | --- |\n");
+    let mut text =
+        String::from("| key | takes | default | bits | meaning |\n| --- | --- | --- | --- | --- |\n");
     for key in table.keys() {
         let default = match key.default {
             Default::Literal(literal) => format!("`{literal}`"),
@@ -25,8 +27,10 @@ pub fn reference(table: &Table) -> String {
         };
         let only =
             key.only.map_or(String::new(), |only| format!(" Only with `{} = \"{}\"`.", only.key, only.is));
+        let bits = if key.decides_bits { "yes" } else { "" };
+        let meaning = key.meaning();
         // Writing to a string does not fail.
-        let _ = writeln!(text, "| `{}` | {takes} | {default} | {}{only} |", key.path, key.meaning());
+        let _ = writeln!(text, "| `{}` | {takes} | {default} | {bits} | {meaning}{only} |", key.path);
     }
     text
 }

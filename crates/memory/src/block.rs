@@ -14,7 +14,7 @@ pub struct BlockId {
 }
 
 impl BlockId {
-    /// What a request for nothing receives; freeing it does nothing.
+    /// The block of a zero-byte request; freeing it does nothing.
     pub const NULL: BlockId = BlockId { index: NONE, generation: 0 };
 }
 
@@ -22,7 +22,7 @@ impl BlockId {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamUses {
     pub(crate) streams: crate::hash_order::Table<Stream, ()>,
-    /// Those of them that were recorded while a private pool was open.
+    /// Uses that were recorded while a private pool was open.
     pub(crate) while_open: Vec<Stream>,
 }
 

@@ -1,4 +1,4 @@
-//! What an allocation can fail with.
+//! Errors of allocations.
 
 use std::fmt;
 
@@ -15,21 +15,21 @@ pub enum AllocationError {
     /// A request for more than any device has; nothing was counted.
     #[error("a request for {bytes} bytes, more than an exbibyte, cannot be served by any device")]
     RequestTooLarge {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: u64,
     },
     /// The driver failed for another reason than memory.
     #[error("the driver failed to {call}: {source}")]
     Driver {
-        /// What was asked of it.
+        /// The failed request.
         call: &'static str,
-        /// What it answered.
+        /// The driver's answer.
         source: RawError,
     },
     /// The block is not one that this allocator has handed out, or it was freed before.
     #[error("block {index} is not allocated: it was freed before, or never handed out here")]
     InvalidBlock {
-        /// Its number.
+        /// Number of the block.
         index: u32,
     },
     /// A private pool was used against its life cycle.
@@ -37,13 +37,13 @@ pub enum AllocationError {
     InvalidPool {
         /// Which one.
         pool: (u64, u64),
-        /// What is wrong about it.
+        /// The problem.
         problem: &'static str,
     },
     /// The driver placed memory where a block cannot be.
     #[error("the driver placed a segment at {address:#x}, which is not a multiple of 512")]
     Misplaced {
-        /// Where it placed it.
+        /// Address that the driver gave.
         address: u64,
     },
     /// A setting that was given at run time is wrong.
@@ -62,7 +62,7 @@ impl AllocationError {
 pub struct OutOfMemory {
     /// The device's number in the process.
     pub device: u32,
-    /// What was asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// The block that this needs, after rounding.
     pub rounded: u64,
@@ -70,7 +70,7 @@ pub struct OutOfMemory {
     pub segment: u64,
     /// All of the device.
     pub total: u64,
-    /// What the driver says is free, for anybody.
+    /// Free bytes by the driver's account.
     pub free: u64,
     /// The limit that was set on this allocator, if one was.
     pub limit: Option<u64>,
@@ -84,7 +84,7 @@ pub struct OutOfMemory {
     pub largest_idle: u64,
     /// The stream of the request.
     pub stream: Stream,
-    /// What the memory was for.
+    /// Purpose of the memory.
     pub category: Category,
     /// The module that asked; may be empty.
     pub module: String,

@@ -1,9 +1,9 @@
 //! The idle blocks of one pool and one stream, in the order (size, placement order, address).
 //!
 //! Blocks are binned by size: exactly below 16 KiB, then in 32 steps between two powers of two. Bins are in
-//! size order, a bitmap says which hold anything, and each is a sorted queue, short as a rule, whose shorter end
-//! moves on an insertion. So the best fit is the first block of the first bin that holds a sufficient one: no
-//! hashing, no tree, and no allocation once the bins have grown.
+//! size order, a bitmap says which hold anything, and each is a sorted queue, short as a rule, whose shorter
+//! end moves on an insertion. So the best fit is the first block of the first bin that holds a sufficient
+//! one: no hashing, no tree, and no allocation once the bins have grown.
 
 use std::collections::VecDeque;
 

@@ -1,10 +1,10 @@
 //! A small map whose iteration order is that of the hash table in PyTorch's allocator.
 //!
-//! The order in which events of several streams are looked at decides the history of some counters, so the table
-//! is rebuilt here: robin-hood probing without wrap-around over a Fibonacci-hashed home slot, at most half full
-//! (the design of `ska::flat_hash_map`). It holds a few streams; it is not made for more.
+//! The order in which events of several streams are looked at decides the history of some counters, so the
+//! table is rebuilt here: robin-hood probing without wrap-around over a Fibonacci-hashed home slot, at most
+//! half full (the design of `ska::flat_hash_map`). It holds a few streams; it is not made for more.
 
-/// What can be a key: something with the hash that PyTorch gives it.
+/// A key with the hash that PyTorch gives it.
 pub(crate) trait HashKey: Copy + Eq {
     fn hash(self) -> u64;
 }
@@ -45,7 +45,7 @@ impl<K: HashKey, V> Table<K, V> {
         self.slots.len()
     }
 
-    /// What is in a slot, for walks that erase as they go.
+    /// Entry of a slot, for walks that erase as they go.
     pub(crate) fn slot(&mut self, slot: usize) -> Option<(K, &mut V)> {
         self.slots.get_mut(slot)?.as_mut().map(|s| (s.key, &mut s.value))
     }

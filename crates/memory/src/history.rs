@@ -6,14 +6,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::raw::Stream;
 use crate::tag::Tag;
 
-/// What happened.
+/// Kind of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A block was handed out; the size is what was asked for.
     Alloc,
-    /// Its owner gave it back.
+    /// The owner freed the block.
     FreeRequested,
-    /// It may be used again.
+    /// The block became reusable.
     FreeCompleted,
     /// A segment was taken from the driver.
     SegmentAlloc,
@@ -53,9 +53,9 @@ impl Action {
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Kind of the event.
     pub action: Action,
-    /// Where; for [`Action::OutOfMemory`] the bytes that the device had free.
+    /// Address; for [`Action::OutOfMemory`] the free bytes of the device.
     pub address: u64,
     /// Bytes; of blocks those asked for.
     pub size: u64,
@@ -65,7 +65,7 @@ pub struct Event {
     pub stream: Stream,
     /// When, in microseconds since 1970.
     pub time_us: u64,
-    /// Who asked.
+    /// Tag of the request.
     pub tag: Tag,
 }
 
@@ -105,7 +105,7 @@ impl History {
         self.record_block(action, address, (size, size), stream, tag);
     }
 
-    /// What happens to a block: bytes are those asked for, and those of the block.
+    /// Records an event of a block, with its requested bytes and its size.
     #[inline]
     pub(crate) fn record_block(
         &mut self,

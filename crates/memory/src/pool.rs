@@ -1,4 +1,5 @@
-//! Pools: where idle blocks wait. There is a small and a large one by default, and a pair for each private pool.
+//! Pools: where idle blocks wait. There is a small and a large one by default, and a pair for each private
+//! pool.
 
 use crate::block::NONE;
 use crate::free_list::FreeList;
@@ -35,9 +36,9 @@ impl HashKey for Stream {
 /// Which requests an open private pool takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamFilter {
-    /// Those on any stream.
+    /// Requests on any stream.
     All,
-    /// Those on these streams.
+    /// Requests on these streams.
     Only(Vec<Stream>),
 }
 
@@ -86,14 +87,15 @@ impl Pool {
     }
 }
 
-/// A pair of pools that belongs to somebody. Its small pool is at `2 + 2·place` among the pools, its large one
-/// behind it.
+/// A pair of pools that belongs to somebody. Its small pool is at `2 + 2·place` among the pools, its large
+/// one behind it.
 #[derive(Debug)]
 pub(crate) struct PrivatePool {
     pub(crate) id: PoolId,
     pub(crate) users: u32,
-    /// What PyTorch counts as taken from the driver for this pool: up by one for a segment, or for a request
-    /// that mapped pages in however many steps; down by one for each segment freed and each stretch unmapped.
+    /// PyTorch's count of memory taken from the driver for this pool: up by one for a segment, or for a
+    /// request that mapped pages in however many steps; down by one for each segment freed and each stretch
+    /// unmapped.
     pub(crate) driver_allocations: u64,
     /// The record may be used for another pool.
     pub(crate) vacant: bool,

@@ -16,19 +16,19 @@ pub struct Stream(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
-/// Where the driver put a segment, and how that segment sorts among others.
+/// Address of a segment, and its order among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// First byte, as the device sees it.
     pub address: u64,
-    /// What ties between equally good blocks are broken by: first this, then the address.
+    /// Key that breaks ties between equally good blocks, before the address.
     ///
     /// Two segments that live at the same time have different orders. A driver whose addresses cannot be
     /// foreseen numbers its segments; one whose addresses are given (a replay) repeats the address.
     pub order: u64,
 }
 
-/// What the device has, in bytes.
+/// Memory of the device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// Not taken by anybody, this process included.
@@ -87,14 +87,14 @@ pub trait RawMemory {
     /// # Errors
     /// [`RawError::Driver`]; the pages then stay mapped.
     fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError>;
-    /// What the device has.
+    /// Returns the memory of the device.
     fn capacity(&self) -> Capacity;
     /// Remembers the end of the work that `stream` has been given so far.
     ///
     /// # Errors
     /// [`RawError::Driver`].
     fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError>;
-    /// Whether the work before the event is over.
+    /// Returns whether the work before the event is done.
     ///
     /// # Errors
     /// [`RawError::Driver`].

@@ -9,7 +9,7 @@ pub use parse::SettingsError;
 /// The environment variables that hold settings; the first that is present decides alone.
 pub const ENVIRONMENT: [&str; 3] = ["PLIMSOLL_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
-/// How the allocator rounds, splits, caches and gives back.
+/// Rounding, splitting, caching and returning of the allocator.
 ///
 /// ```
 /// let settings = memory::Settings::parse("max_split_size_mb:64, roundup_power2_divisions:[256:1,>:4]")?;
@@ -19,19 +19,20 @@ pub const ENVIRONMENT: [&str; 3] = ["PLIMSOLL_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `large_segment_size_mb`, in bytes: what is taken from the driver for blocks between 1 and 10 MiB, and the
-    /// page size of expandable segments in the large pool.
+    /// `large_segment_size_mb`, in bytes: what is taken from the driver for blocks between 1 and 10 MiB, and
+    /// the page size of expandable segments in the large pool.
     pub large_segment_size: u64,
     /// `max_split_size_mb`, in bytes: blocks from this size on are not split; `u64::MAX` for no such limit.
     pub max_split_size: u64,
-    /// `max_non_split_rounding_mb`, in bytes: how much larger than asked for a block that is not split may be.
+    /// `max_non_split_rounding_mb`, in bytes: how much larger than asked for a block that is not split may
+    /// be.
     pub max_non_split_rounding: u64,
     /// The share of the memory limit above which idle segments are released by age; 0 for never.
     pub garbage_collection_threshold: f64,
     /// Steps between two powers of two that requests are rounded to, by size class: slot k governs 2ᵏ to 2ᵏ⁺¹
     /// MiB. 0 and 1 mean no such rounding.
     pub roundup_power2_divisions: [u64; 16],
-    /// Whether segments are virtual ranges that grow by pages.
+    /// Segments are virtual ranges that grow by pages.
     pub expandable_segments: bool,
     /// The share of the device that may be held; read when an allocator is made.
     pub per_process_memory_fraction: f64,
@@ -64,11 +65,11 @@ impl Settings {
         Settings::default().updated(text)
     }
 
-    /// What these settings become when `text` is given at run time.
+    /// Returns these settings updated by `text` at run time.
     ///
     /// As in PyTorch, `max_split_size_mb`, `roundup_power2_divisions`, `garbage_collection_threshold` and
-    /// `max_non_split_rounding_mb` go back to their defaults where the text does not name them; the other keys
-    /// keep their values.
+    /// `max_non_split_rounding_mb` go back to their defaults where the text does not name them; the other
+    /// keys keep their values.
     ///
     /// # Errors
     /// Names the key, and what it allows.

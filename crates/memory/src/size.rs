@@ -51,7 +51,7 @@ fn round_to_division(bytes: u64, divisions: u64) -> u64 {
     if step == 0 { power << 1 } else { round_up(bytes, step) }
 }
 
-/// What is taken from the driver for a block of `size` bytes (already rounded).
+/// Bytes taken from the driver for a block of `size` bytes (already rounded).
 pub(crate) fn segment_size(size: u64, large_segment: u64) -> u64 {
     if size <= SMALL_SIZE {
         SMALL_SEGMENT

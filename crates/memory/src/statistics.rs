@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// What is counted once per pool kind.
+/// A statistic that is counted per pool kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Metric {
@@ -152,7 +152,7 @@ pub struct Statistics {
     pub max_split_size: i64,
 }
 
-/// Where the value behind a key is.
+/// Place of the value behind a key.
 #[derive(Clone, Copy)]
 enum Place {
     Array(usize, usize, usize),

@@ -1,10 +1,10 @@
-//! Who asked for the memory: the category, module, operator and step that every request carries.
+//! Tags: the category, module, operator and step that every request carries.
 
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a block is used for.
+/// The purpose of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Category {
@@ -74,10 +74,10 @@ impl Category {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(pub u32);
 
-/// Who asks for a block. Small and `Copy`: it travels with every request.
+/// The origin of a request. Small and `Copy`, because it travels with every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    /// What it is for.
+    /// Purpose of the block.
     pub category: Category,
     /// The module that asks, such as `blocks.3.mlp.up`.
     pub module: Label,

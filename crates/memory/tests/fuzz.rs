@@ -1,7 +1,7 @@
 //! Bytes that nobody meant: the readers answer with an error or a value, and never otherwise.
 //!
-//! The targets are plain functions of a byte slice, driven for a bounded time by a seeded mutator over real inputs.
-//! `FUZZ_SECONDS` gives them longer.
+//! The targets are plain functions of a byte slice, driven for a bounded time by a seeded mutator over real
+//! inputs. `FUZZ_SECONDS` gives them longer.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};

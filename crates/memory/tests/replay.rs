@@ -25,7 +25,8 @@ fn recordings_replay_without_a_difference() {
     for path in files {
         let report = replay(&path).unwrap();
         // Those whose names begin with `more` are short scripts of what the others leave out: requests larger
-        // than the device, a full device, more streams than three, settings that move, pools that are not split.
+        // than the device, a full device, more streams than three, settings that move, pools that are not
+        // split.
         let short = path.file_name().unwrap().to_string_lossy().starts_with("more-");
         assert!(report.operations >= if short { 200 } else { 1000 }, "{}", path.display());
         assert_eq!((report.mismatches, report.first), (0, None), "{}", path.display());

@@ -22,7 +22,7 @@
 
 /// The multipliers of the 4x32 round, from table 2 of the paper.
 const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-/// What a key grows by between rounds: the golden ratio and √3 − 1, as 32-bit fractions.
+/// Increments of a key between rounds: the golden ratio and √3 − 1, as 32-bit fractions.
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 

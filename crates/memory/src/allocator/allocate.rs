@@ -14,7 +14,7 @@ use crate::tag::Tag;
 /// No counter can hold more bytes.
 pub(super) const COUNTABLE: u64 = i64::MAX as u64;
 
-/// A request on its way through the steps.
+/// A request as the steps of an allocation see it.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     /// Bytes asked for.
@@ -24,12 +24,13 @@ pub(super) struct Request {
     pub(super) stream: u32,
     pub(super) pool: u32,
     pub(super) tag: Tag,
-    /// New memory is to be taken by growing an expandable segment.
+    /// New memory comes from growing an expandable segment.
     pub(super) expandable: bool,
 }
 
 impl<R: RawMemory> Allocator<R> {
-    /// Hands out a block of at least `bytes` on `stream`. A request for nothing receives [`Allocation::EMPTY`].
+    /// Hands out a block of at least `bytes` on `stream`. A request for nothing receives
+    /// [`Allocation::EMPTY`].
     ///
     /// # Errors
     /// [`AllocationError::OutOfMemory`] when neither the cache nor the driver has the memory, also after
@@ -63,7 +64,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(self.hand_out(block, &request))
     }
 
-    /// Bytes that the driver would be asked for.
+    /// Bytes that would be requested from the driver.
     pub(super) fn segment_for(&self, request: &Request) -> u64 {
         segment_size(request.size, self.settings.large_segment_size)
     }
@@ -115,7 +116,7 @@ impl<R: RawMemory> Allocator<R> {
         Some(list.take(at).block)
     }
 
-    /// A block that no idle one could give: new memory, after making room for it if need be.
+    /// Returns a block of new memory, making room for it first if need be.
     #[cold]
     fn obtain(&mut self, request: &mut Request) -> Result<u32, AllocationError> {
         if self.collects_garbage() {
@@ -178,7 +179,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(Some(self.blocks.insert(block)))
     }
 
-    /// Whether a block of `found` bytes gives its upper part back to the pool.
+    /// Returns whether a block of `found` bytes is split and its upper part returned to the pool.
     #[inline]
     fn splits(&self, request: &Request, found: u64) -> bool {
         let rest = found - request.size;

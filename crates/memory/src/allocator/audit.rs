@@ -8,7 +8,7 @@ use crate::raw::RawMemory;
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::CategoryBytes;
 
-/// What does not hold.
+/// The first violation, if any.
 type Finding = Result<(), String>;
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Finding {
@@ -25,7 +25,7 @@ impl<R: RawMemory> Allocator<R> {
     /// Takes time in proportion to the number of blocks; for tests and for hunting faults.
     ///
     /// # Errors
-    /// Says what does not hold first.
+    /// The first violation, in words.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_links()?;
         self.audit_overlap()?;

@@ -6,8 +6,8 @@ use crate::pool::LARGE;
 use crate::raw::RawMemory;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Releases whole idle segments of the large default pool, those first that are older than the average, until
-    /// the share is met or nothing is left. Age is counted in look-ups.
+    /// Releases whole idle segments of the large default pool, those first that are older than the average,
+    /// until the share is met or nothing is left. Age is counted in look-ups.
     pub(super) fn collect_garbage(&mut self) -> Result<(), AllocationError> {
         let Some(limit) = self.limit else { return Ok(()) };
         let threshold = (self.settings.garbage_collection_threshold * limit as f64) as u64;

@@ -93,8 +93,8 @@ impl<R: RawMemory> Allocator<R> {
         Ok(Some(index))
     }
 
-    /// Maps the pages that hold the first `bytes` of an unmapped block, which becomes an idle mapped one, merged
-    /// with its neighbours. `false` where the driver has no more.
+    /// Maps the pages that hold the first `bytes` of an unmapped block, which becomes an idle mapped one,
+    /// merged with its neighbours. `false` where the driver has no more.
     fn map_block(&mut self, index: u32, bytes: u64, tag: Tag) -> Result<bool, AllocationError> {
         let block = &self.blocks[index];
         let Some(range) = self.ranges.get(block.range as usize).copied().flatten() else { return Ok(false) };

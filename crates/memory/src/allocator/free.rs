@@ -12,8 +12,8 @@ impl<R: RawMemory> Allocator<R> {
     /// Takes a block back. Never asks the driver for memory or gives it any.
     ///
     /// # Errors
-    /// [`AllocationError::InvalidBlock`] for a block that is not allocated; [`AllocationError::Driver`] when an
-    /// event could not be recorded: the block is still allocated then.
+    /// [`AllocationError::InvalidBlock`] for a block that is not allocated; [`AllocationError::Driver`] when
+    /// an event could not be recorded: the block is still allocated then.
     #[inline]
     pub fn free(&mut self, id: BlockId) -> Result<(), AllocationError> {
         if id == BlockId::NULL {

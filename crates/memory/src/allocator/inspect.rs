@@ -12,28 +12,28 @@ use crate::tag::{Category, Tag};
 /// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// Its first byte.
+    /// First address.
     pub address: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Bytes asked for.
     pub requested: u64,
     /// The stream it belongs to.
     pub stream: Stream,
-    /// Who asked.
+    /// Tag of the request.
     pub tag: Tag,
 }
 
-/// How well what is held can be used, in bytes.
+/// Fragmentation of the held memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fragmentation {
-    /// In allocated blocks.
+    /// Bytes of allocated blocks.
     pub allocated: u64,
-    /// Held from the driver.
+    /// Bytes held from the driver.
     pub reserved: u64,
-    /// Idle, in segments that others use too: what `empty_cache` cannot give back.
+    /// Idle bytes in segments that are partly in use, which `empty_cache` cannot return.
     pub inactive_split: u64,
-    /// In blocks beyond what their owners asked for.
+    /// Bytes of blocks beyond the requested sizes.
     pub rounding: u64,
     /// The largest idle block of any stream: the largest request that needs no driver.
     pub largest_idle: u64,
@@ -48,7 +48,7 @@ impl Fragmentation {
 }
 
 impl<R: RawMemory> Allocator<R> {
-    /// What is known of an allocated block.
+    /// Returns the facts of an allocated block.
     ///
     /// # Errors
     /// [`AllocationError::InvalidBlock`].

@@ -1,4 +1,4 @@
-//! The allocator: what it holds, and the operations that only read or configure it.
+//! The allocator's state, and the operations that only read or configure it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -30,16 +30,16 @@ pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
 /// A block that was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its name, to free it by.
+    /// Identifier, to free the block with.
     pub block: BlockId,
-    /// Its first byte; a multiple of 512.
+    /// First address; a multiple of 512.
     pub address: u64,
-    /// Its bytes, at least as many as were asked for.
+    /// Size in bytes, at least the requested ones.
     pub size: u64,
 }
 
 impl Allocation {
-    /// What a request for nothing receives.
+    /// The allocation of a zero-byte request.
     pub const EMPTY: Allocation = Allocation { block: BlockId::NULL, address: 0, size: 0 };
 }
 
@@ -67,7 +67,7 @@ pub struct Allocator<R: RawMemory> {
     /// Private pools that help out, asked in this order.
     use_on_oom: Table<PoolId, ()>,
     ranges: Vec<Option<Range>>,
-    /// What freed blocks wait for, in order, by the stream that used them.
+    /// Events that freed blocks wait for, in order, by the stream that used them.
     waiting: Table<Stream, VecDeque<(EventId, u32)>>,
     /// Blocks that were freed with uses on other streams while a private pool was open.
     deferred: Vec<u32>,
@@ -151,7 +151,8 @@ impl<R: RawMemory> Allocator<R> {
         &self.settings
     }
 
-    /// Changes settings at run time, as [`Settings::updated`] describes. The memory fraction is not read again.
+    /// Changes settings at run time, as [`Settings::updated`] describes. The memory fraction is not read
+    /// again.
     ///
     /// # Errors
     /// Names the key that is wrong; nothing has changed then.
@@ -188,7 +189,7 @@ impl<R: RawMemory> Allocator<R> {
         self.categories
     }
 
-    /// The same at the moment when `allocated_bytes` reached its peak.
+    /// Bytes by category at the moment when `allocated_bytes` reached its peak.
     pub fn peak_category_bytes(&self) -> CategoryBytes {
         if self.at_peak { self.categories } else { self.peak_categories }
     }

@@ -1,8 +1,8 @@
 //! Private pools: memory set apart for one use, such as a captured graph.
 //!
-//! A pool is created with a user count of 1; opening it routes requests to it and adds a user; memory comes back
-//! in a flush after the last user released it. While any pool is open, events are not processed and nothing is
-//! flushed to make room.
+//! A pool is created with a user count of 1; opening it routes requests to it and adds a user; memory comes
+//! back in a flush after the last user released it. While any pool is open, events are not processed and
+//! nothing is flushed to make room.
 
 use super::Allocator;
 use super::allocate::Request;
@@ -115,7 +115,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Whether idle blocks of this pool may serve default requests that would fail otherwise.
+    /// Returns whether idle blocks of this pool may serve default requests that would fail otherwise.
     pub fn set_use_on_oom(&mut self, id: PoolId, allowed: bool) {
         if allowed {
             self.use_on_oom.entry(id, || ());
@@ -190,10 +190,11 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Whether a flush may forget the pool: its count is back at 0, and no block of it is mapped.
+    /// Returns whether a flush may forget the pool: no user is left, and no block of it is mapped.
     ///
-    /// With expandable segments the count and the blocks can disagree. Where the count stays above 0 the record
-    /// stays too, and flushes of it keep counting, as in PyTorch; where blocks are left, PyTorch would forget them.
+    /// With expandable segments the count and the blocks can disagree. Where the count stays above 0 the
+    /// record stays too, and flushes of it keep counting, as in PyTorch; where blocks are left, PyTorch would
+    /// forget them.
     pub(super) fn is_spent(&self, id: PoolId) -> bool {
         let (small, large) = self.pools_of(id);
         let counted = self.private.iter().any(|p| !p.vacant && p.id == id && p.driver_allocations > 0);

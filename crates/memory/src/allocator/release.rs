@@ -96,8 +96,8 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Makes room by releasing idle blocks that are too large to be split: one that suffices, else the largest
-    /// ones until they do. Says whether that much was released.
+    /// Makes room by releasing idle blocks that are too large to be split: one that suffices, else the
+    /// largest ones until they do. Says whether that much was released.
     pub(super) fn release_oversize(&mut self, request: &Request) -> Result<bool, AllocationError> {
         let limit = self.settings.max_split_size;
         if limit == u64::MAX {

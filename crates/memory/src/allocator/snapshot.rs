@@ -9,10 +9,10 @@ use crate::settings::Settings;
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::{Labels, Tag};
 
-/// Whether a block is in use.
+/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockState {
-    /// Its owner has it.
+    /// Allocated.
     ActiveAllocated,
     /// Freed, and waiting for another stream.
     ActivePendingFree,
@@ -35,24 +35,24 @@ impl BlockState {
 /// A block of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotBlock {
-    /// Its first byte.
+    /// First address.
     pub address: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Bytes asked for, by the last owner where it is idle, 0 where there was none.
     pub requested: u64,
-    /// Whether it is in use.
+    /// State of the block.
     pub state: BlockState,
-    /// Who asked, the last time.
+    /// Tag of the last request.
     pub tag: Tag,
 }
 
 /// A segment of a snapshot: for expandable ones, a contiguous mapped part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotSegment {
-    /// Its first byte.
+    /// First address.
     pub address: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub total_size: u64,
     /// The stream it belongs to.
     pub stream: Stream,
@@ -100,7 +100,7 @@ pub struct Snapshot {
     pub segments: Vec<SnapshotSegment>,
     /// Oldest first; empty where the history is off.
     pub events: Vec<Event>,
-    /// What the tags' modules are called.
+    /// Names of the tags' modules.
     pub labels: Labels,
     /// The settings in force.
     pub settings: Settings,

@@ -6,7 +6,7 @@ use crate::allocator::{Allocation, BlockState};
 use crate::error::AllocationError;
 use crate::statistics::PoolKind;
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations replayed.
@@ -112,7 +112,7 @@ fn outcome(step: &Step, result: Result<Option<Allocation>, AllocationError>) -> 
     }
 }
 
-/// What the driver saw that the recording does not show.
+/// Driver events that the recording does not show.
 fn driver_differences(
     player: &mut Player,
     recording: &Recording,

@@ -2,9 +2,9 @@
 //!
 //! Two formats are read, plain or gzip-compressed, told apart by their content:
 //!
-//! * a **trace** of PyTorch's allocator on a GPU: one JSON object with `ops`, and with `segment_events`, what it
-//!   took from the driver and gave back. The replay's driver hands out the recorded addresses in that order; a
-//!   request that the recording does not show is a mismatch;
+//! * a **trace** of PyTorch's allocator on a GPU: one JSON object with `ops`, and with `segment_events`, what
+//!   it took from the driver and gave back. The replay's driver hands out the recorded addresses in that
+//!   order; a request that the recording does not show is a mismatch;
 //! * **vectors**: lines of JSON, each a script of operations over a stand-in driver
 //!   ([`Counting`](crate::drivers::Counting)), private pools and changes of settings included.
 //!
@@ -32,16 +32,16 @@ pub use check::Report;
 pub use player::{Driver, Player};
 pub use recorded::Recorded;
 
-/// What a file unpacks to at most: 2 GiB.
+/// The most bytes that a file may unpack to: 2 GiB.
 const MAX_BYTES: u64 = 2 << 30;
 
 /// Why a file is no recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// It is neither format.
+    /// The content has neither format.
     #[error("is no recording of an allocator: {0}")]
     Format(String),
 }
@@ -63,7 +63,7 @@ pub enum Operation {
         bytes: u64,
         /// On which stream.
         stream: Stream,
-        /// What was handed out, `None` for an out-of-memory error.
+        /// The allocation, `None` for an out-of-memory error.
         address: Option<u64>,
         /// The first line of that error.
         message: Option<String>,
@@ -76,7 +76,7 @@ pub enum Operation {
     Finish(Stream),
     /// Everything idle goes back to the driver.
     EmptyCache,
-    /// The same for one private pool.
+    /// `empty_cache` for one private pool.
     FlushPool(PoolId),
     /// Peaks become current.
     ResetPeak,
@@ -90,24 +90,24 @@ pub enum Operation {
     Others(u64),
     /// A private pool is opened, for one stream or all.
     BeginPool(PoolId, Option<Stream>),
-    /// It is closed.
+    /// The pool is closed.
     EndPool(PoolId),
-    /// It loses a user.
+    /// A user of the pool is removed.
     ReleasePool(PoolId),
-    /// Its blocks are not split.
+    /// Blocks of the pool are not split.
     NoSplit(PoolId),
 }
 
 /// An operation with every counter after it, in the order of [`Recording::keys`].
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
     /// The counters after it.
     pub counters: Vec<i64>,
 }
 
-/// What the recorded allocator took from its driver, or gave back.
+/// Memory that the recorded allocator took from its driver or returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentEvent {
     /// `segment_alloc`, `segment_free`, `segment_map` or `segment_unmap`.
@@ -133,22 +133,22 @@ pub struct FinalSegment {
     pub active_size: u64,
     /// Bytes asked for by the active blocks' owners.
     pub requested_size: u64,
-    /// Its stream.
+    /// Stream of the segment.
     pub stream: Stream,
-    /// Of a large pool.
+    /// The segment belongs to a large pool.
     pub large: bool,
     /// Expandable.
     pub expandable: bool,
-    /// Its pool; not said in traces.
+    /// Pool of the segment; absent from traces.
     pub pool: Option<PoolId>,
-    /// Its blocks.
+    /// Blocks of the segment.
     pub blocks: Vec<(u64, u64, char)>,
 }
 
 /// A sequence of operations with what another allocator made of them.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// Its name.
+    /// Name of the recording.
     pub name: String,
     /// The settings it starts with.
     pub settings: String,
@@ -164,11 +164,11 @@ pub struct Recording {
     pub initial: Vec<i64>,
     /// The operations.
     pub steps: Vec<Step>,
-    /// What passed between allocator and driver; `None` for the stand-in driver.
+    /// Events between allocator and driver; `None` for the stand-in driver.
     pub segment_events: Option<Vec<SegmentEvent>>,
     /// The segments after the last operation, in address order, where they were recorded.
     pub final_segments: Option<Vec<FinalSegment>>,
-    /// How many blocks the operations name.
+    /// Number of blocks that the operations name.
     pub blocks: u32,
 }
 
@@ -214,8 +214,8 @@ fn parse_text(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
 /// Replays every recording of a file and compares all that was recorded.
 ///
 /// # Errors
-/// [`RecordingError`] for a file that cannot be read or is no recording. A replay that differs is no error: the
-/// report says how.
+/// [`RecordingError`] for a file that cannot be read or is no recording. A replay that differs is no error:
+/// the report says how.
 pub fn replay(path: &Path) -> Result<Report, RecordingError> {
     let mut total = Report::default();
     for recording in read(path)? {
@@ -224,7 +224,7 @@ pub fn replay(path: &Path) -> Result<Report, RecordingError> {
     Ok(total)
 }
 
-/// The same for content in memory.
+/// Reads a recording from content in memory.
 ///
 /// # Errors
 /// As for [`parse`].

@@ -73,7 +73,7 @@ impl Player {
     /// Starts a recording.
     ///
     /// # Errors
-    /// Those of settings that are not valid.
+    /// Errors of invalid settings.
     pub fn new(recording: &Recording) -> Result<Player, AllocationError> {
         let driver = match &recording.segment_events {
             Some(events) => Driver::Recorded(Recorded::new(events.clone(), recording.total)),
@@ -91,7 +91,7 @@ impl Player {
     /// Does one operation; an allocation is returned.
     ///
     /// # Errors
-    /// What the allocator says.
+    /// The allocator's value.
     #[inline]
     pub fn play(&mut self, operation: &Operation) -> Result<Option<Allocation>, AllocationError> {
         match operation {

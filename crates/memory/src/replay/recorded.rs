@@ -38,19 +38,20 @@ impl Recorded {
         }
     }
 
-    /// Says how many segments and map steps the recorded driver gave in the operation that comes. Events do not
-    /// say which operation they belong to, and where the device was full the next one may be a later one's.
+    /// Says how many segments and map steps the recorded driver gave in the operation that comes. Events do
+    /// not say which operation they belong to, and where the device was full the next one may be a later
+    /// one's.
     pub fn grant(&mut self, allocations: u64) {
         self.granted = allocations;
     }
 
-    /// Requests that were answered with out of memory, because the recording shows none such there. Right where
-    /// the recorded device was full, a mismatch where it was not.
+    /// Requests that were answered with out of memory, because the recording shows none such there. Right
+    /// where the recorded device was full, a mismatch where it was not.
     pub fn take_refused(&mut self) -> Vec<String> {
         std::mem::take(&mut self.refused)
     }
 
-    /// What was given back differently from the recording.
+    /// Returned memory that differs from the recording.
     pub fn take_problems(&mut self) -> Vec<String> {
         std::mem::take(&mut self.problems)
     }
@@ -152,7 +153,7 @@ impl RawMemory for Recorded {
         Ok(())
     }
 
-    /// What was free is not in a recording.
+    /// A recording does not say how much was free.
     fn capacity(&self) -> Capacity {
         Capacity { free: 0, total: self.total }
     }

@@ -82,8 +82,8 @@ fn step(item: Field<'_>, count: usize, names: &mut Names) -> Result<Step, Record
 
 /// A stream by its number in the trace: 0 is the default stream, n the nth of PyTorch's own.
 ///
-/// PyTorch knows that one by the number 32·(n − 1) + 3, from which follows the order in which it looks at several
-/// streams. It has 32 of them; a number beyond is a handle and stays as it is.
+/// PyTorch knows that one by the number 32·(n − 1) + 3, from which follows the order in which it looks at
+/// several streams. It has 32 of them; a number beyond is a handle and stays as it is.
 fn stream(field: Field<'_>) -> Result<Stream, RecordingError> {
     Ok(Stream(match field.unsigned()? {
         number @ 1..=32 => 32 * (number - 1) + 3,

@@ -10,9 +10,9 @@ const MIB: u64 = 1 << 20;
 pub struct SettingsError {
     /// The key, or the piece of text where no key is.
     pub key: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: &'static str,
 }
 
@@ -73,7 +73,7 @@ impl Value<'_> {
         word.parse().or_else(|_| self.refuse(format!("`{word}` is no such number"), allowed))
     }
 
-    /// Whole MiB that satisfy a condition, in bytes.
+    /// Parses whole MiB that satisfy a condition, into bytes.
     fn mebibytes(&self, allowed: &'static str, valid: impl Fn(u64) -> bool) -> Result<u64, SettingsError> {
         let count = self.number(allowed)?;
         match count.checked_mul(MIB).filter(|_| valid(count)) {
