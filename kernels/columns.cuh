@@ -1,17 +1,19 @@
-// Sums over the rows of a matrix: gradients of biases, and of a layer norm's gamma and beta.
+// Sums over the rows of a matrix: gradients of biases, and of the weight and bias of a layer norm.
 #pragma once
 #include "common.cuh"
 
-// First pass. A block owns TILE vectors of columns and a run of rows: thread (lane, strand) adds its N columns of every
-// STRANDS-th row of the run, four rows in flight; the strands are then added in order. Launch: THREADS threads,
-// grid [runs, ceil(vectors / TILE)]; the host makes runs of at least 32 rows and at most 256 of them, enough blocks to
-// fill a chip and a partial table that stays in L2. Floor: the matrix (two for a layer norm) once through memory.
-// Second pass. A block of THREADS owns TILE columns: every strand adds its runs in order, then strands are added in order.
+// First pass. A block owns TILE vectors of columns and a run of rows: thread (lane, strand) adds its N
+// columns of every STRANDS-th row of the run, four rows in flight; the strands are then added in order.
+// Launch: THREADS threads, grid [runs, ceil(vectors / TILE)]; the host makes runs of at least 32 rows and at
+// most 256 of them: enough blocks to fill a GPU, and partial sums that stay in L2. Floor: the matrix (two for
+// a layer norm) once through memory. Second pass. A block of THREADS owns TILE columns: every strand adds its
+// runs in order, then strands are added in order.
 #define STRANDS (THREADS / TILE)
 
 // Adds the strands' sums in order and writes the block's row of `partial`.
 template <int N>
-__device__ __forceinline__ void join(const Floats<N> &mine, float *partial, u32 lane, u32 strand, u32 vector, u32 vectors) {
+__device__ __forceinline__ void join(const Floats<N> &mine, float *partial, u32 lane, u32 strand, u32 vector,
+                                     u32 vectors) {
     __shared__ float sums[STRANDS][N][TILE];
     __syncthreads();
 #pragma unroll
@@ -30,7 +32,8 @@ __device__ __forceinline__ void join(const Floats<N> &mine, float *partial, u32 
 
 // out[column] (+)= sum over runs of partial[run * stride + column].
 template <typename Out>
-__device__ __forceinline__ void finish(const float *partial, Out *out, u32 runs, u32 width, u32 stride, u32 accumulate) {
+__device__ __forceinline__ void finish(const float *partial, Out *out, u32 runs, u32 width, u32 stride,
+                                       u32 accumulate) {
     __shared__ float sums[STRANDS][TILE];
     const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
     const u32 column = blockIdx.x * TILE + lane;
@@ -49,11 +52,11 @@ __device__ __forceinline__ void finish(const float *partial, Out *out, u32 runs,
     }
 }
 
-#define FOR_RESULT(NAME, OUT)                                                                                          \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        columns_finish_##NAME(const float *__restrict__ partial, OUT *__restrict__ out, u32 runs, u32 width,           \
-                              u32 stride, u32 accumulate) {                                                            \
-        finish(partial, out, runs, width, stride, accumulate);                                                         \
+#define FOR_RESULT(NAME, OUT)                                                                                \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        columns_finish_##NAME(const float *__restrict__ partial, OUT *__restrict__ out, u32 runs, u32 width, \
+                              u32 stride, u32 accumulate) {                                                  \
+        finish(partial, out, runs, width, stride, accumulate);                                               \
     }
 
 FOR_EACH_TYPE(FOR_RESULT)

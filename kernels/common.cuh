@@ -1,5 +1,5 @@
-// What every kernel family shares. No header of CUDA's is needed: the run-time compiler gets this text and the
-// family's, and nothing else. All of it works from sm_80 on.
+// Shared by all kernel families. The run-time compiler is given this text and the family's own files, and no
+// header of CUDA's. Everything here works from sm_80 on.
 #pragma once
 
 typedef unsigned char u8;
@@ -11,18 +11,21 @@ typedef unsigned long long u64;
 #define WARP 32
 #define ALL_LANES 0xffffffffu
 
-// The element types that kernels are instantiated for, by the names that the host has for them: KERNELS(name, T) for each.
-// A new type is a line here, and its conversions below.
+// The element types that kernels are instantiated for: KERNELS(name, T) for each, where `name` is the host's
+// name of the type. A new type is an entry in FOR_EACH_HALF, its conversions to_f32 and from_f32, and its
+// Word.
 #define FOR_EACH_HALF(KERNELS) KERNELS(bf16, bf16)
 #define FOR_EACH_TYPE(KERNELS) KERNELS(f32, float) FOR_EACH_HALF(KERNELS)
 
 // bfloat16 in memory; arithmetic is in f32.
-struct bf16 { u16 bits; };
+struct bf16 {
+    u16 bits;
+};
 
 __device__ __forceinline__ float to_f32(float x) { return x; }
 __device__ __forceinline__ float to_f32(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
 
-// To nearest, ties to even; NaN stays NaN.
+// Rounded to nearest, ties to even; NaN stays NaN.
 __device__ __forceinline__ u32 pack_bf16(float low, float high) {
     u32 packed;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -30,10 +33,39 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 }
 template <typename T> __device__ __forceinline__ T from_f32(float x);
 template <> __device__ __forceinline__ float from_f32<float>(float x) { return x; }
-template <> __device__ __forceinline__ bf16 from_f32<bf16>(float x) { return bf16{u16(pack_bf16(x, 0.0f) & 0xffffu)}; }
+template <> __device__ __forceinline__ bf16 from_f32<bf16>(float x) {
+    return bf16{u16(pack_bf16(x, 0.0f) & 0xffffu)};
+}
+
+// The elements of T in a 32-bit word, N of them, the first in the lowest bits.
+template <typename T> struct Word;
+template <> struct Word<float> {
+    static const int N = 1;
+    __device__ __forceinline__ static float first(u32 word) { return __uint_as_float(word); }
+    __device__ __forceinline__ static float last(u32 word) { return __uint_as_float(word); }
+    // Rounds the element or elements.
+    __device__ __forceinline__ static u32 round(float first, float) { return __float_as_uint(first); }
+    // The larger elements of two words.
+    __device__ __forceinline__ static u32 larger(u32 a, u32 b) {
+        return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+    }
+};
+template <> struct Word<bf16> {
+    static const int N = 2;
+    __device__ __forceinline__ static float first(u32 word) { return __uint_as_float(word << 16); }
+    __device__ __forceinline__ static float last(u32 word) { return __uint_as_float(word & 0xffff0000u); }
+    __device__ __forceinline__ static u32 round(float first, float last) { return pack_bf16(first, last); }
+    __device__ __forceinline__ static u32 larger(u32 a, u32 b) {
+        u32 result;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+        return result;
+    }
+};
 
 // N elements that are loaded and stored as one access; N * sizeof(T) is at most 16 bytes.
-template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
+template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
+    T at[N];
+};
 
 template <int N, typename T> __device__ __forceinline__ Vector<T, N> load(const T *from) {
     return *reinterpret_cast<const Vector<T, N> *>(from);
@@ -42,8 +74,10 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
     *reinterpret_cast<Vector<T, N> *>(to) = values;
 }
 
-// N values to compute with.
-template <int N> struct Floats { float at[N]; };
+// N values that are computed with.
+template <int N> struct Floats {
+    float at[N];
+};
 
 // N elements as f32, in accesses of at most 16 bytes.
 template <int N, typename T> __device__ __forceinline__ Floats<N> read(const T *from) {

@@ -1,18 +1,21 @@
 // Softmax cross-entropy of rows of scores, with the gradient written over them.
 #include "common.cuh"
 
-// Launch: a block for a row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid. Rows of up to 101,000
-// bytes (50,304 bf16 scores have 100,608) wait in shared memory, filled by asynchronous copies, so that they are read once,
-// and two blocks of an H100 fit beside each other: one loads while the other computes. Longer rows are read twice, the
-// second time mostly from L2. A row may begin at any element: the scores before the first 16-byte boundary and after the
-// last are taken one by one. Floor: the scores in once, the gradient out once.
+// Launch: a block for a row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid.
+// Rows of up to 101,000 bytes (50,304 bf16 scores have 100,608) are kept in shared memory, filled by
+// asynchronous copies, so that they are read once, and two blocks of an H100 fit beside each other: one loads
+// while the other computes. Longer rows are read twice, the second time mostly from L2. A row may begin at
+// any element: the scores before the first 16-byte boundary and after the last are taken one by one. Floor:
+// the scores in once, the gradient out once.
 
 __device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))), "l"(global)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))),
+                 "l"(global)
                  : "memory");
 }
 
-// e^x for x up to 0: for f32 scores the library's, for bf16 ones the hardware's power of two (within 2^-22).
+// e^x for x up to 0, by the type of the scores: the library's for f32, the hardware's power of two (within
+// 2^-22) for bf16.
 __device__ __forceinline__ float exponential(float x, float) { return expf(x); }
 __device__ __forceinline__ float exponential(float x, bf16) {
     float power;
@@ -20,33 +23,28 @@ __device__ __forceinline__ float exponential(float x, bf16) {
     return power;
 }
 
-// 16 bytes of scores: 4 f32 or 8 bf16.
+// 16 bytes of scores.
 template <typename T> struct Wide {
     static const u32 N = 16 / sizeof(T);
     Vector<u32, 4> words;
 
-    __device__ __forceinline__ explicit Wide(const T *from) : words(load<4>(reinterpret_cast<const u32 *>(from))) {}
+    __device__ __forceinline__ explicit Wide(const T *from)
+        : words(load<4>(reinterpret_cast<const u32 *>(from))) {}
     __device__ __forceinline__ float at(u32 i) const {
-        if (sizeof(T) == 4) return __uint_as_float(words.at[i]);
-        const u32 word = words.at[i / 2];
-        return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+        const u32 word = words.at[i / Word<T>::N];
+        return i % Word<T>::N == 0 ? Word<T>::first(word) : Word<T>::last(word);
     }
     __device__ __forceinline__ float largest() const {
-        if (sizeof(T) == 4) return fmaxf(fmaxf(at(0), at(1)), fmaxf(at(2), at(3)));
-        u32 pair = larger(larger(words.at[0], words.at[1]), larger(words.at[2], words.at[3]));
-        return fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-    }
-    __device__ __forceinline__ static u32 larger(u32 a, u32 b) {
-        u32 result;
-        asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-        return result;
+        const u32 low = Word<T>::larger(words.at[0], words.at[1]),
+                  high = Word<T>::larger(words.at[2], words.at[3]);
+        const u32 word = Word<T>::larger(low, high);
+        return Word<T>::N == 1 ? Word<T>::first(word) : fmaxf(Word<T>::first(word), Word<T>::last(word));
     }
     __device__ __forceinline__ void write(T *to, const float (&values)[N]) {
+        constexpr u32 EACH = Word<T>::N;
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            if (sizeof(T) == 4) words.at[i] = __float_as_uint(values[i]);
-            else words.at[i] = pack_bf16(values[2 * i % N], values[(2 * i + 1) % N]);
-        }
+        for (u32 i = 0; i < 4; i++)
+            words.at[i] = Word<T>::round(values[EACH * i], values[EACH * i + EACH - 1]);
         store<4>(reinterpret_cast<u32 *>(to), words);
     }
 };
@@ -61,7 +59,8 @@ template <typename T> struct Cut {
         vectors = (columns - head) / N;
     }
     __device__ __forceinline__ u32 tail() const { return head + vectors * N; }
-    // Whole vectors by `vector(first score)`, the rest by `single(score)`; a thread's order depends on the cut alone.
+    // Whole vectors by `vector(first score)`, the rest by `single(score)`; a thread's order depends on the
+    // cut alone.
     template <typename Whole, typename Single>
     __device__ __forceinline__ void for_each(const Whole &whole, const Single &single) const {
         if (threadIdx.x < head) single(threadIdx.x);
@@ -71,7 +70,7 @@ template <typename T> struct Cut {
     }
 };
 
-// Over the block, warps joined in order; every thread has the result.
+// Maximum and sum over the block, warps joined in order; every thread has the result.
 __device__ __forceinline__ float block_max(float x, float *shared) {
     x = warp_max(x);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
@@ -89,7 +88,7 @@ __device__ __forceinline__ float block_sum(float x, float *shared) {
     return result;
 }
 
-// Brings the row into shared memory, to the same distance from a 16-byte boundary; gives its first score's place.
+// Copies the row to shared memory, at the same distance from a 16-byte boundary, and returns the copy.
 template <typename T> __device__ __forceinline__ const T *fetch(const T *row, const Cut<T> &cut) {
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr u32 N = Cut<T>::N;
@@ -100,10 +99,10 @@ template <typename T> __device__ __forceinline__ const T *fetch(const T *row, co
     return copy;
 }
 
-// CACHED: the row waits in shared memory. Without `gradient` the scores stay.
+// CACHED: the row is kept in shared memory. Without `gradient` the scores are not overwritten.
 template <bool CACHED, typename T>
-__device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, float *losses, u32 vocab, float weight,
-                                              u32 gradient) {
+__device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, float *losses, u32 vocab,
+                                              float weight, u32 gradient) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP];
     T *row = scores + u64(blockIdx.x) * vocab;
@@ -151,24 +150,24 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, flo
         });
 }
 
-#define FOR_TYPE(NAME, T)                                                                                              \
-    KERNEL __launch_bounds__(MOST_THREADS, 2)                                                                          \
-        cached_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets, float *__restrict__ losses, u32 vocab,  \
-                      float weight, u32 gradient) {                                                                    \
-        cross_entropy<true>(scores, targets, losses, vocab, weight, gradient);                                         \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(MOST_THREADS, 2) streamed_##NAME(T *scores, const u32 *__restrict__ targets,              \
-                                                              float *__restrict__ losses, u32 vocab, float weight,     \
-                                                              u32 gradient) {                                          \
-        cross_entropy<false>(scores, targets, losses, vocab, weight, gradient);                                        \
+#define FOR_TYPE(NAME, T)                                                                                  \
+    KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
+        cached_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets, float *__restrict__ losses, \
+                      u32 vocab, float weight, u32 gradient) {                                             \
+        cross_entropy<true>(scores, targets, losses, vocab, weight, gradient);                             \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
+        streamed_##NAME(T *scores, const u32 *__restrict__ targets, float *__restrict__ losses, u32 vocab, \
+                        float weight, u32 gradient) {                                                      \
+        cross_entropy<false>(scores, targets, losses, vocab, weight, gradient);                            \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)
 
-// loss = scale * mean of the rows' losses, added in f64 in a fixed order. Launch: one block of MEAN_THREADS threads; a few
-// hundred KiB from L2.
-KERNEL __launch_bounds__(MEAN_THREADS) mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows,
-                                         float scale) {
+// loss = scale * mean of the rows' losses, added in f64 in a fixed order. Launch: one block of MEAN_THREADS
+// threads; a few hundred KiB from L2.
+KERNEL __launch_bounds__(MEAN_THREADS)
+    mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows, float scale) {
     __shared__ double sums[MEAN_THREADS];
     double sum = 0.0;
 #pragma unroll 4

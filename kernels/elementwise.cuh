@@ -2,11 +2,11 @@
 #pragma once
 #include "common.cuh"
 
-// Launch: THREADS threads; a block owns THREADS * UNROLL vectors of N elements, so every thread has UNROLL loads of up to
-// 16 bytes of each operand in flight before the first is used, and the grid covers the array once. `vector` says that all
-// pointers are 16-byte aligned; without it N is 1. Floor of all of these: every operand once through memory.
-// Runs `op.load` for all of a thread's vectors, then `op.store`: an operand may be the result's own memory. The elements
-// after the last whole vector are the last block's.
+// Launch: THREADS threads; a block owns THREADS * UNROLL vectors of N elements, so every thread has UNROLL
+// loads of up to 16 bytes of each operand in flight before the first is used, and the grid covers the array
+// once. `vector` says that all pointers are 16-byte aligned; without it N is 1. Floor of all of these: every
+// operand once through memory. Calls `op.load` for all of a thread's vectors, then `op.store`: the result may
+// overwrite an operand. The last block takes the elements after the last whole vector.
 template <int N, typename Op> __device__ __forceinline__ void each(const Op &op, u64 count) {
     const u64 vectors = count / N;
     const u64 first = u64(blockIdx.x) * (THREADS * UNROLL) + threadIdx.x;
@@ -27,8 +27,10 @@ template <int N, typename Op> __device__ __forceinline__ void each(const Op &op,
     }
 }
 template <int N, typename Op> __device__ __forceinline__ void run(const Op &op, u64 count, u32 vector) {
-    if (vector) each<N>(op, count);
-    else each<1>(op, count);
+    if (vector)
+        each<N>(op, count);
+    else
+        each<1>(op, count);
 }
 
 // out = map(a).
@@ -48,7 +50,9 @@ template <typename In, typename Out, typename Map> struct Unary {
 
 // out = map(a, b).
 template <typename T, typename Map> struct Binary {
-    template <int N> struct Held { Floats<N> a, b; };
+    template <int N> struct Held {
+        Floats<N> a, b;
+    };
     const T *a;
     const T *b;
     T *out;

@@ -14,9 +14,9 @@ template <typename T> struct Fill {
     }
 };
 
-#define FOR_TYPE(NAME, T)                                                                                   \
-    KERNEL constant_##NAME(T *out, float value, u64 count, u32 vector) {                                    \
-        run<LANES_OF(T)>(Fill<T>{out, value}, count, vector);                                               \
+#define FOR_TYPE(NAME, T)                                                \
+    KERNEL constant_##NAME(T *out, float value, u64 count, u32 vector) { \
+        run<LANES_OF(T)>(Fill<T>{out, value}, count, vector);            \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -1,13 +1,15 @@
-// Layer normalisation of rows: y = (x - mean) * rstd * gamma + beta, and its gradients.
+// Layer normalisation of rows: y = (x - mean) * rstd * weight + bias, and its gradients. rstd is the
+// reciprocal standard deviation, 1 / sqrt(variance + epsilon).
 #include "columns.cuh"
 
-// Launch: a row belongs to a group of GROUP threads (a warp, or a block of 256) that holds it in registers, HELD vectors
-// of 16 bytes a thread, so that it is read once and all its loads are in flight together; warps keep rows of up to
-// 32 * 8 vectors free of barriers. Blocks have 256 threads, so 8 rows or 1; the grid has one group for every row.
-// Rows of any other width or alignment go to the `any` kernels: a block for a row, re-read from the caches.
-// Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and dsum) in, dx out.
+// Launch: a row belongs to a group of GROUP threads (a warp, or a block of 256) that holds it in registers,
+// HELD vectors of 16 bytes a thread, so that it is read once and all its loads are in flight together; warps
+// keep rows of up to 32 * 8 vectors free of barriers. Blocks have 256 threads, so 8 rows or 1; the grid has
+// one group for every row. Rows of any other width or alignment go to the `any` kernels: a block for a row,
+// re-read from the caches. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
+// dsum) in, dx out.
 
-// Sum over a group in a fixed order; every thread of it has the result.
+// Sums over a group in a fixed order; every thread of the group has the result.
 template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
     x = warp_sum(x);
     if (GROUP == WARP) return x;
@@ -22,41 +24,41 @@ template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
     return total;
 }
 
-// 16 bytes of a row, kept as they lie in memory: 4 f32 or 8 bf16 elements.
+// 16 bytes of a row, kept as they lie in memory.
 template <typename T> struct Wide {
     static const int N = 16 / sizeof(T);
     Vector<u32, 4> words;
 
-    __device__ __forceinline__ void read(const T *from) { words = load<4>(reinterpret_cast<const u32 *>(from)); }
+    __device__ __forceinline__ void read(const T *from) {
+        words = load<4>(reinterpret_cast<const u32 *>(from));
+    }
     __device__ __forceinline__ void write(T *to) const { store<4>(reinterpret_cast<u32 *>(to), words); }
-    // Hides from the compiler that these are the words of before: it would keep their f32 values, twice the registers.
+    // Hides from the compiler that the words have not changed: it would keep their f32 values, which take
+    // twice the registers.
     __device__ __forceinline__ void forget() {
 #pragma unroll
         for (int i = 0; i < 4; i++) asm volatile("" : "+r"(words.at[i]));
     }
     __device__ __forceinline__ Floats<N> floats() const {
         Floats<N> values;
+        constexpr int EACH = Word<T>::N;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            if (sizeof(T) == 4) {
-                values.at[i] = __uint_as_float(words.at[i]);
-            } else {
-                values.at[2 * i] = __uint_as_float(words.at[i] << 16);
-                values.at[2 * i + 1] = __uint_as_float(words.at[i] & 0xffff0000u);
-            }
+            values.at[EACH * i] = Word<T>::first(words.at[i]);
+            if (EACH == 2) values.at[EACH * i + EACH - 1] = Word<T>::last(words.at[i]);
         }
         return values;
     }
     __device__ __forceinline__ void round(const Floats<N> &values) {
+        constexpr int EACH = Word<T>::N;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            if (sizeof(T) == 4) words.at[i] = __float_as_uint(values.at[i]);
-            else words.at[i] = pack_bf16(values.at[2 * i], values.at[2 * i + 1]);
+            words.at[i] = Word<T>::round(values.at[EACH * i], values.at[EACH * i + EACH - 1]);
         }
     }
 };
 
-// The vectors of a row that are this thread's: number lane + i * GROUP of the row is number i here.
+// A thread's vectors of a row: vector lane + i * GROUP of the row is vector i of the thread.
 template <typename T, int GROUP, int HELD> struct Row {
     static const int N = Wide<T>::N;
     Wide<T> held[HELD];
@@ -73,18 +75,22 @@ template <typename T, int GROUP, int HELD> struct Row {
     }
 };
 
-// What every row has: where it starts, how many vectors, and whose it is.
+// A thread's place: its row, its lane in the group that has the row, and the row's start and number of
+// vectors.
 template <typename T, int GROUP> struct Place {
     u32 lane, row, vectors;
     u64 start;
     __device__ __forceinline__ explicit Place(u32 width)
-        : lane(threadIdx.x % GROUP), row(blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP),
-          vectors(width / Wide<T>::N), start(u64(row) * width) {}
+        : lane(threadIdx.x % GROUP),
+          row(blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP),
+          vectors(width / Wide<T>::N),
+          start(u64(row) * width) {}
 };
 
 template <typename T, int GROUP, int HELD>
-__device__ __forceinline__ void forward(const T *x, const T *branch, const T *gamma, const T *beta, T *sum, T *y,
-                                        float *means, float *rstds, u32 rows, u32 width, float epsilon) {
+__device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, const T *bias, T *sum,
+                                        T *y, float *means, float *rstds, u32 rows, u32 width,
+                                        float epsilon) {
     constexpr int N = Wide<T>::N;
     const Place<T, GROUP> place(width);
     if (place.row >= rows) return;
@@ -135,12 +141,13 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *ga
         const u32 vector = place.lane + i * GROUP;
         if (vector < place.vectors) {
             Wide<T> g, b, out;
-            g.read(gamma + vector * N);
-            b.read(beta + vector * N);
+            g.read(weight + vector * N);
+            b.read(bias + vector * N);
             Floats<N> values = in.held[i].floats();
             const Floats<N> scales = g.floats(), shifts = b.floats();
 #pragma unroll
-            for (int j = 0; j < N; j++) values.at[j] = fmaf((values.at[j] - mean) * rstd, scales.at[j], shifts.at[j]);
+            for (int j = 0; j < N; j++)
+                values.at[j] = fmaf((values.at[j] - mean) * rstd, scales.at[j], shifts.at[j]);
             out.round(values);
             out.write(y + place.start + vector * N);
         }
@@ -151,10 +158,11 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *ga
     }
 }
 
-// dx = rstd * (g - mean(g) - normal * mean(g * normal)) (+ dsum) with g = dy * gamma, normal = (x - mean) * rstd.
+// dx = rstd * (g - mean(g) - normal * mean(g * normal)) (+ dsum) with g = dy * weight, normal = (x - mean) *
+// rstd.
 template <typename T, int GROUP, int HELD>
-__device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *gamma, const float *means,
-                                         const float *rstds, T *dx, u32 rows, u32 width) {
+__device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *weight,
+                                         const float *means, const float *rstds, T *dx, u32 rows, u32 width) {
     constexpr int N = Wide<T>::N;
     const Place<T, GROUP> place(width);
     if (place.row >= rows) return;
@@ -167,9 +175,10 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
     for (int i = 0; i < HELD; i++) {
         const u32 vector = place.lane + i * GROUP;
         if (vector < place.vectors) {
-            Wide<T> weight;
-            weight.read(gamma + vector * N);
-            const Floats<N> weights = weight.floats(), dys = out.held[i].floats(), xs = in.held[i].floats();
+            Wide<T> held_weight;
+            held_weight.read(weight + vector * N);
+            const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
+                            xs = in.held[i].floats();
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 const float g = dys.at[j] * weights.at[j];
@@ -186,15 +195,16 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
     for (int i = 0; i < HELD; i++) {
         const u32 vector = place.lane + i * GROUP;
         if (vector < place.vectors) {
-            Wide<T> weight, result;
-            weight.read(gamma + vector * N);
+            Wide<T> held_weight, result;
+            held_weight.read(weight + vector * N);
             Floats<N> values = {};
             if (dsum) {
                 Wide<T> other;
                 other.read(dsum + place.start + vector * N);
                 values = other.floats();
             }
-            const Floats<N> weights = weight.floats(), dys = out.held[i].floats(), xs = in.held[i].floats();
+            const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
+                            xs = in.held[i].floats();
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 const float g = dys.at[j] * weights.at[j];
@@ -206,10 +216,11 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
     }
 }
 
-// Any width: a thread meets the same elements in every pass, so it may read back the sum that it wrote.
+// For any width. A thread visits the same elements in every pass, so it may read back the sum that it wrote.
 template <typename T>
-__device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *gamma, const T *beta, T *sum, T *y,
-                                            float *means, float *rstds, u32 width, float epsilon) {
+__device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *weight, const T *bias,
+                                            T *sum, T *y, float *means, float *rstds, u32 width,
+                                            float epsilon) {
     const u64 start = u64(blockIdx.x) * width;
     const T *in = x + start;
     float total = 0.0f;
@@ -232,7 +243,7 @@ __device__ __forceinline__ void forward_any(const T *x, const T *branch, const T
     const float rstd = 1.0f / sqrtf(group_sum<THREADS>(total) * scale + epsilon);
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
         const float normal = (to_f32(in[at]) - mean) * rstd;
-        y[start + at] = from_f32<T>(fmaf(normal, to_f32(gamma[at]), to_f32(beta[at])));
+        y[start + at] = from_f32<T>(fmaf(normal, to_f32(weight[at]), to_f32(bias[at])));
     }
     if (threadIdx.x == 0) {
         means[blockIdx.x] = mean;
@@ -241,20 +252,21 @@ __device__ __forceinline__ void forward_any(const T *x, const T *branch, const T
 }
 
 template <typename T>
-__device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T *x, const T *gamma,
+__device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T *x, const T *weight,
                                              const float *means, const float *rstds, T *dx, u32 width) {
     const u64 start = u64(blockIdx.x) * width;
     const float mean = means[blockIdx.x], rstd = rstds[blockIdx.x];
     float total = 0.0f, product = 0.0f;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
-        const float g = to_f32(dy[start + at]) * to_f32(gamma[at]);
+        const float g = to_f32(dy[start + at]) * to_f32(weight[at]);
         total += g;
         product = fmaf(g, (to_f32(x[start + at]) - mean) * rstd, product);
     }
     const float scale = 1.0f / width;
-    const float mean_g = group_sum<THREADS>(total) * scale, mean_product = group_sum<THREADS>(product) * scale;
+    const float mean_g = group_sum<THREADS>(total) * scale,
+                mean_product = group_sum<THREADS>(product) * scale;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
-        const float g = to_f32(dy[start + at]) * to_f32(gamma[at]);
+        const float g = to_f32(dy[start + at]) * to_f32(weight[at]);
         const float normal = (to_f32(x[start + at]) - mean) * rstd;
         const float value = rstd * (g - mean_g - normal * mean_product);
         dx[start + at] = from_f32<T>(dsum ? value + to_f32(dsum[start + at]) : value);
@@ -263,13 +275,14 @@ __device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T
 
 // partial[run][0][column] = sum of dy * (x - mean) * rstd, partial[run][1][column] = sum of dy.
 template <int N, typename T>
-__device__ __forceinline__ void layer_norm_sums(const T *dy, const T *x, const float *means, const float *rstds,
-                                                float *partial, u32 rows, u32 width, u32 rows_per_run) {
+__device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const float *means,
+                                               const float *rstds, float *partial, u32 rows, u32 width,
+                                               u32 rows_per_run) {
     const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
     const u32 vectors = width / N, vector = blockIdx.y * TILE + lane;
     const u32 first = blockIdx.x * rows_per_run;
     const u32 end = min(rows, first + rows_per_run);
-    Floats<N> gamma = {}, beta = {};
+    Floats<N> weight = {}, bias = {};
     if (vector < vectors) {
         const u64 column = u64(vector) * N;
 #pragma unroll 4
@@ -279,53 +292,56 @@ __device__ __forceinline__ void layer_norm_sums(const T *dy, const T *x, const f
             const float mean = means[row], rstd = rstds[row];
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                gamma.at[i] = fmaf(dys.at[i], (xs.at[i] - mean) * rstd, gamma.at[i]);
-                beta.at[i] += dys.at[i];
+                weight.at[i] = fmaf(dys.at[i], (xs.at[i] - mean) * rstd, weight.at[i]);
+                bias.at[i] += dys.at[i];
             }
         }
     }
     float *sums = partial + u64(blockIdx.x) * 2 * width;
-    join(gamma, sums, lane, strand, vector, vectors);
-    join(beta, sums + width, lane, strand, vector, vectors);
+    join(weight, sums, lane, strand, vector, vectors);
+    join(bias, sums + width, lane, strand, vector, vectors);
 }
 
-#define FORWARD_ARGUMENTS(T)                                                                                           \
-    const T *__restrict__ x, const T *__restrict__ branch, const T *__restrict__ gamma, const T *__restrict__ beta,    \
-        T *sum, T *__restrict__ y, float *__restrict__ means, float *__restrict__ rstds, u32 rows, u32 width,          \
-        float epsilon
-#define BACKWARD_ARGUMENTS(T)                                                                                          \
-    const T *__restrict__ dy, const T *__restrict__ dsum, const T *__restrict__ x, const T *__restrict__ gamma,        \
-        const float *__restrict__ means, const float *__restrict__ rstds, T *__restrict__ dx, u32 rows, u32 width
+#define FORWARD_ARGUMENTS(T)                                                              \
+    const T *__restrict__ x, const T *__restrict__ branch, const T *__restrict__ weight,  \
+        const T *__restrict__ bias, T *sum, T *__restrict__ y, float *__restrict__ means, \
+        float *__restrict__ rstds, u32 rows, u32 width, float epsilon
+#define BACKWARD_ARGUMENTS(T)                                                                           \
+    const T *__restrict__ dy, const T *__restrict__ dsum, const T *__restrict__ x,                      \
+        const T *__restrict__ weight, const float *__restrict__ means, const float *__restrict__ rstds, \
+        T *__restrict__ dx, u32 rows, u32 width
 
-#define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                                                         \
-    KERNEL __launch_bounds__(THREADS) forward_##PLACE##HELD##_##NAME(FORWARD_ARGUMENTS(T)) {                           \
-        forward<T, GROUP, HELD>(x, branch, gamma, beta, sum, y, means, rstds, rows, width, epsilon);                   \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS) backward_##PLACE##HELD##_##NAME(BACKWARD_ARGUMENTS(T)) {                         \
-        backward<T, GROUP, HELD>(dy, dsum, x, gamma, means, rstds, dx, rows, width);                                   \
+#define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                                        \
+    KERNEL __launch_bounds__(THREADS) forward_##PLACE##HELD##_##NAME(FORWARD_ARGUMENTS(T)) {          \
+        forward<T, GROUP, HELD>(x, branch, weight, bias, sum, y, means, rstds, rows, width, epsilon); \
+    }                                                                                                 \
+    KERNEL __launch_bounds__(THREADS) backward_##PLACE##HELD##_##NAME(BACKWARD_ARGUMENTS(T)) {        \
+        backward<T, GROUP, HELD>(dy, dsum, x, weight, means, rstds, dx, rows, width);                 \
     }
-#define ALL_ROWS(NAME, T)                                                                                              \
-    HELD_ROWS(NAME, T, warp, WARP, 1)                                                                                  \
-    HELD_ROWS(NAME, T, warp, WARP, 2)                                                                                  \
-    HELD_ROWS(NAME, T, warp, WARP, 4)                                                                                  \
-    HELD_ROWS(NAME, T, warp, WARP, 8)                                                                                  \
-    HELD_ROWS(NAME, T, block, THREADS, 2)                                                                              \
-    HELD_ROWS(NAME, T, block, THREADS, 4)                                                                              \
-    HELD_ROWS(NAME, T, block, THREADS, 8)                                                                              \
-    KERNEL __launch_bounds__(THREADS) forward_any_##NAME(FORWARD_ARGUMENTS(T)) {                                     \
-        forward_any(x, branch, gamma, beta, sum, y, means, rstds, width, epsilon);                                     \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS) backward_any_##NAME(BACKWARD_ARGUMENTS(T)) {                                   \
-        backward_any(dy, dsum, x, gamma, means, rstds, dx, width);                                                     \
+#define ALL_ROWS(NAME, T)                                                           \
+    HELD_ROWS(NAME, T, warp, WARP, 1)                                               \
+    HELD_ROWS(NAME, T, warp, WARP, 2)                                               \
+    HELD_ROWS(NAME, T, warp, WARP, 4)                                               \
+    HELD_ROWS(NAME, T, warp, WARP, 8)                                               \
+    HELD_ROWS(NAME, T, block, THREADS, 2)                                           \
+    HELD_ROWS(NAME, T, block, THREADS, 4)                                           \
+    HELD_ROWS(NAME, T, block, THREADS, 8)                                           \
+    KERNEL __launch_bounds__(THREADS) forward_any_##NAME(FORWARD_ARGUMENTS(T)) {    \
+        forward_any(x, branch, weight, bias, sum, y, means, rstds, width, epsilon); \
+    }                                                                               \
+    KERNEL __launch_bounds__(THREADS) backward_any_##NAME(BACKWARD_ARGUMENTS(T)) {  \
+        backward_any(dy, dsum, x, weight, means, rstds, dx, width);                 \
     }
 
-#define PARAMETERS(NAME, T)                                                                                 \
-    KERNEL __launch_bounds__(THREADS)                                                                       \
-        weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const float *__restrict__ means,\
-                           const float *__restrict__ rstds, float *__restrict__ partial, u32 rows, u32 width,\
-                           u32 rows_per_run, u32 vector) {                                                  \
-        if (vector) layer_norm_sums<16 / sizeof(T)>(dy, x, means, rstds, partial, rows, width, rows_per_run);\
-        else layer_norm_sums<1>(dy, x, means, rstds, partial, rows, width, rows_per_run);                   \
+#define PARAMETERS(NAME, T)                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x,                                \
+                           const float *__restrict__ means, const float *__restrict__ rstds,                 \
+                           float *__restrict__ partial, u32 rows, u32 width, u32 rows_per_run, u32 vector) { \
+        if (vector)                                                                                          \
+            parameter_sums<16 / sizeof(T)>(dy, x, means, rstds, partial, rows, width, rows_per_run);         \
+        else                                                                                                 \
+            parameter_sums<1>(dy, x, means, rstds, partial, rows, width, rows_per_run);                      \
     }
 
 FOR_EACH_TYPE(ALL_ROWS)

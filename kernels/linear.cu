@@ -3,7 +3,8 @@
 
 // partial[run][column] = sum of dy[row][column] over the run's rows.
 template <int N, typename T>
-__device__ __forceinline__ void column_sums(const T *dy, float *partial, u32 rows, u32 width, u32 rows_per_run) {
+__device__ __forceinline__ void column_sums(const T *dy, float *partial, u32 rows, u32 width,
+                                            u32 rows_per_run) {
     const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
     const u32 vectors = width / N, vector = blockIdx.y * TILE + lane;
     const u32 first = blockIdx.x * rows_per_run;
@@ -21,12 +22,14 @@ __device__ __forceinline__ void column_sums(const T *dy, float *partial, u32 row
     join(sum, partial + u64(blockIdx.x) * width, lane, strand, vector, vectors);
 }
 
-#define FOR_TYPE(NAME, T)                                                                                   \
-    KERNEL __launch_bounds__(THREADS)                                                                       \
-        bias_sums_##NAME(const T *__restrict__ dy, float *__restrict__ partial, u32 rows, u32 width,        \
-                         u32 rows_per_run, u32 vector) {                                                    \
-        if (vector) column_sums<16 / sizeof(T)>(dy, partial, rows, width, rows_per_run);                    \
-        else column_sums<1>(dy, partial, rows, width, rows_per_run);                                        \
+#define FOR_TYPE(NAME, T)                                                                            \
+    KERNEL __launch_bounds__(THREADS)                                                                \
+        bias_sums_##NAME(const T *__restrict__ dy, float *__restrict__ partial, u32 rows, u32 width, \
+                         u32 rows_per_run, u32 vector) {                                             \
+        if (vector)                                                                                  \
+            column_sums<16 / sizeof(T)>(dy, partial, rows, width, rows_per_run);                     \
+        else                                                                                         \
+            column_sums<1>(dy, partial, rows, width, rows_per_run);                                  \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -1,10 +1,13 @@
 // The mean of squared differences, and its gradient.
 #include "elementwise.cuh"
 
-struct Difference { float factor; __device__ float operator()(float a, float b) const { return factor * (a - b); } };
+struct Difference {
+    float factor;
+    __device__ float operator()(float a, float b) const { return factor * (a - b); }
+};
 
-// Launch: THREADS threads, a block for every CHUNK elements; each thread adds its elements in f64, then the block in a
-// fixed tree. Floor: both operands once.
+// Launch: THREADS threads, a block for every CHUNK elements; each thread adds its elements in f64, then the
+// block in a fixed tree. Floor: both operands once.
 
 __device__ __forceinline__ double block_sum(double x) {
     __shared__ double sums[THREADS];
@@ -16,7 +19,8 @@ __device__ __forceinline__ double block_sum(double x) {
     return sums[0];
 }
 
-template <typename T> __device__ __forceinline__ void chunk(const T *a, const T *b, double *partial, u64 count) {
+template <typename T>
+__device__ __forceinline__ void chunk(const T *a, const T *b, double *partial, u64 count) {
     const u64 first = u64(blockIdx.x) * CHUNK;
     const u64 end = min(count, first + CHUNK);
     double sum = 0.0;
@@ -29,13 +33,13 @@ template <typename T> __device__ __forceinline__ void chunk(const T *a, const T 
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-#define FOR_TYPE(NAME, T)                                                                                              \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        chunks_##NAME(const T *__restrict__ a, const T *__restrict__ b, double *__restrict__ partial, u64 count) {     \
-        chunk(a, b, partial, count);                                                                                   \
-    }                                                                                                                  \
-    KERNEL backward_##NAME(const T *a, const T *b, T *out, float factor, u64 count, u32 vector) {                      \
-        binary(a, b, out, Difference{factor}, count, vector);                                                          \
+#define FOR_TYPE(NAME, T)                                                                             \
+    KERNEL __launch_bounds__(THREADS) chunks_##NAME(const T *__restrict__ a, const T *__restrict__ b, \
+                                                    double *__restrict__ partial, u64 count) {        \
+        chunk(a, b, partial, count);                                                                  \
+    }                                                                                                 \
+    KERNEL backward_##NAME(const T *a, const T *b, T *out, float factor, u64 count, u32 vector) {     \
+        binary(a, b, out, Difference{factor}, count, vector);                                         \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

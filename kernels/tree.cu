@@ -1,17 +1,19 @@
-// The sum over ranks whose memory this GPU reaches: one pass that reads every rank's values over the links between GPUs,
-// adds them as a balanced binary tree in rank order, each node rounded to the type, and writes the sum. Values that were
-// brought here before are added by the same kernels.
+// The sum of 2, 4 or 8 parts, as a balanced binary tree in their order with each node rounded to the type. A
+// part may lie in the memory of another GPU that this one reaches: then it is read over the link between
+// them.
 #include "common.cuh"
 
-// Launch: THREADS threads and as many blocks as the caller likes: few leave the multiprocessors to others, and the links
-// are full when enough loads are under way. A thread has UNROLL vectors of every rank in flight before the first is used,
-// 16 loads of 16 bytes. All pointers are 16-byte aligned; elements are counted in vectors. Floor: every rank's values once
-// over the link that brings them in, and where `everywhere`, the sum once over it for every other rank.
+// Launch: THREADS threads, any number of blocks: few blocks leave multiprocessors to other kernels, and
+// suffice to fill the links. A thread loads UNROLL vectors of every part before it uses the first, LOADS
+// loads of 16 bytes in all. All pointers are 16-byte aligned; elements are counted in vectors. Floor: every
+// part once through memory or over its link; with `everywhere`, the sum once into every part besides.
 
-// 16 bytes of one rank: four f32, or eight bf16 in pairs.
-struct alignas(16) Words { u32 at[4]; };
+// 16 bytes of one part.
+struct alignas(16) Words {
+    u32 at[4];
+};
 
-// Other ranks' memory is read once: it would only take the place of something else in the cache.
+// Loads past the first cache: parts are read once.
 __device__ __forceinline__ Words load_once(const Words *from) {
     Words held;
     asm volatile("ld.relaxed.sys.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -20,34 +22,31 @@ __device__ __forceinline__ Words load_once(const Words *from) {
     return held;
 }
 
-template <typename T> __device__ __forceinline__ u32 sum(u32 a, u32 b);
-template <> __device__ __forceinline__ u32 sum<float>(u32 a, u32 b) {
-    return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
-}
-template <> __device__ __forceinline__ u32 sum<bf16>(u32 a, u32 b) {
-    const float low = __uint_as_float(a << 16) + __uint_as_float(b << 16);
-    const float high = __uint_as_float(a & 0xffff0000u) + __uint_as_float(b & 0xffff0000u);
-    return pack_bf16(low, high);
+// The sum of two words, element by element.
+template <typename T> __device__ __forceinline__ u32 sum(u32 a, u32 b) {
+    const float first = Word<T>::first(a) + Word<T>::first(b);
+    const float last = Word<T>::N == 1 ? first : Word<T>::last(a) + Word<T>::last(b);
+    return Word<T>::round(first, last);
 }
 template <typename T> __device__ __forceinline__ void add(Words &to, const Words &from) {
 #pragma unroll
     for (int i = 0; i < 4; i++) to.at[i] = sum<T>(to.at[i], from.at[i]);
 }
 
-// Adds the ranks' `vectors` vectors. Every place is read and written by one thread, which reads all ranks' before it
-// writes: where the sum goes may be where a value was.
-template <typename T, int RANKS>
-__device__ __forceinline__ void tree(Words *const (&ranks)[RANKS], Words *own, u64 vectors, u32 everywhere) {
-    constexpr int UNROLL = LOADS / RANKS;
+// Adds `vectors` vectors of the parts. One thread reads and writes each vector, all parts before the sum: the
+// sum may overwrite a part.
+template <typename T, int PARTS>
+__device__ __forceinline__ void tree(Words *const (&parts)[PARTS], Words *own, u64 vectors, u32 everywhere) {
+    constexpr int UNROLL = LOADS / PARTS;
     const u64 stride = u64(gridDim.x) * (THREADS * UNROLL);
     for (u64 first = u64(blockIdx.x) * (THREADS * UNROLL) + threadIdx.x; first < vectors; first += stride) {
-        Words held[UNROLL][RANKS];
+        Words held[UNROLL][PARTS];
 #pragma unroll
         for (int i = 0; i < UNROLL; i++) {
             const u64 at = first + i * THREADS;
             if (at < vectors) {
 #pragma unroll
-                for (int rank = 0; rank < RANKS; rank++) held[i][rank] = load_once(ranks[rank] + at);
+                for (int part = 0; part < PARTS; part++) held[i][part] = load_once(parts[part] + at);
             }
         }
 #pragma unroll
@@ -55,13 +54,14 @@ __device__ __forceinline__ void tree(Words *const (&ranks)[RANKS], Words *own, u
             const u64 at = first + i * THREADS;
             if (at >= vectors) continue;
 #pragma unroll
-            for (int step = 1; step < RANKS; step *= 2) {
+            for (int step = 1; step < PARTS; step *= 2) {
 #pragma unroll
-                for (int left = 0; left + step < RANKS; left += 2 * step) add<T>(held[i][left], held[i][left + step]);
+                for (int left = 0; left + step < PARTS; left += 2 * step)
+                    add<T>(held[i][left], held[i][left + step]);
             }
             if (everywhere) {
 #pragma unroll
-                for (int rank = 0; rank < RANKS; rank++) ranks[rank][at] = held[i][0];
+                for (int part = 0; part < PARTS; part++) parts[part][at] = held[i][0];
             } else {
                 own[at] = held[i][0];
             }
@@ -69,21 +69,22 @@ __device__ __forceinline__ void tree(Words *const (&ranks)[RANKS], Words *own, u
     }
 }
 
-#define SUM_OF(NAME, T)                                                                                                \
-    KERNEL __launch_bounds__(THREADS) tree_2_##NAME(Words *a, Words *b, Words *own, u64 vectors, u32 everywhere) {   \
-        Words *const ranks[2] = {a, b};                                                                                \
-        tree<T>(ranks, own, vectors, everywhere);                                                                      \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-    tree_4_##NAME(Words *a, Words *b, Words *c, Words *d, Words *own, u64 vectors, u32 everywhere) {                 \
-        Words *const ranks[4] = {a, b, c, d};                                                                          \
-        tree<T>(ranks, own, vectors, everywhere);                                                                      \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-    tree_8_##NAME(Words *a, Words *b, Words *c, Words *d, Words *e, Words *f, Words *g, Words *h, Words *own,        \
-                    u64 vectors, u32 everywhere) {                                                                     \
-        Words *const ranks[8] = {a, b, c, d, e, f, g, h};                                                              \
-        tree<T>(ranks, own, vectors, everywhere);                                                                      \
+#define SUM_OF(NAME, T)                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                    \
+        tree_2_##NAME(Words *a, Words *b, Words *own, u64 vectors, u32 everywhere) {                     \
+        Words *const parts[2] = {a, b};                                                                  \
+        tree<T>(parts, own, vectors, everywhere);                                                        \
+    }                                                                                                    \
+    KERNEL __launch_bounds__(THREADS)                                                                    \
+        tree_4_##NAME(Words *a, Words *b, Words *c, Words *d, Words *own, u64 vectors, u32 everywhere) { \
+        Words *const parts[4] = {a, b, c, d};                                                            \
+        tree<T>(parts, own, vectors, everywhere);                                                        \
+    }                                                                                                    \
+    KERNEL __launch_bounds__(THREADS)                                                                    \
+        tree_8_##NAME(Words *a, Words *b, Words *c, Words *d, Words *e, Words *f, Words *g, Words *h,    \
+                      Words *own, u64 vectors, u32 everywhere) {                                         \
+        Words *const parts[8] = {a, b, c, d, e, f, g, h};                                                \
+        tree<T>(parts, own, vectors, everywhere);                                                        \
     }
 
 FOR_EACH_TYPE(SUM_OF)

@@ -1,5 +1,5 @@
-//! Every kernel compiles for every architecture that is served. No GPU is needed, only NVRTC, which the README's test
-//! command fetches; with PLIMSOLL_NEED_NVRTC set, its absence is a failure.
+//! Every kernel compiles for every architecture that is served. Needs NVRTC and no GPU; with PLIMSOLL_NEED_NVRTC set, the
+//! absence of NVRTC is a failure.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,33 +8,72 @@
 )]
 
 use device::cuda::{architecture, compile, compiler_is_there};
-use tensor::ops::FAMILIES;
+use device::{DType, Family};
+use tensor::ops::{DTYPES, FAMILIES};
+
+/// The compute capabilities that are served.
+const CHIPS: [(u32, u32); 3] = [(8, 0), (9, 0), (10, 0)];
+
+fn compiler_or_skip() -> bool {
+    let there = compiler_is_there();
+    assert!(there || std::env::var_os("PLIMSOLL_NEED_NVRTC").is_none(), "libnvrtc.so cannot be opened");
+    if !there {
+        eprintln!("skipped: libnvrtc.so cannot be opened");
+    }
+    there
+}
+
+fn machine_code(family: &Family, variant: usize, chip: (u32, u32)) -> Vec<u8> {
+    compile(family, variant, &architecture(chip))
+        .unwrap_or_else(|error| panic!("{} {variant} for {}: {error}", family.name, architecture(chip)))
+}
 
 #[test]
 fn every_kernel_compiles_for_every_architecture() {
-    if !compiler_is_there() {
-        assert!(std::env::var_os("PLIMSOLL_NEED_NVRTC").is_none(), "libnvrtc.so cannot be opened");
-        eprintln!("skipped: libnvrtc.so cannot be opened");
+    if !compiler_or_skip() {
         return;
     }
     let jobs: Vec<_> = FAMILIES
         .iter()
         .flat_map(|family| (0..family.variants.len()).map(move |variant| (*family, variant)))
-        .flat_map(|(family, variant)| [(8, 0), (9, 0), (10, 0)].map(|chip| (family, variant, chip)))
+        .flat_map(|(family, variant)| CHIPS.map(|chip| (family, variant, chip)))
         .collect();
     assert!(!jobs.is_empty());
     std::thread::scope(|scope| {
         for jobs in jobs.chunks(jobs.len().div_ceil(2)) {
             scope.spawn(move || {
                 for (family, variant, chip) in jobs {
-                    let cubin = compile(family, *variant, &architecture(*chip)).unwrap_or_else(|error| {
-                        panic!("{} {variant} for {}: {error}", family.name, architecture(*chip))
-                    });
-                    assert!(cubin.starts_with(b"\x7fELF"), "{} is machine code", family.name);
+                    let code = machine_code(family, *variant, *chip);
+                    assert!(code.starts_with(b"\x7fELF"), "{} is machine code", family.name);
                 }
             });
         }
     });
+}
+
+/// Names of the kernels in machine code: each has a section `.text.<name>`.
+fn symbols(code: &[u8]) -> Vec<String> {
+    const SECTION: &[u8] = b"\0.text.";
+    let starts = code.windows(SECTION.len()).enumerate().filter(|(_, window)| *window == SECTION);
+    let name = |(start, _): (usize, &[u8])| {
+        let name = code[start + SECTION.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    };
+    starts.map(name).collect()
+}
+
+#[test]
+fn kernels_are_instantiated_for_the_types_that_operators_compute_with() {
+    if !compiler_or_skip() {
+        return;
+    }
+    for name in ["activation", "add", "cast", "embedding", "layer_norm", "linear", "mse", "scale", "tree"] {
+        let family = FAMILIES.iter().find(|family| family.name == name).unwrap();
+        let symbols = symbols(&machine_code(family, 0, CHIPS[0]));
+        let has = |dtype: &DType| symbols.iter().any(|symbol| symbol.ends_with(&format!("_{dtype}")));
+        let found: Vec<DType> = DType::ALL.iter().copied().filter(has).collect();
+        assert_eq!(found, DTYPES, "{name} has {symbols:?}");
+    }
 }
 
 #[test]

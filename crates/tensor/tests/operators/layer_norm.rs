@@ -29,11 +29,11 @@ fn forward_normalises_every_row() {
         for [rows, width] in SIZES {
             let what = |name: &str| format!("{name} {rows}x{width}");
             let (x, x_wide) = case.operand("x", [rows, width]);
-            let (gamma, gamma_wide) = case.operand("gamma", [width]);
-            let (beta, beta_wide) = case.operand("beta", [width]);
-            let made = layer_norm::forward(&x, &gamma, &beta, EPSILON).unwrap();
+            let (weight, weight_wide) = case.operand("weight", [width]);
+            let (bias, bias_wide) = case.operand("bias", [width]);
+            let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
             let [output, mean, rstd] =
-                reference::layer_norm(&x_wide, &gamma_wide, &beta_wide, f64::from(EPSILON));
+                reference::layer_norm(&x_wide, &weight_wide, &bias_wide, f64::from(EPSILON));
             case.close(&what("output"), &read(&made.output), &output);
             case.close(&what("mean"), &read(&made.mean), &mean);
             case.close(&what("rstd"), &read(&made.rstd), &rstd);
@@ -47,14 +47,14 @@ fn the_residual_form_is_the_sum_and_then_the_plain_form_to_the_bit() {
         for [rows, width] in [[1, 1], [3, 33], [1200, 64], [7, 1600], [2, 5000]] {
             let (residual, residual_wide) = case.operand("residual", [rows, width]);
             let (branch, branch_wide) = case.operand("branch", [rows, width]);
-            let (gamma, _) = case.operand("gamma", [width]);
-            let (beta, _) = case.operand("beta", [width]);
+            let (weight, _) = case.operand("weight", [width]);
+            let (bias, _) = case.operand("bias", [width]);
             let (sum, fused) =
-                layer_norm::forward_residual(&residual, &branch, &gamma, &beta, EPSILON).unwrap();
+                layer_norm::forward_residual(&residual, &branch, &weight, &bias, EPSILON).unwrap();
             let pairs = residual_wide.iter().zip(&branch_wide);
             let exact: Vec<f64> = pairs.map(|(a, b)| f64::from(case.round((a + b) as f32))).collect();
             assert_eq!(read(&sum), exact, "{rows}x{width}, {}", case.name());
-            let plain = layer_norm::forward(&sum, &gamma, &beta, EPSILON).unwrap();
+            let plain = layer_norm::forward(&sum, &weight, &bias, EPSILON).unwrap();
             assert_eq!(bits(&fused.output), bits(&plain.output), "{rows}x{width}, {}", case.name());
             assert_eq!(bits(&fused.mean), bits(&plain.mean));
             assert_eq!(bits(&fused.rstd), bits(&plain.rstd));
@@ -74,29 +74,29 @@ fn gradients_are_those_of_finite_differences() {
 fn gradients(case: &Case, [rows, width]: [usize; 2], accumulate: bool) {
     let what = |name: &str| format!("{name} {rows}x{width}");
     let (x, x_wide) = case.operand("x", [rows, width]);
-    let (gamma, gamma_wide) = case.operand("gamma", [width]);
-    let (beta, beta_wide) = case.operand("beta", [width]);
+    let (weight, weight_wide) = case.operand("weight", [width]);
+    let (bias, bias_wide) = case.operand("bias", [width]);
     let (dy, dy_wide) = case.operand("dy", [rows, width]);
     let (dsum, dsum_wide) = case.operand("dsum", [rows, width]);
-    let made = layer_norm::forward(&x, &gamma, &beta, EPSILON).unwrap();
+    let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
     let dsum = accumulate.then_some(&dsum);
-    let dx = layer_norm::backward_input(&dy, dsum, &x, &gamma, &made.mean, &made.rstd).unwrap();
-    let dgamma = case.target("dgamma", [width], accumulate);
-    let dbeta = case.target("dbeta", [width], accumulate);
-    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dgamma, &dbeta).unwrap();
+    let dx = layer_norm::backward_input(&dy, dsum, &x, &weight, &made.mean, &made.rstd).unwrap();
+    let dweight = case.target("dweight", [width], accumulate);
+    let dbias = case.target("dbias", [width], accumulate);
+    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, &dbias).unwrap();
 
-    let value = |x: &[f64], gamma: &[f64], beta: &[f64]| {
+    let value = |x: &[f64], weight: &[f64], bias: &[f64]| {
         let other = if accumulate { dot(&dsum_wide, x) } else { 0.0 };
-        dot(&dy_wide, &reference::layer_norm(x, gamma, beta, f64::from(EPSILON))[0]) + other
+        dot(&dy_wide, &reference::layer_norm(x, weight, bias, f64::from(EPSILON))[0]) + other
     };
     // In a row of two elements the terms cancel all but epsilon's part: f32 cannot hold more.
     if width > 2 {
-        case.is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &gamma_wide, &beta_wide));
+        case.is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &weight_wide, &bias_wide));
     }
-    let dgamma = case.added(&dgamma, "dgamma");
-    case.is_gradient(&what("dgamma"), &dgamma, &gamma_wide, |gamma| value(&x_wide, gamma, &beta_wide));
-    let dbeta = case.added(&dbeta, "dbeta");
-    case.is_gradient(&what("dbeta"), &dbeta, &beta_wide, |beta| value(&x_wide, &gamma_wide, beta));
+    let dweight = case.added(&dweight, "dweight");
+    case.is_gradient(&what("dweight"), &dweight, &weight_wide, |weight| value(&x_wide, weight, &bias_wide));
+    let dbias = case.added(&dbias, "dbias");
+    case.is_gradient(&what("dbias"), &dbias, &bias_wide, |bias| value(&x_wide, &weight_wide, bias));
 }
 
 #[test]
@@ -104,20 +104,20 @@ fn gradients_of_parameters_over_many_rows() {
     for case in devices() {
         let [rows, width] = [9001, 24];
         let (x, x_wide) = case.operand("x", [rows, width]);
-        let (gamma, _) = case.operand("gamma", [width]);
+        let (weight, _) = case.operand("weight", [width]);
         let (dy, dy_wide) = case.operand("dy", [rows, width]);
-        let made = layer_norm::forward(&x, &gamma, &gamma, EPSILON).unwrap();
-        let (dgamma, dbeta) = (case.target("", [width], false), case.target("", [width], false));
-        layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dgamma, &dbeta).unwrap();
+        let made = layer_norm::forward(&x, &weight, &weight, EPSILON).unwrap();
+        let (dweight, dbias) = (case.target("", [width], false), case.target("", [width], false));
+        layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, &dbias).unwrap();
         let ones = vec![1.0; width];
         let [normal, ..] = reference::layer_norm(&x_wide, &ones, &vec![0.0; width], f64::from(EPSILON));
-        let (mut gamma, mut beta) = (vec![0.0; width], vec![0.0; width]);
+        let (mut weight, mut bias) = (vec![0.0; width], vec![0.0; width]);
         for (index, (dy, normal)) in dy_wide.iter().zip(normal).enumerate() {
-            gamma[index % width] += dy * normal;
-            beta[index % width] += dy;
+            weight[index % width] += dy * normal;
+            bias[index % width] += dy;
         }
-        case.close("dgamma", &read(&dgamma.tensor), &gamma);
-        case.close("dbeta", &read(&dbeta.tensor), &beta);
+        case.close("dweight", &read(&dweight.tensor), &weight);
+        case.close("dbias", &read(&dbias.tensor), &bias);
     }
 }
 
@@ -126,32 +126,32 @@ fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
     for case in half_precision() {
         for [rows, width] in SIZES.into_iter().chain([[9001, 24]]) {
             let (x, _) = case.operand("x", [rows, width]);
-            let (gamma, _) = case.operand("gamma", [width]);
+            let (weight, _) = case.operand("weight", [width]);
             let (dy, _) = case.operand("dy", [rows, width]);
-            let made = layer_norm::forward(&x, &gamma, &gamma, EPSILON).unwrap();
+            let made = layer_norm::forward(&x, &weight, &weight, EPSILON).unwrap();
             for accumulate in [false, true] {
-                let dgamma = case.targets("dgamma", [width], accumulate);
-                let dbeta = case.targets("dbeta", [width], accumulate);
-                for (dgamma, dbeta) in dgamma.iter().zip(&dbeta) {
-                    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, dgamma, dbeta).unwrap();
+                let dweight = case.targets("dweight", [width], accumulate);
+                let dbias = case.targets("dbias", [width], accumulate);
+                for (dweight, dbias) in dweight.iter().zip(&dbias) {
+                    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, dweight, dbias).unwrap();
                 }
-                case.is_rounded(&format!("dgamma {rows}x{width} {accumulate}"), &dgamma);
-                case.is_rounded(&format!("dbeta {rows}x{width} {accumulate}"), &dbeta);
+                case.is_rounded(&format!("dweight {rows}x{width} {accumulate}"), &dweight);
+                case.is_rounded(&format!("dbias {rows}x{width} {accumulate}"), &dbias);
             }
         }
     }
 }
 
 #[test]
-fn a_row_of_one_element_is_beta_and_has_no_gradient() {
+fn a_row_of_one_element_is_the_bias_and_has_no_gradient() {
     for case in devices() {
         let (x, _) = case.operand("x", [4, 1]);
-        let (gamma, _) = case.operand("gamma", [1]);
-        let (beta, beta_wide) = case.operand("beta", [1]);
+        let (weight, _) = case.operand("weight", [1]);
+        let (bias, bias_wide) = case.operand("bias", [1]);
         let (dy, _) = case.operand("dy", [4, 1]);
-        let made = layer_norm::forward(&x, &gamma, &beta, EPSILON).unwrap();
-        assert_eq!(read(&made.output), vec![beta_wide[0]; 4]);
-        let dx = layer_norm::backward_input(&dy, None, &x, &gamma, &made.mean, &made.rstd).unwrap();
+        let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
+        assert_eq!(read(&made.output), vec![bias_wide[0]; 4]);
+        let dx = layer_norm::backward_input(&dy, None, &x, &weight, &made.mean, &made.rstd).unwrap();
         // Two roundings of one number may differ, and 1/√epsilon multiplies the difference.
         assert!(read(&dx).iter().all(|dx| dx.abs() < 1e-4), "{:?}", read(&dx));
     }
@@ -164,12 +164,13 @@ fn a_large_common_offset_costs_no_accuracy_beyond_the_inputs_own() {
         let offset = if case.dtype == tensor::DType::F32 { 1000.0 } else { 50.0 };
         let values: Vec<f32> = case.normal("x", 300).iter().map(|v| case.round(v + offset)).collect();
         let x = case.tensor(&values, [3, 100]);
-        let (gamma, gamma_wide) = case.operand("gamma", [100]);
-        let (beta, beta_wide) = case.operand("beta", [100]);
-        let made = layer_norm::forward(&x, &gamma, &beta, EPSILON).unwrap();
-        let [output, ..] = reference::layer_norm(&wide(&values), &gamma_wide, &beta_wide, f64::from(EPSILON));
+        let (weight, weight_wide) = case.operand("weight", [100]);
+        let (bias, bias_wide) = case.operand("bias", [100]);
+        let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
+        let [output, ..] =
+            reference::layer_norm(&wide(&values), &weight_wide, &bias_wide, f64::from(EPSILON));
         let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        // Half a unit in the last place of 1000 is 3e-5 of a deviation of 1, times gamma, and one of a sum near 100,000 is a
+        // Half a unit in the last place of 1000 is 3e-5 of a deviation of 1, times weight, and one of a sum near 100,000 is a
         // hundredth of 4e-3, at each of the few levels on which a GPU adds; a bf16 output near 8 has 2e-2.
         let limit = match (case.dtype, case.device.backend()) {
             (tensor::DType::F32, Backend::Cpu) => 2e-4,

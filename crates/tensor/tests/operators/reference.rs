@@ -29,14 +29,14 @@ pub(crate) fn linear(x: &[f64], weight: &[f64], bias: Option<&[f64]>, inputs: us
 }
 
 /// Output, mean and rstd of every row.
-pub(crate) fn layer_norm(x: &[f64], gamma: &[f64], beta: &[f64], epsilon: f64) -> [Vec<f64>; 3] {
-    let width = gamma.len();
+pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) -> [Vec<f64>; 3] {
+    let width = weight.len();
     let (mut output, mut means, mut rstds) = (vec![], vec![], vec![]);
     for x in x.chunks(width) {
         let mean = x.iter().sum::<f64>() / width as f64;
         let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
         let rstd = 1.0 / (variance + epsilon).sqrt();
-        output.extend(x.iter().zip(gamma).zip(beta).map(|((x, g), b)| (x - mean) * rstd * g + b));
+        output.extend(x.iter().zip(weight).zip(bias).map(|((x, g), b)| (x - mean) * rstd * g + b));
         means.push(mean);
         rstds.push(rstd);
     }

@@ -5,22 +5,22 @@ use device::parallel::{for_pieces, for_tasks, simd};
 use crate::ops::math::{sum, sum2};
 use crate::ops::{columns, rows};
 
-/// What every row is scaled and shifted by.
+/// Parameters of the layer.
 #[derive(Clone, Copy)]
 pub(super) struct Affine<'a> {
-    pub(super) gamma: &'a [f32],
-    pub(super) beta: &'a [f32],
+    pub(super) weight: &'a [f32],
+    pub(super) bias: &'a [f32],
     pub(super) epsilon: f32,
 }
 
-/// What a forward pass writes.
+/// Results of the forward pass.
 pub(super) struct Outputs<'a> {
     pub(super) output: &'a mut [f32],
     pub(super) mean: &'a mut [f32],
     pub(super) rstd: &'a mut [f32],
 }
 
-/// What a backward pass knows of the forward pass.
+/// Tensors saved by the forward pass.
 #[derive(Clone, Copy)]
 pub(super) struct Saved<'a> {
     pub(super) x: &'a [f32],
@@ -29,7 +29,7 @@ pub(super) struct Saved<'a> {
 }
 
 pub(super) fn forward(x: &[f32], affine: Affine<'_>, out: Outputs<'_>) {
-    let width = affine.gamma.len();
+    let width = affine.weight.len();
     let rows = rows::per_task(width);
     let tasks = x.chunks(rows * width).zip(out.chunks(rows, width)).collect();
     for_tasks(tasks, |(x, out): (&[f32], Outputs<'_>)| {
@@ -47,7 +47,7 @@ pub(super) fn forward_residual(
     sum: &mut [f32],
     out: Outputs<'_>,
 ) {
-    let width = affine.gamma.len();
+    let width = affine.weight.len();
     let rows = rows::per_task(width);
     let piece = rows * width;
     let inputs = residual.chunks(piece).zip(branch.chunks(piece));
@@ -76,15 +76,15 @@ impl<'a> Outputs<'a> {
 
 #[inline(always)]
 fn normalise(x: &[f32], affine: Affine<'_>, out: Outputs<'_>) {
-    let width = affine.gamma.len();
+    let width = affine.weight.len();
     let scale = 1.0 / width as f32;
     let rows = x.chunks_exact(width).zip(out.output.chunks_exact_mut(width));
     for ((x, y), (row_mean, row_rstd)) in rows.zip(out.mean.iter_mut().zip(out.rstd)) {
         let mean = sum(x, |v| v) * scale;
         let variance = sum(x, |v| (v - mean) * (v - mean)) * scale;
         let rstd = 1.0 / (variance + affine.epsilon).sqrt();
-        for (((y, x), gamma), beta) in y.iter_mut().zip(x).zip(affine.gamma).zip(affine.beta) {
-            *y = ((x - mean) * rstd).mul_add(*gamma, *beta);
+        for (((y, x), weight), bias) in y.iter_mut().zip(x).zip(affine.weight).zip(affine.bias) {
+            *y = ((x - mean) * rstd).mul_add(*weight, *bias);
         }
         (*row_mean, *row_rstd) = (mean, rstd);
     }
@@ -94,10 +94,10 @@ pub(super) fn backward_input(
     dy: &[f32],
     dsum: Option<&[f32]>,
     saved: Saved<'_>,
-    gamma: &[f32],
+    weight: &[f32],
     dx: &mut [f32],
 ) {
-    let width = gamma.len();
+    let width = weight.len();
     let rows_per_task = rows::per_task(width);
     for_pieces(dx, rows_per_task * width, |index, dx| {
         simd(
@@ -107,7 +107,7 @@ pub(super) fn backward_input(
                     let row = index * rows_per_task + row;
                     let span = row * width..(row + 1) * width;
                     let (mean, rstd) = (saved.mean[row], saved.rstd[row]);
-                    row_gradient(&dy[span.clone()], &saved.x[span.clone()], gamma, mean, rstd, dx);
+                    row_gradient(&dy[span.clone()], &saved.x[span.clone()], weight, mean, rstd, dx);
                     if let Some(dsum) = dsum {
                         dx.iter_mut().zip(&dsum[span]).for_each(|(dx, dsum)| *dx += dsum);
                     }
@@ -117,12 +117,12 @@ pub(super) fn backward_input(
     });
 }
 
-/// dx = rstd · (g − mean(g) − x̂ · mean(g · x̂)) with g = dy · gamma and x̂ = (x − mean) · rstd.
+/// dx = rstd · (g − mean(g) − x̂ · mean(g · x̂)) with g = dy · weight and x̂ = (x − mean) · rstd.
 #[inline(always)]
-fn row_gradient(dy: &[f32], x: &[f32], gamma: &[f32], mean: f32, rstd: f32, dx: &mut [f32]) {
-    let scale = 1.0 / gamma.len() as f32;
-    for ((dx, dy), gamma) in dx.iter_mut().zip(dy).zip(gamma) {
-        *dx = dy * gamma;
+fn row_gradient(dy: &[f32], x: &[f32], weight: &[f32], mean: f32, rstd: f32, dx: &mut [f32]) {
+    let scale = 1.0 / weight.len() as f32;
+    for ((dx, dy), weight) in dx.iter_mut().zip(dy).zip(weight) {
+        *dx = dy * weight;
     }
     let mean_g = sum(dx, |g| g) * scale;
     let mean_g_xhat = sum2(dx, x, |g, x| g * ((x - mean) * rstd)) * scale;
@@ -132,11 +132,11 @@ fn row_gradient(dy: &[f32], x: &[f32], gamma: &[f32], mean: f32, rstd: f32, dx: 
     }
 }
 
-pub(super) fn backward_gamma(dy: &[f32], saved: Saved<'_>, gamma: &mut [f32], accumulate: bool) {
-    let width = gamma.len();
+pub(super) fn backward_weight(dy: &[f32], saved: Saved<'_>, weight: &mut [f32], accumulate: bool) {
+    let width = weight.len();
     columns::sum_rows(
         saved.mean.len(),
-        gamma,
+        weight,
         accumulate,
         #[inline(always)]
         |row, columns, sum| {
@@ -149,11 +149,11 @@ pub(super) fn backward_gamma(dy: &[f32], saved: Saved<'_>, gamma: &mut [f32], ac
     );
 }
 
-pub(super) fn backward_beta(dy: &[f32], beta: &mut [f32], accumulate: bool, rows: usize) {
-    let width = beta.len();
+pub(super) fn backward_bias(dy: &[f32], bias: &mut [f32], accumulate: bool, rows: usize) {
+    let width = bias.len();
     columns::sum_rows(
         rows,
-        beta,
+        bias,
         accumulate,
         #[inline(always)]
         |row, columns, sum| {

@@ -2,7 +2,7 @@
 
 use device::{DType, Family, Function};
 
-use super::Output;
+use super::output::Output;
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
@@ -12,15 +12,15 @@ use crate::{Result, Tensor};
 pub(in crate::ops) static FAMILY: Family =
     family!("layer_norm", headers: ["columns.cuh"], constants: columns::CONSTANTS);
 
-/// What every row is scaled and shifted by.
+/// Parameters of the layer.
 #[derive(Clone, Copy)]
 pub(super) struct Affine<'a> {
-    pub(super) gamma: &'a Tensor,
-    pub(super) beta: &'a Tensor,
+    pub(super) weight: &'a Tensor,
+    pub(super) bias: &'a Tensor,
     pub(super) epsilon: f32,
 }
 
-/// What a layer norm's backward pass knows of its forward pass.
+/// Tensors saved by the forward pass.
 #[derive(Clone, Copy)]
 pub(super) struct Saved<'a> {
     pub(super) x: &'a Tensor,
@@ -28,7 +28,7 @@ pub(super) struct Saved<'a> {
     pub(super) rstd: &'a Tensor,
 }
 
-/// A form of the kernels: a row's group holds up to `vectors` vectors of it.
+/// A form of the kernels, by the vectors of a row that its group of threads holds in registers.
 struct Form {
     vectors: usize,
     rows_per_block: usize,
@@ -47,7 +47,7 @@ macro_rules! form {
     };
 }
 
-/// From the narrowest on.
+/// The forms, narrowest first.
 static FORMS: [Form; 7] = [
     form!("warp", 32, 1),
     form!("warp", 32, 2),
@@ -57,13 +57,13 @@ static FORMS: [Form; 7] = [
     form!("block", 256, 4),
     form!("block", 256, 8),
 ];
-/// The widest is there for f32 only.
+/// The widest form, which exists for f32 alone.
 static WIDEST: Form = form!("block", 256, 16);
-/// Rows of any width and alignment.
+/// The form for rows of any width and alignment.
 static ANY: Form =
     Form { vectors: usize::MAX, rows_per_block: 1, forward: "forward_any", backward: "backward_any" };
 
-/// The form for rows of `width` elements of `dtype`.
+/// Returns the form for rows of `width` elements of `dtype`.
 fn form(width: usize, dtype: DType, aligned: bool) -> &'static Form {
     let lanes = gpu::lanes(dtype);
     if !aligned || !width.is_multiple_of(lanes) {
@@ -73,7 +73,7 @@ fn form(width: usize, dtype: DType, aligned: bool) -> &'static Form {
     FORMS.iter().chain(widest).find(|form| width / lanes <= form.vectors).unwrap_or(&ANY)
 }
 
-/// The normalised rows of `x`, or of x + branch with that sum in `residual`'s second tensor.
+/// Normalises the rows of `x`; with `residual` (branch, sum), those of x + branch, which goes to `sum`.
 pub(super) fn forward(
     operator: &'static str,
     x: &Tensor,
@@ -81,17 +81,17 @@ pub(super) fn forward(
     affine: Affine<'_>,
     made: &Output,
 ) -> Result<()> {
-    let Affine { gamma, beta, epsilon } = affine;
+    let Affine { weight, bias, epsilon } = affine;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
     let more: Vec<&Tensor> = residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
-    let aligned = gpu::aligned(&[x, gamma, beta, &made.output]) && gpu::aligned(&more);
+    let aligned = gpu::aligned(&[x, weight, bias, &made.output]) && gpu::aligned(&more);
     let form = form(width, x.dtype(), aligned);
     let mut launch = x.device().kernel(Function::new(&FAMILY, form.forward).of(x.dtype())).read(x.region());
     launch = match residual {
         Some((branch, _)) => launch.read(branch.region()),
         None => launch.null(),
     };
-    launch = launch.read(gamma.region()).read(beta.region());
+    launch = launch.read(weight.region()).read(bias.region());
     launch = match residual {
         Some((_, sum)) => launch.write(sum.region()),
         None => launch.null(),
@@ -103,19 +103,19 @@ pub(super) fn forward(
     Ok(launch.cost(bytes, 8 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-/// The gradient of what was normalised, plus `dsum`.
+/// The input's gradient, plus `dsum`.
 pub(super) fn backward_input(
     operator: &'static str,
     dy: &Tensor,
     dsum: Option<&Tensor>,
     saved: Saved<'_>,
-    gamma: &Tensor,
+    weight: &Tensor,
     dx: &Tensor,
 ) -> Result<()> {
     let Saved { x, mean, rstd } = saved;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
     let more: Vec<&Tensor> = dsum.into_iter().collect();
-    let aligned = gpu::aligned(&[dy, x, gamma, dx]) && gpu::aligned(&more);
+    let aligned = gpu::aligned(&[dy, x, weight, dx]) && gpu::aligned(&more);
     let form = form(width, x.dtype(), aligned);
     let function = Function::new(&FAMILY, form.backward).of(x.dtype());
     let mut launch = x.device().kernel(function).read(dy.region());
@@ -123,20 +123,20 @@ pub(super) fn backward_input(
         Some(dsum) => launch.read(dsum.region()),
         None => launch.null(),
     };
-    launch = launch.read(x.region()).read(gamma.region()).read(mean.region()).read(rstd.region());
+    launch = launch.read(x.region()).read(weight.region()).read(mean.region()).read(rstd.region());
     launch = launch.write(dx.region()).u32(gpu::word(operator, rows)?).u32(gpu::word(operator, width)?);
     let bytes = gpu::bytes(&[dy, x, dx, mean, rstd]) + gpu::bytes(&more);
     let blocks = gpu::word(operator, rows.div_ceil(form.rows_per_block))?;
     Ok(launch.cost(bytes, 12 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-/// gamma (+)= Σ over rows of dy · (x − mean) · rstd and beta (+)= Σ over rows of dy, by way of `workspace`.
+/// weight (+)= Σ over rows of dy · (x − mean) · rstd and bias (+)= Σ over rows of dy, by way of `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
     dy: &Tensor,
     saved: Saved<'_>,
     workspace: &Tensor,
-    [gamma, beta]: [&GradientTarget; 2],
+    [weight, bias]: [&GradientTarget; 2],
 ) -> Result<()> {
     let Saved { x, mean, rstd } = saved;
     let cut = Cut::of(operator, dy, gpu::aligned(&[dy, x]))?;
@@ -145,7 +145,7 @@ pub(super) fn backward_weight(
     let launch = launch.read(mean.region()).read(rstd.region()).write(workspace.region());
     let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
     launch.cost(gpu::bytes(&[dy, x]), 4 * dy.elements() as u64).launch(cut.grid(), gpu::THREADS)?;
-    let width = DType::F32.bytes() * gamma.tensor.elements();
-    columns::finish(&FAMILY, workspace, 0, &cut, 2 * cut.width, gamma)?;
-    columns::finish(&FAMILY, workspace, width, &cut, 2 * cut.width, beta)
+    let width = DType::F32.bytes() * weight.tensor.elements();
+    columns::finish(&FAMILY, workspace, 0, &cut, 2 * cut.width, weight)?;
+    columns::finish(&FAMILY, workspace, width, &cut, 2 * cut.width, bias)
 }

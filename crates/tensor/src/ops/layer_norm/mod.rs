@@ -1,57 +1,48 @@
 //! Layer normalisation (Ba, Kiros, Hinton, *Layer Normalization*, 2016) over the innermost dimension, alone or
 //! fused with the residual addition before it.
 //!
-//! y = (x − mean) · rstd · gamma + beta, with rstd = 1/√(variance + epsilon) and the biased variance.
+//! y = (x − mean) · rstd · weight + bias, where rstd, the reciprocal standard deviation, is 1/√(variance + epsilon) with
+//! the biased variance.
 
 mod cpu;
 pub(in crate::ops) mod cuda;
+mod output;
 mod workspace;
 
 use device::{Backend, Category, DType, Request};
 
 use super::{GradientTarget, check};
 use crate::{Result, Shape, Tensor};
+pub use output::Output;
 
-/// What the forward functions give.
-#[derive(Clone, Debug)]
-pub struct Output {
-    /// The normalised, scaled and shifted input, of its shape.
-    pub output: Tensor,
-    /// Mean of every row, `[rows]` f32.
-    pub mean: Tensor,
-    /// 1/√(variance + epsilon) of every row, `[rows]` f32.
-    pub rstd: Tensor,
-}
-
-/// Normalises the rows of `x [.., width]`; `gamma` and `beta` are `[width]`, all f32 or all bf16.
-/// Errors: shapes or types that do not agree, rows of no element, out of memory.
-pub fn forward(x: &Tensor, gamma: &Tensor, beta: &Tensor, epsilon: f32) -> Result<Output> {
+/// Normalises the rows of `x [.., width]`; `weight` and `bias` are `[width]`, all of one type.
+/// Errors: shapes or types that do not agree, rows without elements, out of memory.
+pub fn forward(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f32) -> Result<Output> {
     const OPERATOR: &str = "layer_norm.forward";
-    check_operands(OPERATOR, x, &[("gamma", gamma), ("beta", beta)])?;
+    check_operands(OPERATOR, x, &[("weight", weight), ("bias", bias)])?;
     let made = allocate(OPERATOR, x)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let parameters = cpu::Affine { gamma: &gamma.read()?, beta: &beta.read()?, epsilon };
+            let parameters = cpu::Affine { weight: &weight.read()?, bias: &bias.read()?, epsilon };
             cpu::forward(&x.read()?, parameters, outputs(&mut writes(&made)?));
         }
-        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { gamma, beta, epsilon }, &made)?,
+        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, epsilon }, &made)?,
     }
     Ok(made)
 }
 
-/// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised,
-/// as it would be if two ranks shared the work. Both inputs are `[.., width]`, all operands f32 or all bf16.
-/// Errors: as [`forward`].
+/// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised, as where a
+/// pipeline is cut between the two. Both inputs are `[.., width]`; all operands have one type. Errors: as [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
-    gamma: &Tensor,
-    beta: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
     epsilon: f32,
 ) -> Result<(Tensor, Output)> {
     const OPERATOR: &str = "layer_norm.forward_residual";
-    let dtype = check_operands(OPERATOR, residual, &[("gamma", gamma), ("beta", beta)])?;
+    let dtype = check_operands(OPERATOR, residual, &[("weight", weight), ("bias", bias)])?;
     check::dtype(OPERATOR, "branch", branch, dtype)?;
     check::shape(OPERATOR, "branch", branch, residual.shape())?;
     let request = Request::new(Category::Activation, OPERATOR);
@@ -60,32 +51,31 @@ pub fn forward_residual(
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let parameters = cpu::Affine { gamma: &gamma.read()?, beta: &beta.read()?, epsilon };
+            let parameters = cpu::Affine { weight: &weight.read()?, bias: &bias.read()?, epsilon };
             let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
             let mut writes = writes(&made)?;
             cpu::forward_residual(&residual, &branch, parameters, &mut sum, outputs(&mut writes));
         }
         Backend::Cuda => {
-            let affine = cuda::Affine { gamma, beta, epsilon };
+            let affine = cuda::Affine { weight, bias, epsilon };
             cuda::forward(OPERATOR, residual, Some((branch, &sum)), affine, &made)?;
         }
     }
     Ok((sum, made))
 }
 
-/// The gradient of what was normalised, `x`, from that of the output, plus `dsum` when given (the gradient
-/// that reaches the residual sum by its other way). All `[.., width]`, `mean` and `rstd` `[rows]`.
-/// Errors: as [`forward`].
+/// The gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given: the gradient that the residual sum
+/// gets from its other readers. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors: as [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,
     x: &Tensor,
-    gamma: &Tensor,
+    weight: &Tensor,
     mean: &Tensor,
     rstd: &Tensor,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "layer_norm.backward_input";
-    let dtype = check_operands(OPERATOR, x, &[("gamma", gamma)])?;
+    let dtype = check_operands(OPERATOR, x, &[("weight", weight)])?;
     check_saved(OPERATOR, dy, x, mean, rstd)?;
     if let Some(dsum) = dsum {
         check::dtype(OPERATOR, "dsum", dsum, dtype)?;
@@ -99,30 +89,31 @@ pub fn backward_input(
             let (x, mean, rstd) = (x.read()?, mean.read()?, rstd.read()?);
             let dsum = dsum.map(Tensor::read::<f32>).transpose()?;
             let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
-            cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &gamma.read()?, &mut dx.write()?);
+            cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &weight.read()?, &mut dx.write()?);
         }
         Backend::Cuda => {
             let saved = cuda::Saved { x, mean, rstd };
-            cuda::backward_input(OPERATOR, dy, dsum, saved, gamma, &dx)?;
+            cuda::backward_input(OPERATOR, dy, dsum, saved, weight, &dx)?;
         }
     }
     Ok(dx)
 }
 
-/// gamma `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and beta `[width]` (+)= Σ over rows of dy. The targets are
-/// both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded once. Errors: as [`forward`].
+/// Gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and bias `[width]` (+)= Σ over
+/// rows of dy. The targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded once.
+/// Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
     mean: &Tensor,
     rstd: &Tensor,
-    gamma: &GradientTarget,
-    beta: &GradientTarget,
+    weight: &GradientTarget,
+    bias: &GradientTarget,
 ) -> Result<()> {
     const OPERATOR: &str = "layer_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;
     check_saved(OPERATOR, dy, x, mean, rstd)?;
-    let targets = [("gamma", gamma), ("beta", beta)];
+    let targets = [("weight", weight), ("bias", bias)];
     check::targets(OPERATOR, x.dtype(), &targets)?;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
     for (name, target) in targets {
@@ -135,18 +126,18 @@ pub fn backward_weight(
         Backend::Cpu => {
             let (dy, x, mean, rstd) = (dy.read()?, x.read()?, mean.read()?, rstd.read()?);
             let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
-            cpu::backward_gamma(&dy, saved, &mut gamma.tensor.write()?, gamma.accumulate);
-            cpu::backward_beta(&dy, &mut beta.tensor.write()?, beta.accumulate, mean.len());
+            cpu::backward_weight(&dy, saved, &mut weight.tensor.write()?, weight.accumulate);
+            cpu::backward_bias(&dy, &mut bias.tensor.write()?, bias.accumulate, mean.len());
         }
         Backend::Cuda => {
             let saved = cuda::Saved { x, mean, rstd };
-            cuda::backward_weight(OPERATOR, dy, saved, &workspace, [gamma, beta])?;
+            cuda::backward_weight(OPERATOR, dy, saved, &workspace, [weight, bias])?;
         }
     }
     Ok(())
 }
 
-/// The type of `x` and `parameters`.
+/// Returns the type of `x` and `parameters`. Errors: shapes or types that do not agree.
 fn check_operands(
     operator: &'static str,
     x: &Tensor,
