@@ -366,7 +366,7 @@ fn auto_recomputation_is_the_least_that_fits() {
         let chosen: toml::Table = chosen.parse().unwrap();
         let memory = chosen["memory"].clone();
         let layers = memory["recompute_layers"].as_integer().unwrap();
-        Ok::<_, worker::TrainError>((report, memory["recompute"].to_string(), layers))
+        Ok::<_, run::RunError>((report, memory["recompute"].to_string(), layers))
     };
     let (plain, chosen, _) = choose(none).unwrap();
     assert_eq!(chosen, "\"none\"");

@@ -8,22 +8,23 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, list, newest};
 use common::runs::{GPT, MLP, config, train_in};
+use run::RunError;
 use run::{Interrupt, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 fn resume_with(
     directory: &Path,
     text: &str,
     overrides: &[&str],
     interrupt: Interrupt,
-) -> Result<TrainReport, TrainError> {
+) -> Result<TrainReport, RunError> {
     let run_dir = Some(directory.to_owned());
     let options = RunOptions { run_dir, resume: true, interrupt, quiet: true, ..RunOptions::default() };
     run::train(config(text, overrides), options)
 }
 
-fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainReport, TrainError> {
+fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainReport, RunError> {
     resume_with(directory, text, overrides, Interrupt::default())
 }
 

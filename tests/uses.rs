@@ -9,7 +9,8 @@ use common::runs::{MLP, config};
 use device::DType;
 use parallel::data::{Reduction, Uses};
 use plan::prepare;
-use worker::{Placement, TrainError, Worker};
+use worker::WorkerError;
+use worker::{Placement, Worker};
 
 /// Operation of a use.
 fn named(using: &CollectiveUse) -> Operation {
@@ -29,7 +30,7 @@ fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
         &format!("parallel.zero_stage={}", u8::from(sharded)),
     ];
     let setup = prepare(config(MLP, &overrides), Placement::Cpu).unwrap();
-    let ranks = run(2, Options::default(), move |communicator| -> Result<Traffic, TrainError> {
+    let ranks = run(2, Options::default(), move |communicator| -> Result<Traffic, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         (0..2).try_for_each(|step| worker.step(step))?;
         Ok(worker.communicator().traffic())

@@ -8,10 +8,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::error::CliError;
 use memory::drivers::Counting;
 use memory::replay::{self, Operation, Player, Recording};
 use memory::{Allocator, Settings, Stream, Tag};
-use worker::TrainError;
 
 /// Measure the caching allocator: nanoseconds for an allocation and for a free
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ fn quantiles(samples: &mut [f64]) -> Quantiles {
 }
 
 /// Measures and prints. Errors: a file that is not a recording; an allocation that failed.
-pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), CliError> {
     let mut named: Vec<(String, _)> =
         args.traces.iter().map(|path| (path.display().to_string(), replay::read(path))).collect();
     if named.is_empty() {
@@ -61,10 +61,10 @@ pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), TrainError> {
     }
     let mut recordings = Vec::new();
     for (name, read) in named {
-        let found = read.map_err(|error| TrainError::Refused(format!("{name}: {error}")))?;
+        let found = read.map_err(|error| CliError::Refused(format!("{name}: {error}")))?;
         recordings.extend(found.into_iter().map(|recording| (name.clone(), recording)));
     }
-    measure(&recordings, args.rounds.max(1)).map_err(|error| TrainError::Failed(error.to_string()))
+    measure(&recordings, args.rounds.max(1)).map_err(|error| CliError::Measurement(error.to_string()))
 }
 
 fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memory::AllocationError> {

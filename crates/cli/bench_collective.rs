@@ -12,12 +12,13 @@ mod measurement;
 
 use std::time::Duration;
 
+use crate::error::CliError;
 use choice::{Choice, OPERATIONS, size};
 use collective::{PeerAccessOptions, threads};
 use gpu::GpuBench;
 use host::HostBench;
 use run::Startup;
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 /// Measure every collective: time and bandwidth by message size, between threads or, under mpirun, processes
 #[derive(Debug, clap::Args)]
@@ -66,7 +67,7 @@ struct Asked {
 }
 
 /// Measures and prints. Errors: arguments that do not go together; a collective that failed.
-pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let asked = Asked::of(args, startup.is_in_job());
     let Asked { ranks, on_gpus, choice } = startup.agree(asked)?;
@@ -81,15 +82,15 @@ pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), TrainError> {
             false => HostBench::new(communicator, choice.clone())?.run(THREADS),
         }
     });
-    ran.map(drop).map_err(|error| TrainError::Rank { rank: error.rank, reason: error.cause.to_string() })
+    ran.map(drop).map_err(|error| CliError::Rank { rank: error.rank, reason: error.cause.to_string() })
 }
 
 impl Asked {
     /// Errors: arguments that do not go together, or not with this host.
-    fn of(args: &BenchCollectiveArgs, in_job: bool) -> Result<Self, TrainError> {
+    fn of(args: &BenchCollectiveArgs, in_job: bool) -> Result<Self, CliError> {
         let gpus = gpus(DeviceChoice::from_name(&args.device)?)?;
         let allocator = memory::Settings::parse(&args.allocator)
-            .map_err(|error| TrainError::Refused(format!("--allocator: {error}")))?;
+            .map_err(|error| CliError::Refused(format!("--allocator: {error}")))?;
         let choice = Choice {
             time: Duration::from_millis(args.milliseconds),
             sizes: args.sizes.clone(),
@@ -104,20 +105,20 @@ impl Asked {
 
 /// Returns the number of GPUs to measure on; `None` for the CPU. Errors: there are too few, or NCCL is
 /// missing.
-fn gpus(device: DeviceChoice) -> Result<Option<usize>, TrainError> {
+fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
     match device {
         DeviceChoice::Cpu => Ok(None),
-        DeviceChoice::Cuda => gpu::available().map(Some).map_err(TrainError::Refused),
+        DeviceChoice::Cuda => gpu::available().map(Some).map_err(CliError::Refused),
         DeviceChoice::Auto => Ok(gpu::available().ok()),
-        DeviceChoice::Meta => Err(TrainError::Refused(
+        DeviceChoice::Meta => Err(CliError::Refused(
             "--device meta: nothing is computed there, and so nothing takes time".to_owned(),
         )),
     }
 }
 
 /// Returns the number of ranks as threads. Errors: a number that the launcher or the GPUs do not allow.
-fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usize, TrainError> {
-    let refused = |text: String| Err(TrainError::Refused(text));
+fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usize, CliError> {
+    let refused = |text: String| Err(CliError::Refused(text));
     match (asked, gpus) {
         (Some(0), _) => refused("--ranks 0: at least one rank is needed".to_owned()),
         (Some(ranks), _) if in_job => refused(format!(
@@ -135,7 +136,7 @@ fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usiz
 }
 
 #[cfg(feature = "mpi")]
-fn over_mpi(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), TrainError> {
+fn over_mpi(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), CliError> {
     startup.run_job(|world, communicator| {
         let transport = format!("processes, {}", world.library_version());
         if on_gpus {

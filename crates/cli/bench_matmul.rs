@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::error::CliError;
 use bench::{MatmulMeasure, MatmulOptions, bench_matmul};
 use config::RunConfig;
 use device::matmul_table::MatmulTable;
 use telemetry::table::aligned;
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 use crate::bench_model::{BenchModel, StepArgs, seconds};
 use crate::output::print;
@@ -35,7 +36,7 @@ pub(crate) struct BenchMatmulArgs {
 }
 
 /// Measures, prints and writes. Errors: wrong arguments; no GPU; a run that failed.
-pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let before = args.write.as_deref().map(read).transpose()?.flatten();
     let precision = args.step.precision.as_deref().unwrap_or("bf16");
@@ -53,17 +54,17 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), TrainError> {
     print(&report(&head, &found))?;
     let Some(path) = &args.write else { return Ok(()) };
     let text = merged(before, &found).to_string();
-    std::fs::write(path, text).map_err(|source| TrainError::File { path: path.clone(), source })
+    std::fs::write(path, text).map_err(|source| CliError::File { path: path.clone(), source })
 }
 
 /// Reads the table of `path`; `None` if there is no such file. Errors: a file that is not a table.
-fn read(path: &Path) -> Result<Option<MatmulTable>, TrainError> {
+fn read(path: &Path) -> Result<Option<MatmulTable>, CliError> {
     match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TrainError::File { path: path.to_path_buf(), source }),
+        Err(source) => Err(CliError::File { path: path.to_path_buf(), source }),
         Ok(text) => MatmulTable::parse(&text)
             .map(Some)
-            .map_err(|error| TrainError::Refused(format!("--write {}: {error}", path.display()))),
+            .map_err(|error| CliError::Refused(format!("--write {}: {error}", path.display()))),
     }
 }
 

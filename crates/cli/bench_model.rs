@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::error::CliError;
 use bench::{BenchOptions, GPU_WARM_UP};
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 /// Arguments of every benchmark of a training step.
 #[derive(Debug, clap::Args)]
@@ -36,7 +37,7 @@ pub(crate) struct StepArgs {
 impl StepArgs {
     /// Device to measure several ranks on, with `auto` resolved, and the number of GPUs of this host. Errors:
     /// an unknown device.
-    pub(crate) fn device_of_ranks(&self) -> Result<(DeviceChoice, usize), TrainError> {
+    pub(crate) fn device_of_ranks(&self) -> Result<(DeviceChoice, usize), CliError> {
         let gpus = device::cuda::availability().map_or(0, |found| found.len());
         let device = match DeviceChoice::from_name(&self.device)? {
             DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
@@ -90,10 +91,10 @@ pub(crate) struct TraceArgs {
 
 impl TraceArgs {
     /// Creates the directory, if one is given. Errors: it cannot be created.
-    pub(crate) fn directory(&self) -> Result<Option<PathBuf>, TrainError> {
+    pub(crate) fn directory(&self) -> Result<Option<PathBuf>, CliError> {
         let Some(directory) = &self.trace else { return Ok(None) };
         let refused = |error| {
-            TrainError::Refused(format!(
+            CliError::Refused(format!(
                 "--trace {}: cannot create the directory: {error}",
                 directory.display()
             ))
@@ -129,10 +130,10 @@ const MODELS: [BenchModel; 4] = [
 
 impl BenchModel {
     /// Returns the model called `name`. Errors: there is none.
-    pub(crate) fn named(name: &str) -> Result<&'static Self, TrainError> {
+    pub(crate) fn named(name: &str) -> Result<&'static Self, CliError> {
         MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
             let names = MODELS.each_ref().map(|model| model.name).join(", ");
-            TrainError::Refused(format!("--model {name}: unknown model; the models are {names}"))
+            CliError::Refused(format!("--model {name}: unknown model; the models are {names}"))
         })
     }
 

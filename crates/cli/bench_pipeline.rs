@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::error::CliError;
 use bench::{BenchOptions, PipelineMeasure, PipelineRank, bench_pipeline};
 use config::{PartitionPolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
@@ -9,7 +10,7 @@ use plan::{PlanTarget, timed_divisions};
 use serde::Serialize;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, grouped, percent};
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 use crate::bench_model::{BenchModel, StepArgs};
 use crate::output::{note, print, print_json, rounded};
@@ -50,7 +51,7 @@ pub(crate) struct BenchPipelineArgs {
 }
 
 /// Measures and prints. Errors: wrong arguments; a run that failed.
-pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     let (mut cases, options) = prepare(args)?;
     if let Some(path) = &args.profile {
         partition_by_times(&mut cases, path, &options)?;
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), TrainError> {
         let schedule = config.parallel.schedule.name();
         let found = match bench_pipeline(config, &options) {
             // Other schedules may fit.
-            Err(TrainError::Refused(why)) => {
+            Err(why) if why.is_refused() => {
                 note(&format!("{schedule}: {why}"));
                 continue;
             }
@@ -76,15 +77,11 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), TrainError> {
 }
 
 /// Times the layers into `path` and has every case partition its layers by these times.
-fn partition_by_times(
-    cases: &mut [RunConfig],
-    path: &Path,
-    options: &BenchOptions,
-) -> Result<(), TrainError> {
+fn partition_by_times(cases: &mut [RunConfig], path: &Path, options: &BenchOptions) -> Result<(), CliError> {
     let Some(config) = cases.last() else { return Ok(()) };
     let target = PlanTarget::AtHand(options.device);
     let path =
-        std::path::absolute(path).map_err(|source| TrainError::File { path: path.to_owned(), source })?;
+        std::path::absolute(path).map_err(|source| CliError::File { path: path.to_owned(), source })?;
     note(&profile::take(config, &path, &target)?.to_string());
     let mut told = Vec::new();
     for config in &*cases {
@@ -103,12 +100,12 @@ fn partition_by_times(
 }
 
 /// The configurations to measure, all checked before the first run starts.
-fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), TrainError> {
+fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), CliError> {
     let divides = |key: &&&str| args.profile.is_some() && args.step.sets(key);
     if let Some(key) = ["parallel.partition", "parallel.profile"].iter().find(divides) {
         let text =
             format!("--set {key}: --profile sets it, since layers are partitioned by the times it takes");
-        return Err(TrainError::Refused(text));
+        return Err(CliError::Refused(text));
     }
     let (device, gpus) = args.step.device_of_ranks()?;
     let on_gpus = device == DeviceChoice::Cuda;

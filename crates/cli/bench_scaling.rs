@@ -3,29 +3,29 @@
 mod arguments;
 mod cases;
 
+use crate::error::CliError;
 use bench::{BenchOptions, ScalingCase, bench_scaling, bench_scaling_as};
 use run::Startup;
 use telemetry::run_files::atomic_write;
 use telemetry::scaling::{Scaling, ScalingRun, efficiency_plot, memory_plot, read_runs, scaling_table};
 use telemetry::units::grouped;
-use worker::TrainError;
 
 pub(crate) use arguments::BenchScalingArgs;
 
 use crate::output::{note, plural, print};
 
 /// Measures or reports. Errors: wrong arguments; a file that holds no runs; a run that failed.
-pub(crate) fn run(args: &BenchScalingArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &BenchScalingArgs) -> Result<(), CliError> {
     if args.report.is_empty() { measure(args) } else { report(args) }
 }
 
-fn report(args: &BenchScalingArgs) -> Result<(), TrainError> {
-    let refused = |error: telemetry::TelemetryError| TrainError::Refused(error.to_string());
+fn report(args: &BenchScalingArgs) -> Result<(), CliError> {
+    let refused = |error: telemetry::TelemetryError| CliError::Refused(error.to_string());
     let read: Result<Vec<_>, _> = args.report.iter().map(|path| read_runs(path).map_err(refused)).collect();
     conclude(args, &read?.concat())
 }
 
-fn measure(args: &BenchScalingArgs) -> Result<(), TrainError> {
+fn measure(args: &BenchScalingArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = cases::prepare(args, startup.is_in_job());
     let (cases, options) = startup.agree(prepared)?;
@@ -47,7 +47,7 @@ fn round_of(
     cases: &[ScalingCase],
     options: &BenchOptions,
     round: usize,
-) -> Result<Vec<ScalingRun>, TrainError> {
+) -> Result<Vec<ScalingRun>, CliError> {
     let mut runs: Vec<ScalingRun> = Vec::new();
     for case in cases {
         // On the largest number of ranks, strong and weak scaling are the same run.
@@ -81,11 +81,11 @@ fn progress(run: &ScalingRun) -> String {
 }
 
 /// Prints the table and writes the plots.
-fn conclude(args: &BenchScalingArgs, runs: &[ScalingRun]) -> Result<(), TrainError> {
+fn conclude(args: &BenchScalingArgs, runs: &[ScalingRun]) -> Result<(), CliError> {
     print(&scaling_table(runs))?;
     let Some(directory) = &args.plots else { return Ok(()) };
     std::fs::create_dir_all(directory)
-        .map_err(|source| TrainError::File { path: directory.clone(), source })?;
+        .map_err(|source| CliError::File { path: directory.clone(), source })?;
     for (name, plot) in [("efficiency.svg", efficiency_plot(runs)), ("memory.svg", memory_plot(runs))] {
         let path = directory.join(name);
         atomic_write(&path, plot.as_bytes())?;

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use crate::error::CliError;
 use bench::{BenchOptions, StepMeasure, bench_step};
 use config::{Model, RunConfig};
 use serde::Serialize;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, grouped, percent};
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 use crate::bench_model::{BenchModel, StepArgs, TraceArgs};
 use crate::output::{print, print_json, rounded};
@@ -30,7 +31,7 @@ pub(crate) struct BenchStepArgs {
 }
 
 /// Measures and prints. Errors: wrong arguments; a run that failed.
-pub(crate) fn run(args: &BenchStepArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
     let precision = args.step.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });

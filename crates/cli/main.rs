@@ -7,6 +7,7 @@ mod bench_model;
 mod bench_pipeline;
 mod bench_scaling;
 mod bench_step;
+mod error;
 mod new_file;
 mod output;
 mod plan;

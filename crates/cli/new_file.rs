@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use worker::TrainError;
+use crate::error::CliError;
 
 /// Creates `path` and writes the text that `make` returns. The file is created before `make` runs, so that a
 /// path that cannot be written to is refused first, and removed if `make` fails.
@@ -14,10 +14,10 @@ use worker::TrainError;
 pub(crate) fn fill(
     argument: &str,
     path: &Path,
-    make: impl FnOnce() -> Result<String, TrainError>,
-) -> Result<(), TrainError> {
+    make: impl FnOnce() -> Result<String, CliError>,
+) -> Result<(), CliError> {
     let refused =
-        |error: std::io::Error| TrainError::Refused(format!("{argument} {}: {error}", path.display()));
+        |error: std::io::Error| CliError::Refused(format!("{argument} {}: {error}", path.display()));
     let mut out = OpenOptions::new().write(true).create_new(true).open(path).map_err(refused)?;
     let filled = make().and_then(|text| out.write_all(text.as_bytes()).map_err(refused));
     if filled.is_err() {

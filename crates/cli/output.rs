@@ -3,13 +3,14 @@
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use crate::error::CliError;
+use run::JobError;
 use serde::Serialize;
-use worker::TrainError;
 
 /// Prints `text` to standard output and ends the line.
 ///
 /// Errors: standard output cannot be written to. A reader that has gone away is no error.
-pub(crate) fn print(text: &str) -> Result<(), TrainError> {
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritable(error)),
@@ -18,7 +19,7 @@ pub(crate) fn print(text: &str) -> Result<(), TrainError> {
 }
 
 /// Prints `value` as one line of JSON. Errors: as for [`print`].
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), TrainError> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value);
     print(&text.map_err(|error| unwritable(error.into()))?)
 }
@@ -29,14 +30,14 @@ pub(crate) fn note(line: &str) {
 }
 
 /// The error of a failed write to standard output.
-pub(crate) fn unwritable(source: std::io::Error) -> TrainError {
-    TrainError::File { path: "standard output".into(), source }
+pub(crate) fn unwritable(source: std::io::Error) -> CliError {
+    CliError::File { path: "standard output".into(), source }
 }
 
 /// Returns the exit status of a command and prints its error, unless another rank prints it.
-pub(crate) fn exit_code(done: Result<(), TrainError>) -> ExitCode {
+pub(crate) fn exit_code(done: Result<(), CliError>) -> ExitCode {
     let Err(error) = done else { return ExitCode::SUCCESS };
-    if !matches!(error, TrainError::Said { .. }) {
+    if !error.is_said() {
         note(&format!("plimsoll: {error}"));
     }
     ExitCode::from(error.exit_status())

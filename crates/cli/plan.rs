@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::error::CliError;
 use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
 use config::{PartitionPolicy, RunConfig};
@@ -10,7 +11,6 @@ use plan::{
     timed_divisions,
 };
 use telemetry::units::parse_bytes;
-use worker::TrainError;
 
 use crate::output::{note, print};
 use crate::plan_schedule::{self, ScheduleArgs};
@@ -80,7 +80,7 @@ pub(crate) struct PlanArgs {
 }
 
 /// Plans and prints. Errors: wrong arguments, configuration or data; a run that does not fit.
-pub(crate) fn run(args: &PlanArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let target = PlanTarget::from_argument(&args.device)?;
     if let Some(file) = &args.describe {
         return describe(&target, file.as_deref());
@@ -110,43 +110,43 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), TrainError> {
     }
     let report = plan_run(config, &options)?;
     print(&if args.json { report.to_json()? } else { report.to_string() })?;
-    report.refusal().map_or(Ok(()), Err)
+    report.refusal().map_or(Ok(()), |refusal| Err(refusal.into()))
 }
 
-fn bytes(argument: &str, text: &str) -> Result<u64, TrainError> {
-    let refused = || TrainError::Refused(format!("{argument} {text}: not a size: write 80GiB or 141GB"));
+fn bytes(argument: &str, text: &str) -> Result<u64, CliError> {
+    let refused = || CliError::Refused(format!("{argument} {text}: not a size: write 80GiB or 141GB"));
     parse_bytes(text).filter(|bytes| *bytes > 0).ok_or_else(refused)
 }
 
-fn page(args: &PlanArgs, config: RunConfig, options: &PlanOptions, path: &Path) -> Result<(), TrainError> {
+fn page(args: &PlanArgs, config: RunConfig, options: &PlanOptions, path: &Path) -> Result<(), CliError> {
     let name = args.config.as_ref().and_then(|path| path.file_stem());
     let title = name.map_or("quickstart".into(), |name| name.to_string_lossy());
     write_page(path, &plan_page(config, options, &title)?.to_html())?;
     print(&path.display().to_string())
 }
 
-fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), TrainError> {
+fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), CliError> {
     let searched = Searched::from_name(name)?;
     let mut heard = |tried: &Try| note(&format!("{name} {}: {}", tried.value, tried.outcome));
     print(&search_largest(config, options, searched, &mut heard)?.to_string())
 }
 
-fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions) -> Result<(), TrainError> {
+fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions) -> Result<(), CliError> {
     let ranks = args.ranks.unwrap_or(config.world_size());
     let mut heard = |found: &Proposal| note(&format!("fits: {found}"));
     let proposals = propose(config, options, ranks, &mut heard)?;
     print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })
 }
 
-fn describe(target: &PlanTarget, file: Option<&Path>) -> Result<(), TrainError> {
-    let described = || describe_device(target)?.to_toml();
+fn describe(target: &PlanTarget, file: Option<&Path>) -> Result<(), CliError> {
+    let described = || -> Result<String, CliError> { Ok(describe_device(target)?.to_toml()?) };
     let Some(path) = file else { return print(&described()?) };
     new_file::fill("--describe", path, described)?;
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))
 }
 
 /// Writes the times of the layers to `path`, and prints them with the partitions that follow from them.
-fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), TrainError> {
+fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), CliError> {
     print(&profile::take(config, path, target)?.to_string())?;
     for division in timed_divisions(config, path, target)? {
         print(&division.to_string())?;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use crate::error::CliError;
 use config::RunConfig;
 use plan::{PlanOptions, plan_schedule};
 use telemetry::run_files::atomic_write;
-use worker::TrainError;
 
 /// The options of `plimsoll plan` that show the pipeline's schedule.
 #[derive(clap::Args, Debug)]
@@ -24,7 +24,7 @@ pub(crate) fn text(
     args: &ScheduleArgs,
     config: RunConfig,
     options: &PlanOptions,
-) -> Result<String, TrainError> {
+) -> Result<String, CliError> {
     let planned = plan_schedule(config, options)?;
     if let Some(path) = &args.svg {
         atomic_write(path, planned.svg().as_bytes())?;

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
+use crate::error::CliError;
 use bench::take_profile;
 use config::RunConfig;
 use plan::{PlanTarget, Profile};
-use worker::TrainError;
 
 use crate::new_file;
 
 /// Times the layers into the new file `path` and reads it back. Errors: those of the run; the file exists.
-pub(crate) fn take(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Profile, TrainError> {
-    new_file::fill("--profile", path, || take_profile(config, target)?.to_toml())?;
-    Profile::load(path)
+pub(crate) fn take(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Profile, CliError> {
+    new_file::fill("--profile", path, || Ok(take_profile(config, target)?.to_toml()?))?;
+    Ok(Profile::load(path)?)
 }

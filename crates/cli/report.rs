@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::error::CliError;
 use run::report_run;
-use worker::TrainError;
 
 use crate::output::print;
 
@@ -22,13 +22,13 @@ pub(crate) struct ReportArgs {
 
 /// Writes the page. Errors: the directory holds no run, or a file that cannot be read; the page cannot be
 /// written.
-pub(crate) fn run(args: &ReportArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &ReportArgs) -> Result<(), CliError> {
     let path = args.output.clone().unwrap_or_else(|| args.run_dir.join("report.html"));
     write_page(&path, &report_run(&args.run_dir)?.to_html())?;
     print(&path.display().to_string())
 }
 
 /// Writes a page, whole or not at all. Errors: `path` cannot be written.
-pub(crate) fn write_page(path: &Path, page: &str) -> Result<(), TrainError> {
+pub(crate) fn write_page(path: &Path, page: &str) -> Result<(), CliError> {
     Ok(telemetry::run_files::atomic_write(path, page.as_bytes())?)
 }

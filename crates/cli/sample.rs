@@ -3,8 +3,9 @@
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
+use crate::error::CliError;
+use run::RunError;
 use run::SampleOptions;
-use worker::TrainError;
 
 use crate::output::unwritable;
 
@@ -31,7 +32,7 @@ pub(crate) struct SampleArgs {
 }
 
 /// Prints the text. A reader that goes away ends it without an error.
-pub(crate) fn run(args: &SampleArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     let defaults = SampleOptions::default();
     let options = SampleOptions {
         run_dir: args.run_dir.clone(),
@@ -42,8 +43,13 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), TrainError> {
     };
     let mut out = std::io::stdout();
     let mut print = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    match run::sample(&options, &mut print).and_then(|()| print("\n").map_err(unwritable)) {
-        Err(TrainError::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => Ok(()),
-        done => done,
+    let unread = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
+    match run::sample(&options, &mut print) {
+        Err(RunError::File { source, .. }) if unread(&source) => return Ok(()),
+        done => done?,
+    }
+    match print("\n") {
+        Err(error) if !unread(&error) => Err(unwritable(error)),
+        _ => Ok(()),
     }
 }

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use crate::error::CliError;
 use config::RunConfig;
 use run::{RunOptions, Startup};
 use telemetry::log::Log;
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 use crate::output::print;
 
@@ -42,7 +43,7 @@ pub(crate) struct TrainArgs {
 }
 
 /// Trains and prints the report of the run.
-pub(crate) fn run(args: &TrainArgs) -> Result<(), TrainError> {
+pub(crate) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = prepare(args, &startup);
     let (config, options) = startup.agree(prepared)?;
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), TrainError> {
     }
 }
 
-fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions), TrainError> {
+fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions), CliError> {
     let config = match (&args.config, &args.run_dir) {
         (Some(path), _) => RunConfig::load(path, &args.set)?,
         (None, Some(run_dir)) if args.resume => RunConfig::load(&run_dir.join("config.toml"), &args.set)?,

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use config::RunConfig;
+use run::RunError;
 use run::{RunOptions, TrainReport};
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 /// A small GPT on text of the repository.
 pub(crate) const GPT: &str = r#"
@@ -60,7 +61,7 @@ pub(crate) fn train_in(
     directory: &Path,
     config: RunConfig,
     device: DeviceChoice,
-) -> Result<TrainReport, TrainError> {
+) -> Result<TrainReport, RunError> {
     let run_dir = Some(directory.to_owned());
     let report = run::train(config, RunOptions { device, run_dir, quiet: true, ..RunOptions::default() })?;
     // In every test, no rank diverges from its plan and no step leaks.

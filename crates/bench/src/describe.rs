@@ -7,6 +7,7 @@ use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
+use crate::error::{BenchError, Result};
 use crate::rates::{Rates, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
@@ -14,7 +15,6 @@ use plan::{DeviceRates, Overhead, PlanDevice};
 use run;
 use run::failure;
 use worker::placement::{DeviceChoice, Gpus, Placement, describe};
-use worker::{Result, TrainError};
 use worker::{Setup, Worker};
 
 /// A small GPT in the half precision that GPUs train in.
@@ -46,12 +46,12 @@ pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
     match target {
         PlanTarget::File(path) => {
             let text = format!("--describe: {} is a description already", path.display());
-            Err(TrainError::Refused(text))
+            Err(BenchError::Refused(text))
         }
         PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => Ok(PlanDevice::host()),
         PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
             (Err(_), DeviceChoice::Auto) => Ok(PlanDevice::host()),
-            (Err(why), _) => Err(TrainError::Refused(format!("--device cuda: {why}"))),
+            (Err(why), _) => Err(BenchError::Refused(format!("--device cuda: {why}"))),
             (Ok(found), _) => measure(found.len()),
         },
     }
@@ -86,7 +86,7 @@ fn measure(gpus: usize) -> Result<PlanDevice> {
             let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
             let waits = threads::Options { timeout, ..threads::Options::default() };
             let ran = threads::run(ranks, waits, move |communicator| measure_rank(&setup, communicator));
-            ran.map_err(|error: threads::RunError<TrainError>| TrainError::Rank {
+            ran.map_err(|error: threads::RunError<BenchError>| BenchError::Rank {
                 rank: error.rank,
                 reason: failure::one_line(&error.cause.to_string()),
             })?
@@ -105,7 +105,7 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     if ranks > 1 {
         // The most that any run connects.
         device.connecting(|| {
-            Ok::<_, TrainError>(worker.communicator().data.warm_up(&CollectiveUse::everything(ranks))?)
+            Ok::<_, BenchError>(worker.communicator().data.warm_up(&CollectiveUse::everything(ranks))?)
         })?;
     }
     let statistics = worker.statistics()?;

@@ -10,10 +10,11 @@
 //! let (device, warm_up_time) = (DeviceChoice::Cpu, std::time::Duration::ZERO);
 //! let options = BenchOptions { device, steps: 10, warm_up: 1, warm_up_time, trace: None };
 //! println!("{:.0} tokens/s", bench_step(config, &options)?.tokens_per_second());
-//! # Ok::<(), worker::TrainError>(())
+//! # Ok::<(), bench::BenchError>(())
 //! ```
 
 mod describe;
+mod error;
 mod matmul;
 mod options;
 mod pipeline;
@@ -25,6 +26,7 @@ mod steps;
 mod timeline;
 
 pub use describe::describe_device;
+pub use error::{BenchError, Result};
 pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};
 pub use options::{BenchOptions, GPU_WARM_UP};
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};

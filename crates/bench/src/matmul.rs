@@ -10,13 +10,13 @@ use device::matmul_table::{Choice, EpilogueKind, MatmulKey, MatmulTable};
 use device::{Category, DType, Device, DeviceError, Epilogue, Matmul, Operand, Request, StreamKind};
 use tensor::{Tensor, ops};
 
+use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
 use crate::steps::timed_steps;
 use config::RunConfig;
 use run::Placed;
 use run::Startup;
 use worker::Worker;
-use worker::{Result, TrainError};
 
 /// A choice is kept where it takes less than this part of the first one's time: below, it is noise.
 const WORTH: f64 = 0.99;
@@ -98,7 +98,7 @@ pub fn bench_matmul(
     config.train.steps = u64::MAX;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
     if placement.description().kind != device::Kind::Cuda {
-        return Err(TrainError::Refused(format!("bench matmul needs a GPU: {reason}")));
+        return Err(BenchError::Refused(format!("bench matmul needs a GPU: {reason}")));
     }
     let setup = plan::prepare(config, placement)?;
     run::prepare_kernels(&setup)?;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
 
+use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
 use crate::steps::{TimedSteps, timed_steps};
 use config::RunConfig;
@@ -22,7 +23,6 @@ use run::failure;
 use worker::DeviceChoice;
 use worker::blueprint;
 use worker::build;
-use worker::{Result, TrainError};
 use worker::{Setup, Worker};
 
 /// Steps whose actions are timed.
@@ -105,7 +105,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
     if options.device == DeviceChoice::Meta {
         let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
-        return Err(TrainError::Refused(text));
+        return Err(BenchError::Refused(text));
     }
     let ranks = Some(config.world_size());
     let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
@@ -118,12 +118,12 @@ pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<P
     let measured = threads::run(setup.config.world_size(), waits, move |communicator| {
         measure(&shared, communicator, &options)
     });
-    let failed = |error: threads::RunError<TrainError>| TrainError::Rank {
+    let failed = |error: threads::RunError<BenchError>| BenchError::Rank {
         rank: error.rank,
         reason: failure::one_line(&error.cause.to_string()),
     };
     let first = measured.map_err(failed)?.into_iter().next().flatten();
-    let nobody = || TrainError::Refused("a run has at least one rank".to_owned());
+    let nobody = || BenchError::Refused("a run has at least one rank".to_owned());
     conclude(&setup, first.ok_or_else(nobody)?)
 }
 
@@ -288,6 +288,6 @@ fn simulated(schedule: &Schedule, step: &[Recorded], transfer: u64) -> Result<pa
             };
         }
     }
-    let refused = |error: parallel::pipeline::ScheduleError| TrainError::Refused(error.to_string());
+    let refused = |error: parallel::pipeline::ScheduleError| BenchError::Refused(error.to_string());
     simulate(schedule, &ActionTimes { stages, transfer }).map_err(refused)
 }

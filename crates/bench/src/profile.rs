@@ -10,6 +10,7 @@ use optim::{GradientNorm, Optimizer};
 use parallel::pipeline::{Crossing, StagePart};
 use tensor::{Tensor, ops};
 
+use crate::error::{BenchError, Result};
 use crate::options::{GPU_WARM_UP, median};
 use config::{RecomputePolicy, RunConfig};
 use plan::PlanTarget;
@@ -21,7 +22,6 @@ use run::Placed;
 use run::Startup;
 use worker::DeviceChoice;
 use worker::Setup;
-use worker::{Result, TrainError};
 use worker::{feed, parts};
 
 /// Steps of each layer that are not timed.
@@ -47,7 +47,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     };
     let elsewhere =
         |name| format!("--profile --device {name}: nothing is computed there, and so nothing takes time");
-    let choice = choice.map_err(|name| TrainError::Refused(elsewhere(name)))?;
+    let choice = choice.map_err(|name| BenchError::Refused(elsewhere(name)))?;
     let mut alone = alone(config);
     let Placed { placement, .. } = Placed::find(choice, &mut alone, &Startup::alone(), None)?;
     let setup = plan::prepare(alone, placement)?;
@@ -141,7 +141,7 @@ impl<'a> Alone<'a> {
         let parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
         let optimizer = parts::optimizer(device, config, &parts)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
-        let nothing = || TrainError::Refused("a stage has one part".to_owned());
+        let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;
         let [before, after] = crossings.map(|cut| cut.map(|cut| random(device, cut)).transpose());
         let (batch, targets) = feed::first(&setup.dataset, device, part.model.parameters().dtype())?;

@@ -1,8 +1,8 @@
 //! What a device does at best: large matmuls and copies.
 
+use crate::error::Result;
 use device::{Category, DType, Device, Matmul, Operand, Request};
 use tensor::{Tensor, ops};
-use worker::Result;
 
 use crate::options::median;
 

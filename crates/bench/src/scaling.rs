@@ -6,6 +6,7 @@ use collective::{Communicator, ControlPlane, threads};
 use telemetry::RankStatistics;
 use telemetry::scaling::{RankFigures, Scaling, ScalingRun};
 
+use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
 use crate::steps::{TimedSteps, control, timed_steps};
 use crate::timeline;
@@ -14,10 +15,9 @@ use plan::recompute;
 use run;
 use run::Placed;
 use run::Startup;
-use run::failure;
+use run::{RunError, failure};
 use worker::DeviceChoice;
 use worker::build;
-use worker::{Result, TrainError};
 use worker::{Setup, Worker};
 
 /// A training step to measure on as many ranks as its configuration has.
@@ -43,7 +43,7 @@ impl ScalingCase {
 
 /// Measures `case`, its ranks as threads of this process. Nothing of it is left afterwards. Errors: those of a run.
 pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
-    bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(TrainError::Said { status: 0 })
+    bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Said { status: 0 }.into())
 }
 
 /// Measures the one of `cases` that has as many ranks as the job of which this process is a rank; for a process alone, the
@@ -115,16 +115,16 @@ fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
     for case in cases {
         match fits(&case) {
             Ok(()) => fitting.push(case),
-            Err(error) => refused = Some(error),
+            Err(error) => refused = Some(error.into()),
         }
     }
     match (fitting.len(), fitting.pop()) {
         (1, Some(case)) => Ok(case),
         (0, _) => {
             let text = "no number of --ranks is that of this job's processes";
-            Err(refused.unwrap_or_else(|| TrainError::Refused(text.to_owned())))
+            Err(refused.unwrap_or_else(|| BenchError::Refused(text.to_owned())))
         }
-        (several, _) => Err(TrainError::Refused(format!(
+        (several, _) => Err(BenchError::Refused(format!(
             "under a launcher a job measures one run, and {several} have its number of ranks: name --strong or --weak, and \
              one --reduction"
         ))),
@@ -134,7 +134,7 @@ fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
 fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Result<(ScalingCase, Setup)> {
     if options.device == DeviceChoice::Meta {
         let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
-        return Err(TrainError::Refused(text));
+        return Err(BenchError::Refused(text));
     }
     // These many ranks and no others: without that, one GPU would do the work of all.
     let mut all = case.config.clone();
@@ -166,11 +166,11 @@ fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOp
     let waits = threads::Options { timeout: Duration::from_secs(seconds), ..threads::Options::default() };
     let (setup, options) = (setup.clone(), options.clone());
     let ran = threads::run(ranks, waits, move |communicator| measure(&setup, alone, communicator, &options));
-    let failed = |error: threads::RunError<TrainError>| TrainError::Rank {
+    let failed = |error: threads::RunError<BenchError>| BenchError::Rank {
         rank: error.rank,
         reason: failure::one_line(&error.cause.to_string()),
     };
-    let nobody = || TrainError::Refused("a run has at least one rank".to_owned());
+    let nobody = || BenchError::Refused("a run has at least one rank".to_owned());
     ran.map_err(failed)?.into_iter().next().ok_or_else(nobody)
 }
 

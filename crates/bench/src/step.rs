@@ -3,6 +3,7 @@
 use collective::Communicator;
 use device::cuda::TimedCall;
 
+use crate::error::Result;
 use crate::options::{BenchOptions, median};
 use crate::rates::{Rates, rates};
 use crate::steps::{TimedSteps, timed_steps};
@@ -11,7 +12,6 @@ use config::RunConfig;
 use plan::recompute;
 use run::Placed;
 use run::Startup;
-use worker::Result;
 use worker::build;
 use worker::expected::UNPLANNED_EVENTS;
 use worker::{Setup, Worker};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use collective::{Communicator, ControlPlane};
 use device::Backend;
 
+use crate::error::Result;
 use crate::options::BenchOptions;
-use worker::Result;
 use worker::Worker;
 
 /// What timed steps came to.

@@ -9,8 +9,8 @@ use telemetry::host_name;
 use telemetry::run_files::atomic_write;
 use telemetry::timeline::{RankTimeline, Row, Span, chrome_trace, gather};
 
+use crate::error::Result;
 use crate::steps::control;
-use worker::Result;
 use worker::Worker;
 
 /// Runs `step` and the step after it on all ranks, or on all worlds that are `beside` each other, and writes what they did,

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use crate::error::CliError;
 use bench::{BenchOptions, ScalingCase};
 use config::RunConfig;
 use telemetry::scaling::Scaling;
-use worker::{DeviceChoice, TrainError};
+use worker::DeviceChoice;
 
 use super::arguments::BenchScalingArgs;
 use crate::bench_model::BenchModel;
@@ -28,17 +29,17 @@ const CPU_RANKS: usize = 2;
 pub(super) fn prepare(
     args: &BenchScalingArgs,
     in_job: bool,
-) -> Result<(Vec<ScalingCase>, BenchOptions), TrainError> {
+) -> Result<(Vec<ScalingCase>, BenchOptions), CliError> {
     let (device, gpus) = args.step.device_of_ranks()?;
     let on_gpus = device == DeviceChoice::Cuda;
     if let Some(own) = OWN.iter().find(|own| args.step.sets(own)) {
-        return Err(TrainError::Refused(format!(
+        return Err(CliError::Refused(format!(
             "--set {own}: the suite sets it: use --ranks, --micro-batch, --micro-batches, --reduction and \
              --shard"
         )));
     }
     if in_job && args.rounds > 1 {
-        return Err(TrainError::Refused(format!(
+        return Err(CliError::Refused(format!(
             "--rounds {}: under a launcher, a job measures one run once: use benches/scaling/run, which \
              starts a job for each",
             args.rounds
@@ -78,7 +79,7 @@ struct Sizes {
 impl Sizes {
     /// Sizes from the arguments; by default, powers of two up to `there`. Errors: micro-batches that ranks do
     /// not divide.
-    fn of(args: &BenchScalingArgs, there: usize) -> Result<Self, TrainError> {
+    fn of(args: &BenchScalingArgs, there: usize) -> Result<Self, CliError> {
         let powers = std::iter::successors(Some(1_usize), |ranks| ranks.checked_mul(2));
         let ranks = match args.ranks.as_slice() {
             [] => powers.take_while(|ranks| *ranks <= there).collect(),
@@ -89,7 +90,7 @@ impl Sizes {
         let divides = |ranks: &usize| *ranks > 0 && micro_batches > 0 && micro_batches.is_multiple_of(*ranks);
         match ranks.iter().find(|ranks| !divides(ranks)) {
             None => Ok(Sizes { ranks, most, micro_batches }),
-            Some(wrong) => Err(TrainError::Refused(format!(
+            Some(wrong) => Err(CliError::Refused(format!(
                 "--ranks {wrong}: {micro_batches} micro-batches cannot be divided among {wrong} ranks: \
                  choose another --micro-batches"
             ))),
@@ -126,7 +127,7 @@ fn case(
     scaling: Scaling,
     reduction: &str,
     ranks: usize,
-) -> Result<ScalingCase, TrainError> {
+) -> Result<ScalingCase, CliError> {
     let (micro_batches, lanes) = sizes.on(ranks, scaling);
     let mut parallel = format!(
         "[parallel]\ndata = {ranks}\nreduction = \"{reduction}\"\nzero_stage = {}\n",
@@ -145,7 +146,7 @@ fn case_alone(
     on_gpus: bool,
     worlds: usize,
     micro_batches: usize,
-) -> Result<ScalingCase, TrainError> {
+) -> Result<ScalingCase, CliError> {
     let (model, config) = configuration(args, on_gpus, micro_batches, "")?;
     Ok(ScalingCase { model, scaling: Scaling::Alone, config, worlds })
 }
@@ -156,7 +157,7 @@ fn configuration(
     on_gpus: bool,
     micro_batches: usize,
     parallel: &str,
-) -> Result<(String, RunConfig), TrainError> {
+) -> Result<(String, RunConfig), CliError> {
     let (model, precision) = if on_gpus { ("gpt2-124m", "bf16") } else { ("small", "f32") };
     let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
     let precision = args.step.precision.as_deref().unwrap_or(precision);

@@ -9,10 +9,10 @@ use device::DType;
 use nn::Stage;
 use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
+use crate::error::{PlanError, Result};
 use crate::imitated::DeviceRates;
 use config::{Memory, Model, OptimKind, RecomputePolicy, RunConfig};
 use worker::blueprint;
-use worker::{Result, TrainError};
 
 /// The parts of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -117,7 +117,7 @@ pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) ->
     let element = if half { 2.0 } else { 4.0 };
     let transfer = nanoseconds(samples * work.crossing * element / rates.link_bytes);
     let times = ActionTimes { stages: times.collect(), transfer };
-    let refused = |error: ScheduleError| TrainError::Refused(error.to_string());
+    let refused = |error: ScheduleError| PlanError::Refused(error.to_string());
     let schedule = blueprint::schedule(config)?;
     let timeline = simulate(&schedule, &times).map_err(refused)?;
 

@@ -7,11 +7,11 @@ use device::Description;
 use nn::Stage;
 use parallel::pipeline::{LayerCosts, StageTimes};
 
+use crate::error::Result;
 use crate::layer_cost::LayerCost;
 use crate::measure;
 use crate::profile::Profile;
 use config::{Memory, RecomputePolicy, RunConfig};
-use worker::Result;
 use worker::build::Dataset;
 
 /// Of all layers.

@@ -5,12 +5,12 @@ use nn::Stage;
 use parallel::pipeline::{LayerBytes, Partition, PartitionError, loads};
 
 use crate::costs::Costs;
+use crate::error::{PlanError, Result};
 use crate::measure;
 use crate::profile::Profile;
 use config::{self, RunConfig};
 use worker::blueprint;
 use worker::build::Dataset;
-use worker::{Result, TrainError};
 
 /// The stages of a run, in order. What layers take is counted on Meta or in a file, so that every rank comes to the same
 /// division, and so does a plan.
@@ -38,7 +38,7 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
             Partition::smallest(&bytes, &loads(&blueprint::schedule(config)?).stages)
         }
     };
-    let refused = |error: PartitionError| TrainError::Refused(format!("parallel.partition: {error}"));
+    let refused = |error: PartitionError| PlanError::Refused(format!("parallel.partition: {error}"));
     Ok(division.map_err(refused)?.stages())
 }
 

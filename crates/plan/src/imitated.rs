@@ -5,8 +5,8 @@ use std::path::Path;
 use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
+use crate::error::{PlanError, Result};
 use crate::toml_file;
-use worker::{Result, TrainError};
 
 /// The device that plans imitate where there is no GPU.
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
@@ -148,7 +148,7 @@ impl PlanDevice {
     /// Reads the text of a file called `name`. Errors as for [`PlanDevice::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
-        let wrong = |what: &str| Err(TrainError::Refused(format!("{name}: {what}")));
+        let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
         let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
         let rates = read.rates.iter().flat_map(|rates| {
             [rates.flops_bf16, rates.flops_f32, rates.memory_bytes, rates.link_bytes, rates.efficiency]
@@ -225,7 +225,7 @@ impl PlanDevice {
         if let Some(rates) = &self.rates {
             return Ok((rates.clone(), rates.assumed.clone()));
         }
-        let missing = || TrainError::Refused(format!("{SHIPPED_NAME} has no [rates]"));
+        let missing = || PlanError::Refused(format!("{SHIPPED_NAME} has no [rates]"));
         let shipped = Self::shipped()?;
         let all = format!("all rates, which are those of an {}", shipped.model);
         Ok((shipped.rates.ok_or_else(missing)?, vec![all]))
@@ -241,7 +241,7 @@ impl PlanDevice {
 
     /// The text of a file that [`PlanDevice::load`] reads. Errors: none of a description that was read or measured.
     pub fn to_toml(&self) -> Result<String> {
-        let unwritable = |error| TrainError::Refused(format!("a description that TOML cannot hold: {error}"));
+        let unwritable = |error| PlanError::Refused(format!("a description that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;
         Ok(format!(
             "# A device for `plimsoll plan --device FILE`, written by `plimsoll plan --describe`.\n\n{text}"

@@ -4,6 +4,7 @@ use std::fmt;
 
 use telemetry::units::{bytes, grouped};
 
+use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::prepare::prepare;
 use crate::remedy::changed;
@@ -12,7 +13,6 @@ use crate::target::PlanOptions;
 use config::{Model, RunConfig};
 use worker::Placement;
 use worker::Setup;
-use worker::{Result, TrainError};
 
 /// What can be searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Searched {
             "layers" => Ok(Searched::Layers),
             "width" => Ok(Searched::Width),
             "context" => Ok(Searched::Context),
-            _ => Err(TrainError::Refused(format!(
+            _ => Err(PlanError::Refused(format!(
                 "--largest {name}: micro_batch_size, layers, width and context can be searched for"
             ))),
         }
@@ -58,9 +58,7 @@ impl Searched {
         let Model::Gpt(gpt) = &config.model else {
             return match self {
                 Searched::MicroBatch => Ok((config.train.micro_batch_size, 1)),
-                _ => {
-                    Err(TrainError::Refused(format!("--largest: a model of kind mlp has no {}", self.key())))
-                }
+                _ => Err(PlanError::Refused(format!("--largest: a model of kind mlp has no {}", self.key()))),
             };
         };
         Ok(match self {

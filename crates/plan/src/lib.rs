@@ -9,12 +9,13 @@
 //! let config = config::RunConfig::quickstart(&["parallel.data=4".into()])?;
 //! let options = PlanOptions { target: PlanTarget::from_argument("cpu")?, capacity: None };
 //! println!("{}", plan::plan_run(config, &options)?);
-//! # Ok::<(), worker::TrainError>(())
+//! # Ok::<(), plan::PlanError>(())
 //! ```
 
 mod cost;
 pub mod costs;
 pub mod division;
+mod error;
 mod fit;
 mod imitated;
 mod largest;
@@ -36,6 +37,7 @@ mod timed_divisions;
 mod toml_file;
 
 pub use cost::Cost;
+pub use error::{PlanError, Result};
 pub use fit::{Fit, Limit};
 pub use imitated::{DeviceRates, Overhead, OverheadPart, PlanDevice};
 pub use largest::{Largest, Outcome, Searched, Try, search_largest};

@@ -7,8 +7,8 @@ use nn::{Input, Model, Stage};
 use parallel::pipeline::{Crossing, HeldBytes, StagePart};
 use tensor::Tensor;
 
+use crate::error::Result;
 use config::RunConfig;
-use worker::Result;
 use worker::build::Dataset;
 use worker::parts;
 use worker::{blueprint, feed};

@@ -5,6 +5,7 @@ use std::time::Instant;
 use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, Tile};
 use telemetry::{RankStatistics, Statistic};
 
+use crate::error::Result;
 use crate::page_parts::{memory_tiles, subtitle, unit};
 use crate::plan::Plan;
 use crate::prepare::prepare;
@@ -14,7 +15,6 @@ use crate::schedule::PlannedSchedule;
 use crate::target::PlanOptions;
 use config::{RecomputePolicy, RunConfig};
 use worker::Placement;
-use worker::Result;
 use worker::Setup;
 
 /// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Of ranks with the same role it has

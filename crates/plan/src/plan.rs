@@ -9,8 +9,8 @@ use parallel::RankGrid;
 use telemetry::step_trace::RunPart;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
+use crate::error::Result;
 use crate::imitated::MOST_BYTES;
-use worker::Result;
 use worker::expected::{PLANNED_EVENTS, PlannedParts};
 use worker::{Calendar, Setup, Worker};
 

@@ -1,7 +1,8 @@
 //! What all ranks of a run have in common, with its layers divided by what they are planned to take.
 
+use crate::error::Result;
 use config::RunConfig;
-use worker::{Placement, Result, Setup};
+use worker::{Placement, Setup};
 
 use crate::division;
 

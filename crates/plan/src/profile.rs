@@ -11,10 +11,10 @@ use device::Description;
 use serde::{Deserialize, Serialize};
 use telemetry::table::aligned;
 
+use crate::error::{PlanError, Result};
 use crate::layer_cost::LayerCost;
 use crate::toml_file;
 use config::RunConfig;
-use worker::{Result, TrainError};
 
 /// Far beyond any layer, in nanoseconds: eleven days.
 pub const LONGEST: u64 = 1_000_000_000_000_000;
@@ -65,7 +65,7 @@ impl Profile {
         let times = |layer: &LayerTimes| {
             [layer.forward, layer.backward_input, layer.backward_weight, layer.recomputed, layer.update]
         };
-        let wrong = |what: &str| Err(TrainError::Refused(format!("{name}: {what}")));
+        let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
         match &read.layers {
             layers if layers.iter().any(|layer| layer.count == 0) => wrong("count = 0 is no layer"),
             layers if layers.iter().any(|layer| layer.forward == 0) => wrong("forward = 0 is no time"),
@@ -80,7 +80,7 @@ impl Profile {
     /// [`Profile::load`], and a file of another model, other sizes or another device.
     pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
         let place = config.origins.of("parallel.profile");
-        let refused = |what: String| TrainError::Refused(format!("{place}: parallel.profile: {what}"));
+        let refused = |what: String| PlanError::Refused(format!("{place}: parallel.profile: {what}"));
         let read = Self::load(path).map_err(|error| refused(error.to_string()))?;
         let path = path.display();
         let differences = config::differences(&config.timing(), &read.of);
@@ -111,7 +111,7 @@ impl Profile {
 
     /// The text of a file that [`Profile::load`] reads. Errors: none of one that was read or taken.
     pub fn to_toml(&self) -> Result<String> {
-        let unwritable = |error| TrainError::Refused(format!("a profile that TOML cannot hold: {error}"));
+        let unwritable = |error| PlanError::Refused(format!("a profile that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;
         Ok(format!(
             "# Nanoseconds of a model's layers, for the key parallel.profile, written by `plimsoll plan --profile`.\n\n{text}"

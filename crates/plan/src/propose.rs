@@ -8,6 +8,7 @@ use telemetry::table::aligned;
 use telemetry::units::{bytes, grouped};
 
 use crate::cost::{Cost, cost, equal_stages};
+use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::prepare::prepare;
 use crate::roles::plan_within;
@@ -16,7 +17,6 @@ use config::{RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 use worker::Placement;
 use worker::build;
-use worker::{Result, TrainError};
 
 /// Proposals that are made.
 const PROPOSALS: usize = 12;
@@ -91,7 +91,7 @@ pub fn propose(
     }
     if candidates.is_empty() {
         let samples = config.train.global_batch_size;
-        return Err(TrainError::Refused(format!(
+        return Err(PlanError::Refused(format!(
             "--fit: no grid of {ranks} ranks divides the {samples} samples of a step and the model's layers"
         )));
     }

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use crate::division;
+use crate::error::{PlanError, Result};
 use crate::roles::{Plans, plan_within};
 use config::{Memory, RecomputePolicy};
 use worker::Setup;
 use worker::blueprint::Blueprint;
-use worker::{Result, TrainError};
 
 /// Steps after which memory has settled, for those whose run has no end.
 const STEPS: u64 = 4;
@@ -169,7 +169,7 @@ impl Search<'_> {
     }
 
     /// Says what the least would be.
-    fn refusal(&self) -> TrainError {
+    fn refusal(&self) -> PlanError {
         let mut unlimited = self.setup.clone();
         unlimited.device.limit_bytes = None;
         let search = Search { setup: &unlimited, layers: self.layers };
@@ -187,7 +187,7 @@ impl Search<'_> {
             }
             None => "the run does not fit on this device".to_owned(),
         };
-        TrainError::Refused(match least {
+        PlanError::Refused(match least {
             Some((bytes, rank, words)) => {
                 format!("{limit}, whatever is computed again: with {words}, rank {rank} needs {bytes} bytes")
             }

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use telemetry::units::{bytes, grouped};
 
+use crate::error::{PlanError, Result};
 use crate::fit::{Fit, Limit};
 use crate::prepare::prepare;
 use crate::recompute;
 use crate::roles::plan_within;
 use config::{RecomputePolicy, RunConfig};
 use worker::Setup;
-use worker::{Result, TrainError};
 
 /// Looking for something that fits ends after this long.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub struct Remedy {
 }
 
 /// The refusal of a run that does not fit: the figures, and the nearest thing that would.
-pub fn refusal(setup: &Setup, fit: &Fit) -> TrainError {
+pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
     let text = match fit.broken_limit() {
         Some(Limit { setting, bytes }) => {
             let key =
@@ -42,7 +42,7 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> TrainError {
         }
         None => String::new(),
     };
-    TrainError::Refused(text + &advice)
+    PlanError::Refused(text + &advice)
 }
 
 /// The first that fits: with the optimizer's state divided, which changes nothing else; with smaller micro-batches, and as many

@@ -9,6 +9,7 @@ use telemetry::run_files::Grid;
 use telemetry::step_trace::Holding;
 use telemetry::units::ranges;
 
+use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::plan::Plan;
 use crate::prepare::prepare;
@@ -20,7 +21,6 @@ use crate::target::PlanOptions;
 use config::{Memory, RunConfig};
 use worker::Placement;
 use worker::Setup;
-use worker::{Result, TrainError};
 
 mod text;
 
@@ -117,8 +117,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
 
 impl PlanReport {
     /// Why the run is refused, if it does not fit, and what would fit.
-    pub fn refusal(&self) -> Option<TrainError> {
-        self.refusal.clone().map(TrainError::Refused)
+    pub fn refusal(&self) -> Option<PlanError> {
+        self.refusal.clone().map(PlanError::Refused)
     }
 
     /// One JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`; `recompute`, `pipeline` and
@@ -141,7 +141,7 @@ impl PlanReport {
             ranks: RankEntries { plans: &self.plans, entries: &entries },
         };
         serde_json::to_string(&object)
-            .map_err(|error| TrainError::Refused(format!("the plan as JSON: {error}")))
+            .map_err(|error| PlanError::Refused(format!("the plan as JSON: {error}")))
     }
 
     fn roles(&self) -> Value {

@@ -8,11 +8,11 @@ use std::thread;
 
 use device::{Description, Kind};
 
+use crate::error::{PlanError, Result};
 use crate::imitated::{OverheadPart, PlanDevice};
 use crate::plan::{Plan, Role, boundless, plan};
 use worker::Placement;
 use worker::Setup;
-use worker::{Result, TrainError};
 
 /// A plan for every role that ranks have in the run, and who has which.
 #[derive(Clone, Debug, Default)]
@@ -131,17 +131,17 @@ fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
     let mut boundless = Setup { placement: Placement::Meta(boundless(setup)), ..setup.clone() };
     boundless.device.limit_bytes = None;
     let planned = plan(&boundless, rank).map_err(|error| match error.is_out_of_memory() {
-        true => TrainError::Refused(format!("the run does not fit on any device: {error}")),
+        true => PlanError::Refused(format!("the run does not fit on any device: {error}")),
         false => error,
     });
     planned.map(|plan| Plan { fits: false, ..plan })
 }
 
 /// What goes wrong in a plan goes wrong before anything is allocated.
-fn refused(error: TrainError) -> TrainError {
+fn refused(error: PlanError) -> PlanError {
     match error.is_out_of_memory() || error.exit_status() == 2 {
         true => error,
-        false => TrainError::Refused(error.to_string()),
+        false => PlanError::Refused(error.to_string()),
     }
 }
 

@@ -7,13 +7,13 @@ use parallel::pipeline::{ActionTimes, Schedule, StageTimes, Timeline, loads, sim
 use telemetry::units::grouped;
 
 use crate::costs::Costs;
+use crate::error::{PlanError, Result};
 use crate::prepare::prepare;
 use crate::target::PlanOptions;
 use config::RunConfig;
 use worker::Placement;
 use worker::Setup;
 use worker::blueprint;
-use worker::{Result, TrainError};
 
 /// Parts of a step that pictures tell apart.
 const PARTS: u64 = 1000;
@@ -58,7 +58,7 @@ impl PlannedSchedule {
         let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
         let schedule = blueprint::schedule(config)?;
         let stages: Vec<StageTimes> = blueprint.stages.iter().map(|stage| costs.of_stage(stage)).collect();
-        let refused = |error: parallel::pipeline::ScheduleError| TrainError::Refused(error.to_string());
+        let refused = |error: parallel::pipeline::ScheduleError| PlanError::Refused(error.to_string());
         let timeline =
             simulate(&schedule, &ActionTimes { stages: stages.clone(), transfer: 0 }).map_err(refused)?;
         let work = |times: &StageTimes| times.forward + times.backward_input + times.backward_weight;

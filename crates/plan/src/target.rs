@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use device::cuda;
 
+use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use worker::placement::{DeviceChoice, describe};
-use worker::{Result, TrainError};
 
 /// The device to plan for.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl PlanTarget {
     pub fn from_argument(text: &str) -> Result<Self> {
         match text.ends_with(".toml") {
             true => Ok(PlanTarget::File(PathBuf::from(text))),
-            false => DeviceChoice::from_name(text).map(PlanTarget::AtHand),
+            false => Ok(PlanTarget::AtHand(DeviceChoice::from_name(text)?)),
         }
     }
 
@@ -49,7 +49,7 @@ impl PlanTarget {
         if let Some(capacity) = capacity {
             let taken = device.description(true).taken_bytes;
             if capacity <= taken {
-                return Err(TrainError::Refused(format!(
+                return Err(PlanError::Refused(format!(
                     "--capacity: of {capacity} bytes a run takes {taken} before it allocates anything"
                 )));
             }

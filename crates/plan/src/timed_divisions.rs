@@ -7,12 +7,12 @@ use nn::Stage;
 
 use crate::costs::Costs;
 use crate::division;
+use crate::error::Result;
 use crate::prepare::prepare;
 use crate::profile::Profile;
 use crate::target::PlanTarget;
 use config::{PartitionPolicy, RunConfig};
 use worker::Placement;
-use worker::Result;
 
 /// A division of a run's layers, and what its stages take by a profile.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use worker::{Result, TrainError};
+use crate::error::{PlanError, Result};
 
 /// The text of a file, and the name that errors have for it. Errors: a file that cannot be read.
 pub(crate) fn read(path: &Path) -> Result<(String, String)> {
     let name = path.to_string_lossy().into_owned();
-    let unreadable = |error| TrainError::Refused(format!("{name} cannot be read: {error}"));
+    let unreadable = |error| PlanError::Refused(format!("{name} cannot be read: {error}"));
     Ok((std::fs::read_to_string(path).map_err(unreadable)?, name))
 }
 
@@ -18,6 +18,6 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         let message = error.message().lines().collect::<Vec<_>>().join("; ");
-        TrainError::Refused(format!("{name}:{line}: {message}"))
+        PlanError::Refused(format!("{name}:{line}: {message}"))
     })
 }

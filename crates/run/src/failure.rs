@@ -1,7 +1,7 @@
 //! The last words of a run that failed: which rank, where, in what, and why; and what every rank was last seen to do.
 
 use std::any::Any;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
@@ -13,7 +13,6 @@ use telemetry::run_files::atomic_write;
 use telemetry::step_trace::Divergence;
 use telemetry::units::bytes;
 
-use worker::TrainError;
 use worker::status::{Record, State};
 
 /// The report in `logs`, which the one who made it prints.
@@ -139,7 +138,7 @@ pub fn panic_text(payload: &(dyn Any + Send)) -> String {
 }
 
 /// An error as one line.
-pub fn sentence(error: &TrainError) -> String {
+pub fn sentence(error: &impl Display) -> String {
     one_line(&error.to_string())
 }
 

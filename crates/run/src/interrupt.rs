@@ -8,7 +8,7 @@ use std::thread::Builder;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use worker::{Result, TrainError};
+use crate::error::{Result, RunError};
 
 /// A wish to stop, which a signal handler or another thread may express. Clones are the same wish.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl Interrupt {
     ///
     /// Errors: the system refuses.
     pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {
-        let refused = |error| TrainError::Refused(format!("signals cannot be handled: {error}"));
+        let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).map_err(refused)?;
         let interrupt = self.clone();
         let hear = move || {

@@ -9,6 +9,7 @@ use collective::{Communicator, threads};
 use device::DType;
 use telemetry::units::{bytes, grouped};
 
+use crate::error::{Result, RunError};
 use crate::failure::{self, Lost};
 use crate::options::RunOptions;
 use crate::placement::Placed;
@@ -26,12 +27,11 @@ use plan::roles::{Plans, plan_all, plan_one, taken};
 use worker::Placement;
 use worker::Setup;
 use worker::expected::Expected;
-use worker::{Result, TrainError};
 
 /// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's failure
 /// ends all.
 pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
-    train_as(Startup::alone(), config, options)?.ok_or(TrainError::Said { status: 0 })
+    train_as(Startup::alone(), config, options)?.ok_or(RunError::Said { status: 0 })
 }
 
 /// Trains, in this process as the rank of a job that it is. `None` on ranks other than 0, which has the report. Errors:
@@ -46,7 +46,7 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     let same = startup.check_same(&setup);
     startup.agree(same)?;
     let settled = if first { recompute::settle(setup) } else { Ok(setup) };
-    let setup = startup.agree(settled)?;
+    let setup = startup.agree(settled.map_err(RunError::from))?;
     let mut setup = {
         let chosen = startup.of_rank_zero(recompute::encode(&setup.config.memory))?;
         recompute::adopt(setup, &chosen)?
@@ -89,7 +89,7 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
     let together = matches!(setup.placement, Placement::Cpu) && !startup.is_in_job();
     let fit = Fit::of(setup, &plans, taken(setup)?, together);
     if !fit.fits {
-        return Err(remedy::refusal(setup, &fit));
+        return Err(remedy::refusal(setup, &fit).into());
     }
     if fit.retries {
         tracing::warn!("this run is at the edge of its device: {fit}");
@@ -156,10 +156,10 @@ fn launch(
         Some(report) if in_job => {
             // At once: a launcher leaves the ranks of a job a second or so.
             let _ = writeln!(std::io::stderr(), "plimsoll: {report}");
-            TrainError::Said { status: 1 }
+            RunError::Said { status: 1 }
         }
-        Some(report) => TrainError::Failed(report),
-        None => TrainError::Said { status: 1 },
+        Some(report) => RunError::Failed(report),
+        None => RunError::Said { status: 1 },
     })
 }
 

@@ -9,9 +9,10 @@
 //! let config = RunConfig::quickstart(&["train.steps=20".into()])?;
 //! let report = run::train(config, RunOptions::default())?;
 //! println!("{} after {} steps", report.summary.weights_sha256, report.summary.steps);
-//! # Ok::<(), worker::TrainError>(())
+//! # Ok::<(), run::RunError>(())
 //! ```
 
+mod error;
 pub mod failure;
 mod interrupt;
 mod launch;
@@ -28,6 +29,7 @@ mod startup;
 mod train_report;
 mod views;
 
+pub use error::{JobError, Result, RunError};
 pub use interrupt::Interrupt;
 pub use launch::{train, train_as};
 pub use options::RunOptions;

@@ -3,10 +3,10 @@
 use device::Description;
 use device::cuda::{self, Found};
 
+use crate::error::{Result, RunError};
 use crate::startup::Startup;
 use config::RunConfig;
 use worker::placement::{DeviceChoice, Gpus, Placement, describe};
-use worker::{Result, TrainError};
 
 /// Where a run's ranks go, and how that came about, in one sentence.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Placed {
                 }
             },
             DeviceChoice::Cuda => cuda::availability().map_err(|why| {
-                TrainError::Refused(format!("--device cuda: {why}; --device cpu trains on the host"))
+                RunError::Refused(format!("--device cuda: {why}; --device cpu trains on the host"))
             })?,
         };
         let asked = Asked::of(config.world_size(), startup, ranks);
@@ -98,7 +98,7 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
     }
     let without_nccl = || {
         let text = format!("{world_size} ranks on GPUs need NCCL, and libnccl.so cannot be opened");
-        TrainError::Refused(text)
+        RunError::Refused(text)
     };
     match asked.job {
         Some(_) if !there.nccl => Err(without_nccl()),
@@ -106,14 +106,14 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
         Some((_, local_size)) if there.gpus == 1 && local_size > 1 && there.shown_by_launcher => {
             Ok(Choice::Each(vec![0]))
         }
-        Some((_, local_size)) if local_size > there.gpus => Err(TrainError::Refused(format!(
+        Some((_, local_size)) if local_size > there.gpus => Err(RunError::Refused(format!(
             "there are {local_size} ranks on this host and {} GPUs: one rank runs on one GPU",
             there.gpus
         ))),
         Some((local_rank, _)) => Ok(Choice::Each(vec![local_rank])),
         None if world_size <= there.gpus && there.nccl => Ok(Choice::Each((0..world_size).collect())),
         None if asked.threads && world_size <= there.gpus => Err(without_nccl()),
-        None if asked.threads => Err(TrainError::Refused(format!(
+        None if asked.threads => Err(RunError::Refused(format!(
             "--ranks {world_size}: there are {} GPUs, and one rank runs on one GPU",
             there.gpus
         ))),

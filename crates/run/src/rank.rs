@@ -7,6 +7,7 @@ use telemetry::log::rank_span;
 use telemetry::run_files::{MetricsWriter, StepMetrics};
 use telemetry::{Progress, RankStatistics, host_name};
 
+use crate::error::{Result, RunError};
 use crate::failure;
 use crate::options::RunOptions;
 use crate::resume;
@@ -21,7 +22,6 @@ use worker::agreed_hash;
 use worker::build;
 use worker::status::{State, Status};
 use worker::watch::Findings;
-use worker::{Result, TrainError};
 use worker::{Setup, Worker};
 
 /// Tokens of the sample at the end of a run.
@@ -59,21 +59,22 @@ pub(crate) fn run_rank(
     prepare_kernels(setup)?;
     let device = setup.device(rank)?;
     let mut left_plan = None;
-    let outcome = Worker::on(device.clone(), setup, communicator).and_then(|mut worker| {
-        // The data plane may be another one now.
-        worker.report_to(&status);
-        let outcome = train_rank(&mut worker, options, directory);
-        if let Err(error) = &outcome {
-            left_plan = worker.divergence().cloned();
-            // Before the connections go, so that no other rank waits for this one.
-            worker.control().fail(&failure::sentence(error));
-        }
-        outcome
-    });
+    let outcome =
+        Worker::on(device.clone(), setup, communicator).map_err(RunError::from).and_then(|mut worker| {
+            // The data plane may be another one now.
+            worker.report_to(&status);
+            let outcome = train_rank(&mut worker, options, directory);
+            if let Err(error) = &outcome {
+                left_plan = worker.divergence().cloned();
+                // Before the connections go, so that no other rank waits for this one.
+                worker.control().fail(&failure::sentence(error));
+            }
+            outcome
+        });
     status.end(if outcome.is_ok() { State::Done } else { State::Failed });
     outcome.map_err(|error| match error.is_out_of_memory() {
         false => error,
-        true => TrainError::OutOfMemory {
+        true => RunError::OutOfMemory {
             left: failure::memory_of(&device, rank, &directory.logs(), left_plan.as_ref()),
             source: Box::new(error),
         },
@@ -90,7 +91,7 @@ pub fn prepare_kernels(setup: &Setup) -> Result<()> {
         }
     };
     device::cuda::prepare_kernels(first, tensor::ops::FAMILIES, &progress)
-        .map_err(|error| TrainError::Refused(error.to_string()))
+        .map_err(|error| RunError::Refused(error.to_string()))
 }
 
 fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {
@@ -196,6 +197,6 @@ impl Observer for Silent {
     }
 
     fn save(&mut self, worker: &mut Worker, _: &Course) -> Result<()> {
-        worker.contribute()
+        Ok(worker.contribute()?)
     }
 }

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::error::{Result, RunError};
 use crate::run_directory::RunLock;
 use checkpoint::{CheckpointError, ResumePoint};
 use config::RunConfig;
-use worker::{Result, TrainError};
 use worker::{Setup, Worker};
 
 /// What `--resume` found in the run directory. Nothing has been changed there yet.
@@ -26,7 +26,7 @@ impl Found {
     /// damaged or of another run.
     pub(crate) fn look(config: &RunConfig, run_dir: Option<&Path>, owns: bool) -> Result<Self> {
         let Some(run_dir) = run_dir else {
-            return Err(TrainError::Refused("--resume: which run to go on with, --run-dir says".to_owned()));
+            return Err(RunError::Refused("--resume: which run to go on with, --run-dir says".to_owned()));
         };
         if !run_dir.exists() {
             return Ok(Found { lock: None, point: None });
@@ -36,7 +36,7 @@ impl Found {
             if run_dir.join("summary.json").exists() {
                 let text =
                     format!("--resume: {} holds a run that ended and no checkpoint", run_dir.display());
-                return Err(TrainError::Refused(text));
+                return Err(RunError::Refused(text));
             }
             return Ok(Found { lock, point: None });
         };
@@ -54,10 +54,10 @@ impl Found {
         let Some(point) = &self.point else { return Ok(()) };
         if setup.placement.is_meta() {
             let text = "--resume: --device meta computes nothing that could go on";
-            return Err(TrainError::Refused(text.to_owned()));
+            return Err(RunError::Refused(text.to_owned()));
         }
         if setup.dataset.corpus_sha256() != point.checkpoint.corpus_sha256() {
-            return Err(TrainError::Refused(format!(
+            return Err(RunError::Refused(format!(
                 "{}: data.paths: it is not the text that {} was trained on",
                 setup.config.origins.of("data.paths"),
                 point.checkpoint.path().display()
@@ -94,7 +94,10 @@ pub(crate) fn begin(worker: &mut Worker, resume: bool) -> Result<()> {
     let all = worker.control().all_gather(own)?;
     if let Some(rank) = all.iter().position(|other| *other != all[0]) {
         let reason = "it found another checkpoint than rank 0".to_owned();
-        return Err(TrainError::Rank { rank, reason });
+        return Err(RunError::Rank { rank, reason });
     }
-    point.map_or(Ok(()), |point| worker.restore(&point.checkpoint))
+    match point {
+        Some(point) => Ok(worker.restore(&point.checkpoint)?),
+        None => Ok(()),
+    }
 }

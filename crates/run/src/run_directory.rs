@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use telemetry::run_files;
 
+use crate::error::{Result, RunError};
 use config::RunConfig;
-use worker::{Result, TrainError};
 
 /// A run directory that this process may write to, until it is dropped or the process ends, however that happens.
 #[derive(Debug)]
@@ -21,14 +21,14 @@ impl RunLock {
     /// Takes the directory `path`. Errors: another process has it.
     pub(crate) fn take(path: &Path) -> Result<Self> {
         let unreadable = |error: std::io::Error| {
-            TrainError::Refused(format!("--run-dir {}: it cannot be opened: {error}", path.display()))
+            RunError::Refused(format!("--run-dir {}: it cannot be opened: {error}", path.display()))
         };
         let directory = File::open(path).map_err(unreadable)?;
         let held = match directory.try_lock() {
             Ok(()) => Some(directory),
             Err(TryLockError::WouldBlock) => {
                 let text = format!("--run-dir {}: another process is training there", path.display());
-                return Err(TrainError::Refused(text));
+                return Err(RunError::Refused(text));
             }
             // Some network file systems lock no directories. There one has to be as careful as without this.
             Err(TryLockError::Error(_)) => None,
@@ -52,16 +52,16 @@ impl RunDirectory {
         for file in ["summary.json", "metrics.jsonl"] {
             if path.join(file).exists() {
                 let text = format!("--run-dir {}: it holds a run already ({file})", path.display());
-                return Err(TrainError::Refused(text));
+                return Err(RunError::Refused(text));
             }
         }
         if let Some((step, _)) = checkpoint::list(&path)?.last() {
             let text =
                 format!("--run-dir {}: it holds a run already (a checkpoint of step {step})", path.display());
-            return Err(TrainError::Refused(text));
+            return Err(RunError::Refused(text));
         }
         let unusable = |error: std::io::Error| {
-            TrainError::Refused(format!("--run-dir {}: it cannot be made: {error}", path.display()))
+            RunError::Refused(format!("--run-dir {}: it cannot be made: {error}", path.display()))
         };
         std::fs::create_dir_all(&path).map_err(unusable)?;
         Self::begin(config, RunLock::take(&path)?)
@@ -78,7 +78,7 @@ impl RunDirectory {
         if let Err(source) = std::fs::remove_file(&summary)
             && source.kind() != std::io::ErrorKind::NotFound
         {
-            return Err(TrainError::File { path: summary, source });
+            return Err(RunError::File { path: summary, source });
         }
         Self::begin(config, lock)
     }

@@ -9,11 +9,11 @@ use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, StepPoint, 
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
 use telemetry::units::grouped;
 
+use crate::error::{Result, RunError};
 use config::RunConfig;
 use plan::{memory_tiles, subtitle, unit};
 use worker::blueprint;
 use worker::watch;
-use worker::{Result, TrainError};
 
 /// Figures of a rank in `summary.json`, in the order of [`RankMemory::figures`].
 const FIGURES: [&str; 4] =
@@ -25,10 +25,7 @@ const FIGURES: [&str; 4] =
 pub fn report_run(run_dir: &Path) -> Result<Report> {
     let path = run_dir.join("config.toml");
     if !path.is_file() {
-        return Err(TrainError::Refused(format!(
-            "{} holds no run: it has no config.toml",
-            run_dir.display()
-        )));
+        return Err(RunError::Refused(format!("{} holds no run: it has no config.toml", run_dir.display())));
     }
     let config = RunConfig::load(&path, &[])?;
     let history = history(&run_dir.join("metrics.jsonl"))?;
@@ -56,12 +53,12 @@ fn read(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TrainError::File { path: path.to_owned(), source }),
+        Err(source) => Err(RunError::File { path: path.to_owned(), source }),
     }
 }
 
 fn parse(run_dir: &Path, text: &str) -> Result<Value> {
-    let broken = |error| TrainError::Refused(format!("{}: {error}", run_dir.join("summary.json").display()));
+    let broken = |error| RunError::Refused(format!("{}: {error}", run_dir.join("summary.json").display()));
     serde_json::from_str(text).map_err(broken)
 }
 
@@ -176,7 +173,7 @@ fn schedule(config: &RunConfig) -> Result<Option<SchedulePicture>> {
     }
     let schedule = blueprint::schedule(config)?;
     let times = ActionTimes::equal(config.stages(), [1; 3], 0);
-    let timeline = simulate(&schedule, &times).map_err(|error| TrainError::Refused(error.to_string()))?;
+    let timeline = simulate(&schedule, &times).map_err(|error| RunError::Refused(error.to_string()))?;
     let note = "drawn with passes of equal length".to_owned();
     Ok(Some(SchedulePicture { picture: pipeline::svg(&schedule, &timeline, "passes"), note }))
 }

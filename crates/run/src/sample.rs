@@ -8,12 +8,12 @@ use device::{Category, DType, Device, DeviceOptions};
 use nn::{Input, Model, Stage};
 use tensor::Tensor;
 
+use crate::error::{Result, RunError};
 use checkpoint::CheckpointError;
 use config::{self, DataKind, RunConfig};
 use worker::Worker;
 use worker::build;
 use worker::state;
-use worker::{Result, TrainError};
 
 /// Tokens of the held-out text that the sample at the end of a run starts from.
 const PROMPT: usize = 24;
@@ -53,10 +53,10 @@ pub fn sample(
     print: &mut dyn FnMut(&str) -> std::result::Result<(), std::io::Error>,
 ) -> Result<()> {
     let run_dir = &options.run_dir;
-    let refused = |what: String| TrainError::Refused(format!("{}: {what}", run_dir.display()));
+    let refused = |what: String| RunError::Refused(format!("{}: {what}", run_dir.display()));
     if !(options.temperature.is_finite() && options.temperature >= 0.0) {
         let text = format!("--temperature {}: it is a finite number, 0 or more", options.temperature);
-        return Err(TrainError::Refused(text));
+        return Err(RunError::Refused(text));
     }
     let config = RunConfig::load(&run_dir.join("config.toml"), &[])?;
     let (DataKind::Text, config::Model::Gpt(gpt)) = (config.data.kind, &config.model) else {
@@ -76,7 +76,7 @@ pub fn sample(
     sampler.temperature = options.temperature;
     sampler.key = key(options.seed.unwrap_or(config.train.seed));
     state::load_parameters(sampler.model.parameters(), &checkpoint)?;
-    let failed = |source| TrainError::File { path: PathBuf::from("standard output"), source };
+    let failed = |source| RunError::File { path: PathBuf::from("standard output"), source };
     print(&options.prompt).map_err(failed)?;
     sampler.run(options.tokens, &mut |text| print(text).map_err(failed))
 }
@@ -85,11 +85,11 @@ pub fn sample(
 fn prompt_tokens(prompt: &str, tokenizer: Tokenizer, vocabulary: usize) -> Result<Vec<u32>> {
     let tokens = tokenizer.encode(prompt);
     if tokens.is_empty() {
-        return Err(TrainError::Refused("--prompt: a sample goes on from at least one token".to_owned()));
+        return Err(RunError::Refused("--prompt: a sample goes on from at least one token".to_owned()));
     }
     match tokens.iter().find(|token| **token as usize >= vocabulary) {
         None => Ok(tokens),
-        Some(token) => Err(TrainError::Refused(format!(
+        Some(token) => Err(RunError::Refused(format!(
             "--prompt: token {token} is not among the {vocabulary} of the model"
         ))),
     }

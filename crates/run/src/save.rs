@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::error::Result;
 use checkpoint::{CheckpointError, Contents, Writer};
-use worker::{Result, Setup, Worker};
+use worker::{Setup, Worker};
 
 use crate::session::Course;
 

@@ -7,8 +7,8 @@ use device::Backend;
 use telemetry::log::step_span;
 use telemetry::step_trace::RunPart;
 
+use crate::error::Result;
 use crate::interrupt::Interrupt;
-use worker::Result;
 use worker::StepScalars;
 use worker::{Calendar, Setup, Worker};
 

@@ -3,17 +3,18 @@
 //! A mistake that all processes would find is said once, by rank 0, and all of them end with its status; one that only
 //! some find is said by rank 0 too, with the rank and host that found it.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
 
 use collective::Communicator;
 use device::Kind;
 
+use crate::error::{JobError, Result, RunError};
 use crate::failure::Lost;
 use crate::interrupt::Interrupt;
 use crate::run_directory::RunDirectory;
 use worker::Setup;
-use worker::{Result, TrainError};
 
 #[cfg(feature = "mpi")]
 #[path = "startup/mpi.rs"]
@@ -75,13 +76,13 @@ impl Startup {
     /// Runs `body` as this rank of the job, and ends with all others; `None` for a process alone, which does not call it.
     ///
     /// Errors: the first rank's that failed.
-    pub fn run_in_job<T>(
+    pub fn run_in_job<T, E: Display>(
         self,
         timeout_seconds: u64,
-        body: impl FnOnce(Communicator) -> Result<T>,
+        body: impl FnOnce(Communicator) -> std::result::Result<T, E>,
     ) -> Result<Option<T>> {
         let Some(job) = self.job else { return Ok(None) };
-        let failed = |Lost { rank, reason, .. }| TrainError::Rank { rank, reason };
+        let failed = |Lost { rank, reason, .. }| RunError::Rank { rank, reason };
         job.run(timeout_seconds, body).map(Some).map_err(failed)
     }
 
@@ -115,12 +116,12 @@ impl Startup {
 
     /// Goes on where all ranks can. Errors: `mine` for a process alone; in a job, that some rank has one, which rank 0 has
     /// said by then.
-    pub fn agree<T>(&mut self, mine: Result<T>) -> Result<T> {
+    pub fn agree<T, E: JobError>(&mut self, mine: std::result::Result<T, E>) -> std::result::Result<T, E> {
         let Some(job) = &mut self.job else { return mine };
         let (agreed, ends) = job.agree(mine);
         let Err(error) = agreed else { return agreed };
         let status = error.exit_status();
-        if !matches!(error, TrainError::Said { .. }) {
+        if !error.is_said() {
             // Before the others end, for then the launcher ends this one.
             let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
         }
@@ -128,7 +129,7 @@ impl Startup {
             // All ranks come here. That one does not changes nothing of what is said.
             let _ = job.finish();
         }
-        Err(TrainError::Said { status })
+        Err(RunError::Said { status }.into())
     }
 
     /// Checks that the job has the ranks that the configuration has. Errors: another number, or `--ranks` besides.
@@ -138,16 +139,16 @@ impl Startup {
             "the configuration has parallel.data = {data} × parallel.pipeline = {pipeline}, that is {world_size} ranks"
         );
         match (&self.job, threads) {
-            (Some(job), Some(ranks)) => Err(TrainError::Refused(format!(
+            (Some(job), Some(ranks)) => Err(RunError::Refused(format!(
                 "--ranks {ranks}: the launcher has started {} processes, which are the ranks",
                 job.size()
             ))),
-            (Some(job), None) if job.size() != world_size => Err(TrainError::Refused(format!(
+            (Some(job), None) if job.size() != world_size => Err(RunError::Refused(format!(
                 "the launcher has started {} processes, and {grid}",
                 job.size()
             ))),
             (None, Some(ranks)) if ranks != world_size => {
-                Err(TrainError::Refused(format!("--ranks {ranks}: {grid}")))
+                Err(RunError::Refused(format!("--ranks {ranks}: {grid}")))
             }
             _ => Ok(()),
         }
@@ -163,7 +164,7 @@ impl Startup {
         let different = |(rank, facts): (usize, &Facts)| Some((rank, first.difference(facts)?));
         match all.iter().enumerate().find_map(different) {
             None => Ok(()),
-            Some((rank, what)) => Err(TrainError::Refused(format!(
+            Some((rank, what)) => Err(RunError::Refused(format!(
                 "rank {rank} on {} has another {what} than rank 0 on {}",
                 job.host(rank),
                 job.host(0)

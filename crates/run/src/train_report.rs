@@ -8,10 +8,11 @@ use telemetry::run_files::{Grid, Summary};
 use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 
+use crate::error::{Result, RunError};
 use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
 use plan::Plans;
-use worker::{Result, Setup, TrainError, build};
+use worker::{Setup, build};
 
 /// What a run left.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ pub(crate) fn report(
     plans: &Plans,
 ) -> Result<TrainReport> {
     let Some(mut first) = outcomes.into_iter().next() else {
-        return Err(TrainError::Refused("a run has at least one rank".to_owned()));
+        return Err(RunError::Refused("a run has at least one rank".to_owned()));
     };
     let differ =
         |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
@@ -55,7 +56,7 @@ pub(crate) fn report(
     let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
     let summary = write_summary(&directory, setup, &first)?;
     if let Some(error) = first.unsaved.take() {
-        return Err(TrainError::Unsaved(error));
+        return Err(RunError::Unsaved(error));
     }
     Ok(TrainReport {
         summary,

@@ -5,8 +5,8 @@ use std::path::Path;
 use telemetry::memory_views::{memory_summary, picture, snapshot_pickle};
 use telemetry::run_files::atomic_write;
 
+use crate::error::{Result, RunError};
 use worker::Worker;
-use worker::{Result, TrainError};
 
 /// Writes the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for a browser
 /// (`.html`). Errors: a file that cannot be written.
@@ -14,7 +14,7 @@ pub(crate) fn write(worker: &Worker, run_dir: &Path) -> Result<()> {
     let rank = worker.grid().rank();
     let directory = run_dir.join("memory");
     std::fs::create_dir_all(&directory)
-        .map_err(|source| TrainError::File { path: directory.clone(), source })?;
+        .map_err(|source| RunError::File { path: directory.clone(), source })?;
     let (table, snapshot) = worker.device().with_allocator(|allocator| {
         let fragmentation = allocator.fragmentation();
         let mut table = memory_summary(allocator.statistics(), u32::try_from(rank).unwrap_or(u32::MAX), false);

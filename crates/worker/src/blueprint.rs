@@ -10,7 +10,7 @@ use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape};
 use tensor::{Shape, Tensor};
 
 use crate::build::{self, Dataset};
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::feed;
 use config::RunConfig;
 
@@ -67,7 +67,7 @@ impl Blueprint {
         if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {
             let count = entry.holders.len();
             let text = format!("{} is held by {count} stages: a weight can be tied to one other", entry.name);
-            return Err(TrainError::Refused(text));
+            return Err(WorkerError::Refused(text));
         }
         let mut places = vec![Vec::new(); stages.len()];
         for (place, entry) in parameters.iter().enumerate() {
@@ -178,7 +178,7 @@ pub fn schedule(config: &RunConfig) -> Result<Schedule> {
         chunks: config.stages() / parallel.pipeline,
         micro_batches: config.train.micro_batches() / parallel.data,
     };
-    Schedule::new(config.schedule_kind(), shape).map_err(|error| TrainError::Refused(error.to_string()))
+    Schedule::new(config.schedule_kind(), shape).map_err(|error| WorkerError::Refused(error.to_string()))
 }
 
 #[cfg(test)]
@@ -198,7 +198,8 @@ mod tests {
             let stage = |stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of };
             (0..stages).map(stage).collect()
         };
-        let setup = Setup::new(config, Placement::Cpu, |config, _, _| Ok(equal(config))).unwrap();
+        let setup =
+            Setup::new(config, Placement::Cpu, |config, _, _| Ok::<_, WorkerError>(equal(config))).unwrap();
         setup.blueprint.as_ref().clone()
     }
 

@@ -8,7 +8,7 @@ use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
 use nn::{Model, Recompute, Stage};
 use optim::{Kind, Schedule};
 
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use config::{self, DataKind, OptimKind, RunConfig};
 
 /// What a run trains on, and the text behind it where there is one.
@@ -49,7 +49,7 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
             let corpus = Corpus::open(&data.base, &data.paths);
             let text = corpus.and_then(|corpus| TextSource::new(corpus, data.tokenizer, &options));
             let origin = || config.origins.of("data.paths");
-            let text = Arc::new(text.map_err(|source| TrainError::Data { origin: origin(), source })?);
+            let text = Arc::new(text.map_err(|source| WorkerError::Data { origin: origin(), source })?);
             Ok(Dataset {
                 source: Arc::clone(&text) as Arc<dyn Source>,
                 text: Some(text),

@@ -9,7 +9,7 @@ use parallel::data::Uses;
 use parallel::pipeline::{StagePart, stage_uses};
 use tensor::ops::tree;
 
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use config::RunConfig;
 
 /// The plane of the ranks that hold the same stages as this one; none where all ranks do.
@@ -25,7 +25,8 @@ pub(crate) fn connect(
     let parallel = &config.parallel;
     if device.is_cuda_like() {
         let timeout = Duration::from_secs(parallel.timeout_seconds);
-        communicator = device.connecting(|| Ok::<_, TrainError>(communicator.over_nccl(device, timeout)?))?;
+        communicator =
+            device.connecting(|| Ok::<_, WorkerError>(communicator.over_nccl(device, timeout)?))?;
     }
     let data = device.connecting(|| divided(&mut communicator, grid))?;
     Ok((communicator, data))
@@ -82,7 +83,7 @@ pub(crate) fn share(
     device.synchronize()?;
     let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
     let options = PeerAccessOptions { blocks: config.parallel.peer_blocks, method, sums: Some(sums) };
-    let sharing = device.connecting(|| Ok::<_, TrainError>(plane.share(&regions, options)?))?;
+    let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
     match &sharing {
         PeerAccess::Denied(why) if plane.rank() == 0 => {
             tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");

@@ -1,4 +1,4 @@
-//! Why a run did not start, or did not end well.
+//! Errors of one rank.
 
 use std::path::PathBuf;
 
@@ -6,21 +6,19 @@ use autograd::AutogradError;
 use checkpoint::CheckpointError;
 use collective::CollectiveError;
 use device::DeviceError;
+use memory::AllocationError;
 use nn::NnError;
 use parallel::ParallelError;
 use tensor::TensorError;
 
-use config::{ConfigError, Origin};
+use config::Origin;
 
-/// Result of a trainer's call.
-pub type Result<T> = std::result::Result<T, TrainError>;
+/// Result of a worker's call.
+pub type Result<T> = std::result::Result<T, WorkerError>;
 
-/// A run that was refused or that failed.
+/// A rank that was refused or that failed.
 #[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// The configuration is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
+pub enum WorkerError {
     /// The data is wrong.
     #[error("{origin}: data.paths: {source}")]
     Data {
@@ -44,23 +42,6 @@ pub enum TrainError {
         /// What it said.
         reason: String,
     },
-    /// A rank failed, and with it the run: which, where and why, and what every rank was last seen to do.
-    #[error("{0}")]
-    Failed(String),
-    /// Another process of the job found what is wrong.
-    #[error("{text}")]
-    Elsewhere {
-        /// Its exit status.
-        status: u8,
-        /// What it said, with its rank and host.
-        text: String,
-    },
-    /// Another process of the job says what is wrong: there is nothing to print.
-    #[error("another rank says why")]
-    Said {
-        /// The exit status of all.
-        status: u8,
-    },
     /// Where in the training a worker failed.
     #[error("step {}, micro-batch {micro_batch}: {source}", step + 1)]
     Step {
@@ -70,16 +51,7 @@ pub enum TrainError {
         micro_batch: u64,
         /// What happened.
         #[source]
-        source: Box<TrainError>,
-    },
-    /// A rank's device ran out of memory.
-    #[error("{source}; {left}")]
-    OutOfMemory {
-        /// What was asked for, and where.
-        #[source]
-        source: Box<TrainError>,
-        /// Where the state of its allocator was left.
-        left: String,
+        source: Box<WorkerError>,
     },
     /// The model could not be built or run.
     #[error(transparent)]
@@ -105,9 +77,6 @@ pub enum TrainError {
     /// A checkpoint is refused.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Training is done, and its last checkpoint could not be written.
-    #[error("the last checkpoint was not written: {0}")]
-    Unsaved(#[source] CheckpointError),
     /// A file of the run could not be written or read.
     #[error("{path}: {source}")]
     File {
@@ -119,28 +88,28 @@ pub enum TrainError {
     },
 }
 
-impl TrainError {
+impl WorkerError {
     /// 2 where the command line, the configuration or the data is wrong, 1 where a run failed.
     pub fn exit_status(&self) -> u8 {
         match self {
-            TrainError::Config(_)
-            | TrainError::Data { .. }
-            | TrainError::Refused(_)
-            | TrainError::Checkpoint(_) => 2,
-            TrainError::Elsewhere { status, .. } | TrainError::Said { status } => *status,
+            WorkerError::Data { .. } | WorkerError::Refused(_) | WorkerError::Checkpoint(_) => 2,
             _ => 1,
         }
     }
 
+    /// Whether the command line, the environment or the machine does not allow the run.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, WorkerError::Refused(_))
+    }
+
     /// Whether a device ran out of memory, or reached its limit.
     pub fn is_out_of_memory(&self) -> bool {
-        let mut error: Option<&(dyn std::error::Error + 'static)> = Some(self);
-        while let Some(current) = error {
-            if let Some(memory::AllocationError::OutOfMemory(_)) = current.downcast_ref() {
-                return true;
-            }
-            error = current.source();
-        }
-        false
+        is_out_of_memory(self)
     }
+}
+
+/// Whether `error` comes from a device that ran out of memory, or reached its limit.
+pub fn is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.into_iter().any(|error| matches!(error.downcast_ref(), Some(AllocationError::OutOfMemory(_))))
 }

@@ -10,7 +10,7 @@ use telemetry::Phase;
 use tensor::Tensor;
 
 use crate::build::Dataset;
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::phases::Phases;
 
 /// An array of a micro-batch on the device, its numbers rounded to `dtype`.
@@ -93,7 +93,7 @@ impl<'a> WorkerFeed<'a> {
 }
 
 impl Feed for WorkerFeed<'_> {
-    type Error = TrainError;
+    type Error = WorkerError;
 
     fn enter(&mut self, action: Action, part: Part) -> Result<()> {
         let before = self.at.replace(action);

@@ -7,7 +7,7 @@ use half::bf16;
 use sha2::{Digest, Sha256};
 use tensor::Tensor;
 
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::state::{self, Array};
 use crate::worker::Worker;
 
@@ -56,7 +56,7 @@ fn same_where_shared(worker: &mut Worker, own: &[(&str, &str)]) -> Result<()> {
             let (first, expected) = seen.entry(name.to_owned()).or_insert_with(|| (rank, hash.to_owned()));
             if expected != hash {
                 let reason = format!("its weights are not those of rank {first} after training");
-                return Err(TrainError::Rank { rank, reason });
+                return Err(WorkerError::Rank { rank, reason });
             }
         }
     }

@@ -7,14 +7,14 @@
 //! use collective::Communicator;
 //! use config::RunConfig;
 //! use nn::Stage;
-//! use worker::{Placement, Setup, Worker};
+//! use worker::{Placement, Setup, Worker, WorkerError};
 //! let config = RunConfig::quickstart(&["train.steps=1".into()])?;
-//! let whole = |config: &RunConfig, _: &_, _: &_| Ok(vec![Stage::whole(config.layers())]);
+//! let whole = |config: &RunConfig, _: &_, _: &_| Ok::<_, WorkerError>(vec![Stage::whole(config.layers())]);
 //! let setup = Setup::new(config, Placement::Cpu, whole)?;
 //! let mut worker = Worker::new(&setup, Communicator::solo())?;
 //! worker.step(0)?;
 //! println!("the loss is {}", worker.scalars(0)?.loss);
-//! # Ok::<(), worker::TrainError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod account;
@@ -38,7 +38,7 @@ pub mod watch;
 mod worker;
 
 pub use calendar::Calendar;
-pub use error::{Result, TrainError};
+pub use error::{Result, WorkerError, is_out_of_memory};
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};
 pub use hash::agreed_hash;
 pub use hook::ModelHook;

@@ -3,7 +3,7 @@
 use device::cuda;
 use device::{Description, Device, DeviceOptions};
 
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 
 /// What to compute on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl DeviceChoice {
             "cpu" => Ok(DeviceChoice::Cpu),
             "cuda" => Ok(DeviceChoice::Cuda),
             "meta" => Ok(DeviceChoice::Meta),
-            other => Err(TrainError::Refused(format!(
+            other => Err(WorkerError::Refused(format!(
                 "--device {other}: auto, cpu, cuda and meta are the devices"
             ))),
         }
@@ -117,7 +117,7 @@ impl Gpus {
 
 /// Describes GPU `ordinal`. Errors: why there is none.
 pub fn describe(ordinal: usize) -> Result<Description> {
-    cuda::describe(ordinal).map_err(|error| TrainError::Refused(error.to_string()))
+    cuda::describe(ordinal).map_err(|error| WorkerError::Refused(error.to_string()))
 }
 
 #[cfg(test)]

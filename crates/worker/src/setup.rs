@@ -9,7 +9,7 @@ use nn::Stage;
 
 use crate::blueprint::Blueprint;
 use crate::build::{self, Dataset};
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::expected::{Expected, UNPLANNED_EVENTS};
 use crate::hook::ModelHook;
 use crate::placement::Placement;
@@ -43,15 +43,15 @@ impl Setup {
     /// Opens the data of a configuration, and has `divide` divide its layers into stages. Where the configuration says
     /// nothing of the allocator, the environment may ([`memory::ENVIRONMENT`]). Errors: data or allocator settings that
     /// are wrong, by name; those of `divide`.
-    pub fn new(
+    pub fn new<E: From<WorkerError>>(
         mut config: RunConfig,
         placement: Placement,
-        divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> Result<Vec<Stage>>,
-    ) -> Result<Self> {
+        divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> std::result::Result<Vec<Stage>, E>,
+    ) -> std::result::Result<Self, E> {
         if config.precision.compute == DType::Bf16 && placement.description().kind != Kind::Cuda {
             let place = config.origins.of("precision.compute");
             let text = "precision.compute = \"bf16\" needs a GPU: use \"f32\" on the CPU";
-            return Err(TrainError::Refused(format!("{place}: {text}")));
+            return Err(WorkerError::Refused(format!("{place}: {text}")).into());
         }
         let dataset = build::dataset(&config)?;
         let settings = allocator_settings(&config, |name| std::env::var(name).ok())?;
@@ -114,14 +114,14 @@ fn allocator_settings(
     let text = &config.memory.allocator;
     if !text.is_empty() {
         return memory::Settings::parse(text)
-            .map_err(|error| TrainError::Refused(format!("memory.allocator: {error}")));
+            .map_err(|error| WorkerError::Refused(format!("memory.allocator: {error}")));
     }
     let Some(name) = memory::ENVIRONMENT.into_iter().find(|name| variable(name).is_some()) else {
         return memory::Settings::parse(DEFAULT_ALLOCATOR)
-            .map_err(|error| TrainError::Refused(format!("{DEFAULT_ALLOCATOR}: {error}")));
+            .map_err(|error| WorkerError::Refused(format!("{DEFAULT_ALLOCATOR}: {error}")));
     };
     memory::Settings::from_environment(variable)
-        .map_err(|error| TrainError::Refused(format!("{name}: {error}")))
+        .map_err(|error| WorkerError::Refused(format!("{name}: {error}")))
 }
 
 impl std::fmt::Debug for Setup {

@@ -13,7 +13,7 @@ use optim::{Kind, State};
 use tensor::{Shape, Tensor};
 
 use crate::build;
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::worker::Worker;
 
 /// The most elements that a rank puts into a message, and that are copied to the host at a time.
@@ -129,7 +129,7 @@ fn whole_parameter(parameter: &nn::Parameter) -> Target {
 /// Gives parameters the values that they had when the checkpoint was taken. Errors: a checkpoint that cannot be read, or
 /// is not of this model.
 pub fn load_parameters(parameters: &Parameters, checkpoint: &Checkpoint) -> Result<()> {
-    checkpoint.load::<TrainError>(parameters.list().iter().map(whole_parameter))
+    checkpoint.load::<WorkerError>(parameters.list().iter().map(whole_parameter))
 }
 
 impl Worker {
@@ -155,11 +155,11 @@ impl Worker {
     /// Puts the rank where the checkpoint was taken. Every rank reads what it keeps. Errors: a checkpoint that cannot be
     /// read, or is not of this model.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        checkpoint.load::<TrainError>(targets(self).into_iter())?;
+        checkpoint.load::<WorkerError>(targets(self).into_iter())?;
         // Weights that are not their own masters are their rounding.
         let parameters = self.models().flat_map(|model| model.parameters().list());
         let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
-        checkpoint.load::<TrainError>(rounded.map(whole_parameter))?;
+        checkpoint.load::<WorkerError>(rounded.map(whole_parameter))?;
         self.resume_at(checkpoint.step());
         Ok(())
     }

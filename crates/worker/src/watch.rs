@@ -10,7 +10,7 @@ use telemetry::step_trace::{
     Divergence, Figures, LiveSet, Outlived, RankTraces, RunPart, StepTrace, TracePair,
 };
 
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::expected::PlannedParts;
 use crate::outlived::GraphCheck;
 
@@ -107,7 +107,7 @@ impl Watch {
         let Some((rank, path)) = self.file.as_ref().filter(|_| !self.is_written) else { return Ok(()) };
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)
-                .map_err(|source| TrainError::File { path: directory.to_owned(), source })?;
+                .map_err(|source| WorkerError::File { path: directory.to_owned(), source })?;
         }
         let planned = self.planned.as_ref().and_then(|planned| planned.steady());
         let steady = TracePair::new(self.steady.clone(), planned.map(|part| StepTrace::clone(&part.trace)));
@@ -126,7 +126,7 @@ impl Watch {
         }
         let divergence = self.divergence().cloned();
         let unreadable =
-            |error: serde_json::Error| TrainError::Refused(format!("what a rank found: {error}"));
+            |error: serde_json::Error| WorkerError::Refused(format!("what a rank found: {error}"));
         let own = serde_json::to_vec(&Findings { divergence, outlived }).map_err(unreadable)?;
         let all = control.gather(0, &own)?.unwrap_or_default();
         all.iter().map(|findings| serde_json::from_slice(findings).map_err(unreadable)).collect()

@@ -17,7 +17,7 @@ use crate::account::Account;
 use crate::blueprint::{self, Blueprint};
 use crate::build;
 use crate::connect::{self, DataPlaneOfStage};
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::feed::Marks;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
@@ -87,7 +87,7 @@ impl Worker {
         let parallel = &config.parallel;
         let grid = RankGrid::new(parallel.data, parallel.pipeline, communicator.rank())?;
         if communicator.world_size() != grid.world_size() {
-            return Err(TrainError::Refused(format!(
+            return Err(WorkerError::Refused(format!(
                 "{} ranks were started, and the configuration has parallel.data × parallel.pipeline = {}",
                 communicator.world_size(),
                 grid.world_size()

@@ -1,5 +1,6 @@
 //! A build with MPI: this process as a rank of the job that a launcher started.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -9,8 +10,8 @@ use std::time::Duration;
 use collective::mpi::{World, start};
 use collective::{Communicator, Failure};
 
+use crate::error::{JobError, Result, RunError};
 use crate::failure::{self, Lost};
-use worker::{Result, TrainError};
 
 /// How long ranks may take to start, before the configuration says how long they may be silent.
 const START: Duration = Duration::from_secs(60);
@@ -30,12 +31,12 @@ impl Job {
     /// Joins the job, which a launcher says has so many processes.
     pub(crate) fn join(processes: usize) -> Result<Option<Self>> {
         let (world, communicator) =
-            start(START).map_err(|error| TrainError::Refused(format!("MPI does not start: {error}")))?;
+            start(START).map_err(|error| RunError::Refused(format!("MPI does not start: {error}")))?;
         let joined = world.size();
         if joined != processes {
             // Each of them alone would take itself for all.
             let _ = world.finish();
-            return Err(TrainError::Refused(format!(
+            return Err(RunError::Refused(format!(
                 "a launcher started {processes} processes, and MPI joins this one to {joined}: the launcher is not that \
                  of the MPI library that this program was built with"
             )));
@@ -68,11 +69,14 @@ impl Job {
     }
 
     /// What to go on with, and whether all ranks end here.
-    pub(crate) fn agree<T>(&mut self, mine: Result<T>) -> (Result<T>, bool) {
+    pub(crate) fn agree<T, E: JobError>(
+        &mut self,
+        mine: std::result::Result<T, E>,
+    ) -> (std::result::Result<T, E>, bool) {
         let said = mine.as_ref().err().map(|error| format!("{} {error}", error.exit_status()));
         let all = match self.all(said.as_deref().unwrap_or_default()) {
             Ok(all) => all,
-            Err(error) => return (Err(error), false),
+            Err(error) => return (Err(error.into()), false),
         };
         let Some((rank, text)) = all.iter().enumerate().find(|(_, text)| !text.is_empty()) else {
             return (mine, false);
@@ -82,11 +86,11 @@ impl Job {
         let error = match (self.rank(), rank) {
             (0, 0) => return (mine, true),
             (0, _) => {
-                TrainError::Elsewhere { status, text: format!("rank {rank} on {}: {text}", self.host(rank)) }
+                RunError::Elsewhere { status, text: format!("rank {rank} on {}: {text}", self.host(rank)) }
             }
-            _ => TrainError::Said { status },
+            _ => RunError::Said { status },
         };
-        (Err(error), true)
+        (Err(error.into()), true)
     }
 
     /// From now on a thread sees to it that this process does not outlive another one of this host: the worker may be in
@@ -109,15 +113,15 @@ impl Job {
                 std::process::exit(1);
             }
         };
-        let refused = |error| TrainError::Refused(format!("no thread to watch other ranks: {error}"));
+        let refused = |error| RunError::Refused(format!("no thread to watch other ranks: {error}"));
         Builder::new().name("watch".to_owned()).spawn(watch).map(drop).map_err(refused)
     }
 
     /// Runs this rank. Errors: the first rank that failed, this one or another.
-    pub(crate) fn run<T>(
+    pub(crate) fn run<T, E: Display>(
         self,
         timeout_seconds: u64,
-        body: impl FnOnce(Communicator) -> Result<T>,
+        body: impl FnOnce(Communicator) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, Lost> {
         let Job { world, communicator } = self;
         world.set_timeout(Duration::from_secs(timeout_seconds));
@@ -148,7 +152,7 @@ impl Job {
                 Err(lost(&world, world.failure().unwrap_or(own)))
             }
         };
-        ended.map_err(|Lost { rank, reason, .. }| TrainError::Rank { rank, reason })
+        ended.map_err(|Lost { rank, reason, .. }| RunError::Rank { rank, reason })
     }
 
     /// Ends with all other ranks.

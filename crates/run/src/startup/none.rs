@@ -1,11 +1,12 @@
 //! A build without MPI: no process is a rank of a job.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use collective::Communicator;
 
+use crate::error::{JobError, Result, RunError};
 use crate::failure::Lost;
-use worker::{Result, TrainError};
 
 /// There is none.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ impl Job {
         if processes == 1 {
             return Ok(None);
         }
-        Err(TrainError::Refused(format!(
+        Err(RunError::Refused(format!(
             "a launcher started {processes} processes, and this build has no MPI: build it with `cargo build --release \
              --features mpi`, or start it through `./launch/mpirun -n {processes}`, which does; without a launcher, \
              --ranks {processes} makes the ranks threads of one process"
@@ -44,7 +45,10 @@ impl Job {
         match *self {}
     }
 
-    pub(crate) fn agree<T>(&mut self, _mine: Result<T>) -> (Result<T>, bool) {
+    pub(crate) fn agree<T, E: JobError>(
+        &mut self,
+        _mine: std::result::Result<T, E>,
+    ) -> (std::result::Result<T, E>, bool) {
         match *self {}
     }
 
@@ -52,10 +56,10 @@ impl Job {
         match *self {}
     }
 
-    pub(crate) fn run<T>(
+    pub(crate) fn run<T, E: Display>(
         self,
         _timeout_seconds: u64,
-        _body: impl FnOnce(Communicator) -> Result<T>,
+        _body: impl FnOnce(Communicator) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, Lost> {
         match self {}
     }

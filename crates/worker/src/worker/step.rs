@@ -10,7 +10,7 @@ use telemetry::Phase;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
-use crate::error::{Result, TrainError};
+use crate::error::{Result, WorkerError};
 use crate::feed::{Numbers, WorkerFeed};
 use crate::parts::ModelNorm;
 
@@ -54,7 +54,7 @@ impl Worker {
         feed.marks = self.marks.as_mut();
         let planes = planes(&mut self.communicator, &mut self.data_plane);
         let ran = self.executor.train(&mut self.parts, planes, mode, scale, &mut feed);
-        ran.map_err(|source| TrainError::Step {
+        ran.map_err(|source| WorkerError::Step {
             step,
             micro_batch: first + feed.at.map_or(0, |action| action.micro_batch as u64),
             source: Box::new(source),

@@ -10,7 +10,7 @@ use nn::Stage;
 use parallel::data::gather_weights;
 
 use super::Worker;
-use crate::error::TrainError;
+use crate::error::WorkerError;
 use crate::hash::agreed_hash;
 use crate::placement::Placement;
 use crate::setup::Setup;
@@ -37,13 +37,14 @@ fn setup(ranks: usize, sharded: bool) -> Setup {
         [format!("parallel.data={ranks}"), format!("parallel.zero_stage={}", u8::from(sharded))].to_vec();
     let config = RunConfig::parse(TEXT, "test.toml", Path::new("/"), &overrides).unwrap();
     let one = |config: &RunConfig| vec![Stage::whole(config.layers())];
-    let mut setup = Setup::new(config, Placement::Cpu, |config, _, _| Ok(one(config))).unwrap();
+    let mut setup =
+        Setup::new(config, Placement::Cpu, |config, _, _| Ok::<_, WorkerError>(one(config))).unwrap();
     Arc::make_mut(&mut setup.config).precision.compute = DType::Bf16;
     setup
 }
 
 /// An update by gradients that are made up, and what it made of the weights.
-fn update(worker: &mut Worker) -> Result<String, TrainError> {
+fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     let part = &worker.parts[0];
     let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
     let step = worker.optimizer.steps() as f32;
@@ -62,7 +63,7 @@ fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<St
     let setup = setup(ranks, sharded);
     std::fs::write(to.join("metrics.jsonl"), "").unwrap();
     let (from, to) = (from.map(Path::to_owned), to.to_owned());
-    let body = move |communicator: Communicator| -> Result<Vec<String>, TrainError> {
+    let body = move |communicator: Communicator| -> Result<Vec<String>, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         if let Some(from) = &from {
             worker.restore(&checkpoint::newest(from)?.unwrap())?;

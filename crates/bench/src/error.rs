@@ -1,0 +1,93 @@
+//! Errors of a measurement.
+
+use autograd::AutogradError;
+use collective::CollectiveError;
+use config::ConfigError;
+use device::DeviceError;
+use nn::NnError;
+use parallel::ParallelError;
+use plan::PlanError;
+use run::{JobError, RunError};
+use telemetry::TelemetryError;
+use tensor::TensorError;
+use worker::WorkerError;
+
+/// Result of a measurement.
+pub type Result<T> = std::result::Result<T, BenchError>;
+
+/// A measurement that was refused or that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The command line or the machine does not allow this measurement.
+    #[error("{0}")]
+    Refused(String),
+    /// The configuration could not be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The run that is measured could not start or end.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// This rank failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A rank failed, and with it the measurement.
+    #[error("rank {rank} failed: {reason}")]
+    Rank {
+        /// The rank that failed first.
+        rank: usize,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl BenchError {
+    /// 2 where the command line, the configuration or the data is wrong, 1 where a rank failed.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            BenchError::Refused(_) => 2,
+            BenchError::Plan(error) => error.exit_status(),
+            BenchError::Run(error) => error.exit_status(),
+            BenchError::Worker(error) => error.exit_status(),
+            BenchError::Rank { .. } => 1,
+        }
+    }
+
+    /// Whether the command line or the machine does not allow the measurement.
+    pub fn is_refused(&self) -> bool {
+        match self {
+            BenchError::Refused(_) | BenchError::Run(RunError::Refused(_)) => true,
+            BenchError::Plan(error) | BenchError::Run(RunError::Plan(error)) => error.is_refused(),
+            BenchError::Worker(error) | BenchError::Run(RunError::Worker(error)) => error.is_refused(),
+            BenchError::Run(_) | BenchError::Rank { .. } => false,
+        }
+    }
+}
+
+impl JobError for BenchError {
+    fn exit_status(&self) -> u8 {
+        BenchError::exit_status(self)
+    }
+
+    fn is_said(&self) -> bool {
+        matches!(self, BenchError::Run(RunError::Said { .. }))
+    }
+}
+
+impl From<ConfigError> for BenchError {
+    fn from(source: ConfigError) -> Self {
+        BenchError::Run(source.into())
+    }
+}
+
+/// Errors of the crates below the worker, as the worker has them.
+macro_rules! from_below {
+    ($($source:ty),* $(,)?) => {
+        $(impl From<$source> for BenchError {
+            fn from(source: $source) -> Self {
+                BenchError::Worker(source.into())
+            }
+        })*
+    };
+}
+
+from_below!(AutogradError, CollectiveError, DeviceError, NnError, ParallelError, TelemetryError, TensorError,);

@@ -1,0 +1,79 @@
+//! Errors of the commands.
+
+use std::path::PathBuf;
+
+use bench::BenchError;
+use config::ConfigError;
+use plan::PlanError;
+use run::{JobError, RunError};
+use telemetry::TelemetryError;
+use worker::WorkerError;
+
+/// A command that was refused or that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// The command line or the machine does not allow the command.
+    #[error("{0}")]
+    Refused(String),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The rank failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The run could not be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The run was refused or failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The measurement was refused or failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// A file of measurements could not be read or written.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    /// A measurement failed.
+    #[error("{0}")]
+    Measurement(String),
+    /// A rank failed, and with it the command.
+    #[error("rank {rank} failed: {reason}")]
+    Rank {
+        /// The rank that failed first.
+        rank: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// A file could not be written or read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl JobError for CliError {
+    fn exit_status(&self) -> u8 {
+        match self {
+            CliError::Refused(_) | CliError::Config(_) => 2,
+            CliError::Worker(error) => error.exit_status(),
+            CliError::Plan(error) => error.exit_status(),
+            CliError::Run(error) => error.exit_status(),
+            CliError::Bench(error) => error.exit_status(),
+            CliError::Telemetry(_)
+            | CliError::Measurement(_)
+            | CliError::Rank { .. }
+            | CliError::File { .. } => 1,
+        }
+    }
+
+    fn is_said(&self) -> bool {
+        matches!(
+            self,
+            CliError::Run(RunError::Said { .. }) | CliError::Bench(BenchError::Run(RunError::Said { .. }))
+        )
+    }
+}

@@ -1,0 +1,63 @@
+//! Errors of planning.
+
+use autograd::AutogradError;
+use config::ConfigError;
+use device::DeviceError;
+use nn::NnError;
+use parallel::ParallelError;
+use tensor::TensorError;
+use worker::{WorkerError, is_out_of_memory};
+
+/// Result of planning.
+pub type Result<T> = std::result::Result<T, PlanError>;
+
+/// A plan that was refused, or that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The command line, a file or the device does not allow this run.
+    #[error("{0}")]
+    Refused(String),
+    /// A rank failed on Meta.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+impl PlanError {
+    /// 2 where the command line, the configuration or the data is wrong, 1 where a rank failed.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            PlanError::Config(_) | PlanError::Refused(_) => 2,
+            PlanError::Worker(error) => error.exit_status(),
+        }
+    }
+
+    /// Whether the command line, a file or the device does not allow the run.
+    pub fn is_refused(&self) -> bool {
+        match self {
+            PlanError::Refused(_) => true,
+            PlanError::Worker(error) => error.is_refused(),
+            PlanError::Config(_) => false,
+        }
+    }
+
+    /// Whether a device would run out of memory, or reach its limit.
+    pub fn is_out_of_memory(&self) -> bool {
+        is_out_of_memory(self)
+    }
+}
+
+/// Errors of the crates below the worker, as the worker has them.
+macro_rules! from_below {
+    ($($source:ty),* $(,)?) => {
+        $(impl From<$source> for PlanError {
+            fn from(source: $source) -> Self {
+                PlanError::Worker(source.into())
+            }
+        })*
+    };
+}
+
+from_below!(AutogradError, DeviceError, NnError, ParallelError, TensorError);

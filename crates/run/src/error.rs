@@ -1,0 +1,133 @@
+//! Errors of a run: why it did not start, or did not end well.
+
+use std::path::PathBuf;
+
+use autograd::AutogradError;
+use checkpoint::CheckpointError;
+use collective::CollectiveError;
+use config::ConfigError;
+use device::DeviceError;
+use nn::NnError;
+use plan::PlanError;
+use telemetry::TelemetryError;
+use tensor::TensorError;
+use worker::{WorkerError, is_out_of_memory};
+
+/// Result of what a run consists of.
+pub type Result<T> = std::result::Result<T, RunError>;
+
+/// A run that was refused or that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The command line, the environment or the machine does not allow this run.
+    #[error("{0}")]
+    Refused(String),
+    /// The run could not be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// This rank failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A rank failed, and with it the run.
+    #[error("rank {rank} failed: {reason}")]
+    Rank {
+        /// The rank that failed first.
+        rank: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// A rank failed, and with it the run: which, where and why, and what every rank was last seen to do.
+    #[error("{0}")]
+    Failed(String),
+    /// Another process of the job found what is wrong.
+    #[error("{text}")]
+    Elsewhere {
+        /// Its exit status.
+        status: u8,
+        /// What it said, with its rank and host.
+        text: String,
+    },
+    /// Another process of the job says what is wrong: there is nothing to print.
+    #[error("another rank says why")]
+    Said {
+        /// The exit status of all.
+        status: u8,
+    },
+    /// A rank's device ran out of memory.
+    #[error("{source}; {left}")]
+    OutOfMemory {
+        /// What was asked for, and where.
+        #[source]
+        source: Box<RunError>,
+        /// Where the state of its allocator was left.
+        left: String,
+    },
+    /// A checkpoint is refused.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Training is done, and its last checkpoint could not be written.
+    #[error("the last checkpoint was not written: {0}")]
+    Unsaved(#[source] CheckpointError),
+    /// A file of the run could not be written or read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl RunError {
+    /// 2 where the command line, the configuration or the data is wrong, 1 where a run failed.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            RunError::Config(_) | RunError::Refused(_) | RunError::Checkpoint(_) => 2,
+            RunError::Plan(error) => error.exit_status(),
+            RunError::Worker(error) => error.exit_status(),
+            RunError::Elsewhere { status, .. } | RunError::Said { status } => *status,
+            _ => 1,
+        }
+    }
+
+    /// Whether a device ran out of memory, or reached its limit.
+    pub fn is_out_of_memory(&self) -> bool {
+        is_out_of_memory(self)
+    }
+}
+
+/// An error that a process of a job can agree on with the others.
+pub trait JobError: std::fmt::Display + From<RunError> {
+    /// 2 where the command line, the configuration or the data is wrong, 1 where something failed.
+    fn exit_status(&self) -> u8;
+
+    /// Whether another process says it, so that there is nothing to print.
+    fn is_said(&self) -> bool;
+}
+
+impl JobError for RunError {
+    fn exit_status(&self) -> u8 {
+        RunError::exit_status(self)
+    }
+
+    fn is_said(&self) -> bool {
+        matches!(self, RunError::Said { .. })
+    }
+}
+
+/// Errors of the crates below the worker, as the worker has them.
+macro_rules! from_below {
+    ($($source:ty),* $(,)?) => {
+        $(impl From<$source> for RunError {
+            fn from(source: $source) -> Self {
+                RunError::Worker(source.into())
+            }
+        })*
+    };
+}
+
+from_below!(AutogradError, CollectiveError, DeviceError, NnError, TelemetryError, TensorError, data::Error);
