@@ -1,20 +1,25 @@
-//! Every operator against plain f64 code, by its public functions alone.
+//! Every operator, through its public functions, against plain f64 code.
 #![allow(missing_docs, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
+mod activation;
+mod add;
 mod arriving;
 mod attention;
+mod cast;
 mod cross_entropy;
-mod elementwise;
 mod embedding;
 mod errors;
+mod fill;
 mod layer_norm;
 mod linear;
 mod meta;
+mod mse;
 mod norm;
 mod optimizers;
 mod random;
 mod reference;
 mod repeat;
+mod scale;
 mod scenario;
 mod support;
 mod threads;

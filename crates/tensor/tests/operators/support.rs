@@ -3,15 +3,16 @@
 use std::sync::OnceLock;
 
 use device::{Category, Description, Device, DeviceOptions, Float, Request, dispatch};
-use half::bf16;
-use tensor::ops::GradientTarget;
+use tensor::ops::{DTYPES, GradientTarget};
 use tensor::{DType, Element, Tensor};
 
-/// Where f32 results are compared with f64 code: relative Euclidean norm of the difference.
+/// Lengths of element-wise operands: one element, odd lengths, and more than one piece.
+pub(crate) const LENGTHS: [usize; 5] = [1, 33, 1000, 40_001, 65_536];
+/// Largest relative Euclidean norm of the difference between f32 results and f64 code.
 pub(crate) const TOLERANCE: f64 = 1e-5;
-/// The same for bf16 results from operands that were rounded to bf16 beforehand.
+/// The same for results of half types, whose operands were rounded to the type beforehand.
 const ROUGH: f64 = 1e-2;
-/// Of the operands on the host; a GPU's have a fresh one.
+/// Seed of operands on the host; operands on a GPU have a fresh seed.
 const SEED: u64 = 20;
 
 /// A device and a type to run an operator in.
@@ -21,30 +22,30 @@ pub(crate) struct Case {
     seed: u64,
 }
 
-/// The host in f32; where there is a GPU, it in f32 and in bf16 with fresh operands.
+/// The host in f32, and the GPU, if there is one, in every type that operators compute with, on fresh operands.
 pub(crate) fn devices() -> Vec<Case> {
     let mut cases = vec![Case { device: cpu(), dtype: DType::F32, seed: SEED }];
     if let Some(device) = gpu() {
         let seed = fresh_seed();
-        cases.push(Case { device: device.clone(), dtype: DType::F32, seed });
-        cases.push(Case { device, dtype: DType::Bf16, seed });
+        cases.extend(DTYPES.iter().map(|dtype| Case { device: device.clone(), dtype: *dtype, seed }));
     }
     cases
 }
 
-/// The types that gradients of weights may have, on every device: what is made of them is f32.
+/// The types that gradients of weights may have, on every device.
 pub(crate) fn gradient_cases() -> Vec<Case> {
     let mut cases = devices();
-    cases.push(Case { device: cpu(), dtype: DType::Bf16, seed: SEED });
+    let halves = DTYPES.iter().filter(|dtype| **dtype != DType::F32);
+    cases.extend(halves.map(|dtype| Case { device: cpu(), dtype: *dtype, seed: SEED }));
     cases
 }
 
-/// Where weights' gradients may be of a type that is not f32, too: where operators compute in it.
+/// Devices and half types that operators compute with there.
 pub(crate) fn half_precision() -> impl Iterator<Item = Case> {
-    devices().into_iter().filter(|case| case.dtype == DType::Bf16)
+    devices().into_iter().filter(|case| case.dtype != DType::F32)
 }
 
-/// The first GPU, with free memory that holds NaN, where there is one; why there is none is said once.
+/// The first GPU, with free memory that holds NaN; `None` if there is none, which is reported once.
 pub(crate) fn gpu() -> Option<Device> {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     let available = AVAILABLE.get_or_init(|| {
@@ -57,7 +58,7 @@ pub(crate) fn gpu() -> Option<Device> {
     available.then(|| poisoned(Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap()))
 }
 
-/// A CPU device whose free memory holds NaN, so that an output that is not wholly written is found.
+/// A CPU device whose free memory holds NaN, which shows in outputs that are not fully written.
 pub(crate) fn cpu() -> Device {
     poisoned(Device::cpu(0, &DeviceOptions::default()).unwrap())
 }
@@ -71,16 +72,16 @@ fn poisoned(device: Device) -> Device {
     let poison = |elements: usize| {
         let request = Request::new(Category::Other, "poison");
         let tensor = Tensor::empty(&device, [elements], DType::U32, request).unwrap();
-        // No number in f32 nor in either half in bf16.
+        // NaN in f32, and in both halves as a half type.
         tensor.set(&vec![u32::MAX; elements]).unwrap();
         tensor
     };
-    // Two fill a segment of the small pool, one a segment of the large pool.
+    // The first two fill a segment of the small pool, the third one of the large pool.
     drop([poison(1 << 18), poison(1 << 18), poison(5 << 20)]);
     device
 }
 
-/// From the clock, or PLIMSOLL_TEST_SEED to repeat a run.
+/// A seed from the clock, or PLIMSOLL_TEST_SEED to repeat a run.
 fn fresh_seed() -> u64 {
     static FRESH: OnceLock<u64> = OnceLock::new();
     *FRESH.get_or_init(|| {
@@ -92,29 +93,29 @@ fn fresh_seed() -> u64 {
     })
 }
 
-/// How often a test that repeats itself does so: `usual`, or PLIMSOLL_TEST_REPEATS where a tool that watches makes each slow.
+/// Repetitions of a test that repeats itself: `usual`, or PLIMSOLL_TEST_REPEATS under a tool that makes each slow.
 pub(crate) fn repeats(usual: usize) -> usize {
     let given = std::env::var("PLIMSOLL_TEST_REPEATS").ok().and_then(|given| given.parse().ok());
     given.unwrap_or(usual).max(1)
 }
 
 impl Case {
-    /// What to call it in a message.
+    /// Name for messages.
     pub(crate) fn name(&self) -> String {
         format!("{:?} {}", self.device.backend(), self.dtype)
     }
 
-    /// The value of its type that is nearest.
+    /// The nearest value of the case's type.
     pub(crate) fn round(&self, value: f32) -> f32 {
-        if self.dtype == DType::Bf16 { bf16::from_f32(value).to_f32() } else { value }
+        dispatch!(self.dtype, T => T::from_f32(value).to_f32(), _ => value)
     }
 
-    /// A tensor of its type. The values must be of that type.
+    /// A tensor of the case's type, of values that the type holds.
     pub(crate) fn tensor<const N: usize>(&self, values: &[f32], shape: [usize; N]) -> Tensor {
         typed(&self.device, self.dtype, values, shape)
     }
 
-    /// Standard normal values of its type.
+    /// Standard normal values, rounded to the case's type.
     pub(crate) fn normal(&self, name: &str, count: usize) -> Vec<f32> {
         seeded(self.seed, name, count).into_iter().map(|value| self.round(value)).collect()
     }
@@ -130,7 +131,7 @@ impl Case {
         seeded_indices(self.seed, name, count, limit)
     }
 
-    /// An f32 gradient target; NaN where it is to be overwritten.
+    /// An f32 gradient target; it holds NaN if it is to be overwritten.
     pub(crate) fn target<const N: usize>(
         &self,
         name: &str,
@@ -142,8 +143,7 @@ impl Case {
         GradientTarget { tensor: tensor(&self.device, &values, shape), accumulate }
     }
 
-    /// Two gradient targets that begin with the same values, or with NaN where they are to be overwritten: in f32, and in its
-    /// own type.
+    /// Two gradient targets with the same values, or with NaN if they are to be overwritten: in f32, and in the case's type.
     pub(crate) fn targets<const N: usize>(
         &self,
         name: &str,
@@ -158,19 +158,19 @@ impl Case {
         })
     }
 
-    /// Asserts that what [`Case::targets`] made, once written, are one sum, of which the second has the rounding.
+    /// Asserts that the second of [`Case::targets`] was written with the rounded values of the first.
     pub(crate) fn is_rounded(&self, what: &str, [single, own]: &[GradientTarget; 2]) {
         let values = single.tensor.to_vec::<f32>().unwrap();
         let rounded: Vec<f64> = values.into_iter().map(|value| f64::from(self.round(value))).collect();
         assert_eq!(read(&own.tensor), rounded, "{what}, {}", self.name());
     }
 
-    /// The same device in f32.
+    /// The same device and operands in f32.
     pub(crate) fn single(&self) -> Case {
         Case { device: self.device.clone(), dtype: DType::F32, seed: self.seed }
     }
 
-    /// What was added to a target of [`Case::target`]`(name, …)`.
+    /// The values that were added to a target of [`Case::target`]`(name, …)`.
     pub(crate) fn added(&self, target: &GradientTarget, name: &str) -> Vec<f64> {
         let found = read(&target.tensor);
         let count = found.len();
@@ -179,15 +179,15 @@ impl Case {
     }
 
     fn tolerance(&self) -> f64 {
-        if self.dtype == DType::Bf16 { ROUGH } else { TOLERANCE }
+        if self.dtype == DType::F32 { TOLERANCE } else { ROUGH }
     }
 
-    /// Asserts that `found` is `expected` within its type's tolerance.
+    /// Asserts that `found` is `expected` within the tolerance of the case's type.
     pub(crate) fn close(&self, what: &str, found: &[f64], expected: &[f64]) {
         close_within((self.tolerance(), 0.0), &format!("{what}, {}", self.name()), found, expected);
     }
 
-    /// As [`is_gradient`] within its type's tolerance.
+    /// [`is_gradient`] within the tolerance of the case's type.
     pub(crate) fn is_gradient(
         &self,
         what: &str,
@@ -198,8 +198,8 @@ impl Case {
         self.is_gradient_of_terms(what, 0.0, gradient, point, function);
     }
 
-    /// The same for sums whose terms may cancel: the tolerance is relative to `terms`, the root of the sum of their
-    /// squares, where that is more than the gradient.
+    /// [`Case::is_gradient`] for sums whose terms may cancel: the tolerance is relative to `terms`, the root of the sum of
+    /// their squares, if that is more than the gradient.
     pub(crate) fn is_gradient_of_terms(
         &self,
         what: &str,
@@ -213,7 +213,7 @@ impl Case {
     }
 }
 
-/// A tensor of `dtype`, f32 or bf16, of values that are rounded to it.
+/// A tensor of `values`, rounded to the floating-point type `dtype`.
 pub(crate) fn typed<const N: usize>(
     device: &Device,
     dtype: DType,
@@ -263,22 +263,23 @@ pub(crate) fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
-/// The values of an f32 or bf16 tensor.
+/// The values of a floating-point tensor.
 pub(crate) fn read(tensor: &Tensor) -> Vec<f64> {
-    if tensor.dtype() == DType::Bf16 {
-        tensor.to_vec::<bf16>().unwrap().iter().map(|v| v.to_f64()).collect()
-    } else {
-        wide(&tensor.to_vec::<f32>().unwrap())
-    }
+    dispatch!(
+        tensor.dtype(),
+        T => tensor.to_vec::<T>().unwrap().into_iter().map(f64::from).collect(),
+        _ => panic!("{} is not floating-point", tensor.dtype()),
+    )
 }
 
-/// The bits of an f32 or bf16 tensor.
+/// The bits of each value of a floating-point tensor.
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
-    if tensor.dtype() == DType::Bf16 {
-        tensor.to_vec::<bf16>().unwrap().iter().map(|v| u32::from(v.to_bits())).collect()
-    } else {
-        tensor.to_vec::<f32>().unwrap().iter().map(|v| v.to_bits()).collect()
-    }
+    let of = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+    dispatch!(
+        tensor.dtype(),
+        T => tensor.to_vec::<T>().unwrap().iter().map(|value| of(bytemuck::bytes_of(value))).collect(),
+        _ => panic!("{} is not floating-point", tensor.dtype()),
+    )
 }
 
 /// Asserts that `found` is `expected` within [`TOLERANCE`].
