@@ -56,7 +56,7 @@ pub(crate) struct BenchCollectiveArgs {
     json: bool,
 }
 
-/// How ranks that are threads reach each other, as printed.
+/// Transport between ranks that are threads, as printed.
 const THREADS: &str = "threads of one process";
 
 /// A measurement whose arguments are checked.

@@ -84,7 +84,7 @@ impl<'a> StepLine<'a> {
     }
 }
 
-/// What was measured, its time and its peak memory.
+/// Text about the model, its median step and its peak memory.
 fn summary(head: &str, found: &StepMeasure) -> String {
     let separator = if found.libraries.is_empty() { "" } else { ", " };
     let (least, most) =

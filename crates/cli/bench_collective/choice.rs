@@ -1,4 +1,4 @@
-//! What a collective benchmark measures, and how it prints.
+//! Choice of the collectives to measure.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Choice {
     pub(super) sizes: Option<Vec<usize>>,
     /// Operations; `None` for all.
     pub(super) only: Option<Vec<String>>,
-    /// Whether to print lines of JSON instead of a table.
+    /// True to print lines of JSON instead of a table.
     pub(super) json: bool,
     /// Numbers of blocks of the kernel that sums in peer memory.
     pub(super) peer_blocks: Vec<u32>,

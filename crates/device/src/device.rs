@@ -33,6 +33,18 @@ pub enum Backend {
     Meta,
 }
 
+impl Backend {
+    /// Name in files and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Cpu => "cpu",
+            Backend::Cuda => "cuda",
+            Backend::Meta => "meta",
+        }
+    }
+}
+
 /// The sort of hardware that a description is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -40,6 +52,20 @@ pub enum Kind {
     Cpu,
     /// An NVIDIA GPU: calls take workspaces there.
     Cuda,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 2] = [Kind::Cpu, Kind::Cuda];
+
+    /// Name in files and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Cpu => "cpu",
+            Kind::Cuda => "cuda",
+        }
+    }
 }
 
 /// What a device is, as far as memory is concerned; Meta imitates one.

@@ -20,7 +20,8 @@ pub(crate) const MOST_BYTES: u64 = 1 << 56;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanDevice {
-    kind: DeviceKind,
+    #[serde(with = "kind_by_name")]
+    kind: Kind,
     /// The model of the hardware.
     pub model: String,
     /// Bytes that it has in all.
@@ -42,11 +43,23 @@ pub struct PlanDevice {
     pub rates: Option<DeviceRates>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum DeviceKind {
-    Cpu,
-    Cuda,
+/// Writes a kind of device to a file as its name.
+mod kind_by_name {
+    use device::Kind;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    const NAMES: [&str; 2] = [Kind::Cpu.name(), Kind::Cuda.name()];
+
+    pub(super) fn serialize<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(kind.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+        kind.ok_or_else(|| D::Error::unknown_variant(&name, &NAMES))
+    }
 }
 
 /// Bytes of a device that are not the allocator's.
@@ -188,7 +201,7 @@ impl PlanDevice {
     /// A device of this description.
     pub fn of(description: &Description, overhead: Overhead, rates: Option<DeviceRates>) -> Self {
         PlanDevice {
-            kind: if description.kind == Kind::Cuda { DeviceKind::Cuda } else { DeviceKind::Cpu },
+            kind: description.kind,
             model: description.model.clone(),
             total_bytes: description.total_bytes,
             granularity: description.granularity,
@@ -202,12 +215,12 @@ impl PlanDevice {
 
     /// What Meta imitates, for a rank alone or connected to others.
     pub fn description(&self, connected: bool) -> Description {
-        let (kind, name) = match self.kind {
-            DeviceKind::Cpu => (Kind::Cpu, "cpu"),
-            DeviceKind::Cuda => (Kind::Cuda, "cuda:0"),
+        let name = match self.kind {
+            Kind::Cpu => "cpu",
+            Kind::Cuda => "cuda:0",
         };
         Description {
-            kind,
+            kind: self.kind,
             name: name.to_owned(),
             model: self.model.clone(),
             total_bytes: self.total_bytes,
@@ -233,10 +246,7 @@ impl PlanDevice {
 
     /// As in `summary.json`.
     pub(crate) fn name(&self) -> &'static str {
-        match self.kind {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Cuda => "cuda",
-        }
+        self.kind.name()
     }
 
     /// The text of a file that [`PlanDevice::load`] reads. Errors: none of a description that was read or measured.

@@ -18,7 +18,7 @@ pub enum TelemetryError {
     Decode {
         /// Rank that sent the message.
         rank: usize,
-        /// What is wrong with the message.
+        /// Reason.
         reason: String,
     },
     /// Statistics cannot be encoded as a message.
@@ -26,7 +26,7 @@ pub enum TelemetryError {
     Encode {
         /// Rank of the statistics.
         rank: usize,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// A file cannot be read or written.
@@ -34,7 +34,7 @@ pub enum TelemetryError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was tried, as in `create it`.
+        /// Failed action, as in `create it`.
         action: &'static str,
         /// The system's error.
         #[source]
@@ -45,9 +45,9 @@ pub enum TelemetryError {
     Filter {
         /// Environment variable of the filter.
         variable: &'static str,
-        /// Its value.
+        /// Value of the variable.
         text: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// A line is not a measured run.
@@ -55,7 +55,7 @@ pub enum TelemetryError {
     Line {
         /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// The content of a file is wrong.
@@ -63,7 +63,7 @@ pub enum TelemetryError {
     In {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Error in the content.
         #[source]
         source: Box<TelemetryError>,
     },

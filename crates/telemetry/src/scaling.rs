@@ -74,7 +74,7 @@ pub struct ScalingRun {
     pub ranks_are: String,
     /// Reduction of gradients over ranks: `tree` or `nccl`; `none` for [`Scaling::Alone`].
     pub reduction: String,
-    /// Whether the optimizer state was sharded over the ranks.
+    /// True if the optimizer state was sharded over the ranks.
     pub shard_optimizer: bool,
     /// Sequences in a micro-batch.
     pub micro_batch: usize,

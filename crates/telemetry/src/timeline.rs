@@ -46,7 +46,7 @@ pub struct Span {
     pub begin: f64,
     /// Duration in microseconds.
     pub length: f64,
-    /// Whether compute waited for other ranks meanwhile.
+    /// True if compute waited for other ranks meanwhile.
     pub exposed: bool,
 }
 

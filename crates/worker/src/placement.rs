@@ -1,7 +1,7 @@
 //! Which device each rank gets: what was asked for, held against what is there.
 
 use device::cuda;
-use device::{Description, Device, DeviceOptions};
+use device::{Backend, Description, Device, DeviceOptions};
 
 use crate::error::{Result, WorkerError};
 
@@ -94,16 +94,21 @@ impl Placement {
 
     /// Whether numbers are computed nowhere.
     pub fn is_meta(&self) -> bool {
-        matches!(self, Placement::Meta(_))
+        self.backend() == Backend::Meta
     }
 
-    /// As in `summary.json`.
-    pub fn name(&self) -> &'static str {
+    /// Backend of the ranks' devices.
+    pub fn backend(&self) -> Backend {
         match self {
-            Placement::Cpu => "cpu",
-            Placement::Cuda(_) => "cuda",
-            Placement::Meta(_) => "meta",
+            Placement::Cpu => Backend::Cpu,
+            Placement::Cuda(_) => Backend::Cuda,
+            Placement::Meta(_) => Backend::Meta,
         }
+    }
+
+    /// Name of the backend, as in `summary.json`.
+    pub fn name(&self) -> &'static str {
+        self.backend().name()
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct SegmentLife {
     pub(super) size: u64,
     pub(super) begin: usize,
     pub(super) end: usize,
-    /// Whether the memory is part of an expandable segment.
+    /// True if the memory is part of an expandable segment.
     pub(super) mapped: bool,
 }
 

@@ -58,7 +58,7 @@ impl Frame {
     }
 }
 
-/// How the script formats a value.
+/// Format of a value in the script.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unit {
@@ -89,7 +89,7 @@ pub(super) struct Hover {
     /// Headings of the columns.
     pub(super) heads: Vec<String>,
     pub(super) rows: Vec<HoverRow>,
-    /// Whether rows with the value 0 are shown.
+    /// True if rows with the value 0 are shown.
     pub(super) zeros: bool,
 }
 

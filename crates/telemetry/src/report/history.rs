@@ -18,7 +18,7 @@ struct Line {
     name: &'static str,
     /// Class in the style sheet, which has the colour.
     class: &'static str,
-    /// Whether each value is a dot, for values of few steps.
+    /// True to draw a dot for each value, for values of few steps.
     dots: bool,
     value: fn(&StepPoint) -> Option<f64>,
 }
@@ -31,7 +31,7 @@ const fn plain(name: &'static str, value: fn(&StepPoint) -> Option<f64>) -> Line
 struct Chart<'a> {
     title: &'a str,
     lines: &'a [Line],
-    /// Whether the vertical axis begins at 0.
+    /// True if the vertical axis begins at 0.
     from_zero: bool,
 }
 

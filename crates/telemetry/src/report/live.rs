@@ -1,4 +1,4 @@
-//! What is alive at the peak: a treemap and a table.
+//! Live blocks at the peak: a treemap and a table.
 
 use std::fmt::Write;
 

@@ -77,7 +77,7 @@ pub struct SchedulePicture {
 /// A sentence at the top of the page.
 #[derive(Clone, Debug)]
 pub struct Notice {
-    /// Whether the sentence is good news.
+    /// True if the sentence is good news.
     pub good: bool,
     /// The sentence.
     pub text: String,
@@ -94,7 +94,7 @@ pub struct RankMemory {
     pub figures: [u64; 4],
     /// A steady step as measured.
     pub measured: Option<StepTrace>,
-    /// The same step as planned.
+    /// A steady step as planned.
     pub planned: Option<StepTrace>,
     /// Most bytes that the rank may reserve, if limited.
     pub limit: Option<u64>,

@@ -19,7 +19,7 @@ pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
     Some(Section { id: "memory", title: "Memory over a step", body })
 }
 
-/// What is alive at the peak, for every kind of rank.
+/// Live blocks at the peak, for every kind of rank.
 pub(super) fn peak_section(ranks: &[RankMemory]) -> Option<Section> {
     let note = "What is alive when the step needs the most memory, by category, module and operator; layers \
                 are added up.";

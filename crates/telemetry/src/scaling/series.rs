@@ -8,11 +8,11 @@ use super::{Scaling, ScalingRun};
 pub(super) struct Series<'a> {
     /// The median round of each run.
     pub(super) runs: Vec<&'a ScalingRun>,
-    /// The same runs with all of their rounds.
+    /// All rounds of each run.
     pub(super) rounds: Vec<Rounds<'a>>,
 }
 
-/// What comparable runs have in common: model, device, its model, dtype, micro-batch size, kind of ranks.
+/// Properties that comparable runs share: model, device, its model, dtype, micro-batch size, kind of ranks.
 pub(super) type Setting<'a> = (&'a str, &'a str, &'a str, &'a str, usize, &'a str);
 
 /// Returns the setting of a run.
@@ -81,7 +81,7 @@ pub(super) fn name(run: &ScalingRun) -> String {
     format!("{}, {}", run.scaling.name(), how(run))
 }
 
-/// How a run reduces gradients.
+/// Reduction of gradients, as printed.
 pub(super) fn how(run: &ScalingRun) -> String {
     match run.scaling {
         Scaling::Alone => "–".to_owned(),

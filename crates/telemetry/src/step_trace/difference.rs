@@ -24,9 +24,9 @@ pub enum DifferenceKind {
     Kept,
     /// A block that is freed before the plan does.
     Early,
-    /// The same allocations in another order.
+    /// Allocations in another order.
     Moved,
-    /// The same blocks, but other calls to the driver.
+    /// Other calls to the driver for equal blocks.
     Driver,
 }
 

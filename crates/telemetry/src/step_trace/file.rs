@@ -20,7 +20,7 @@ pub struct TracePair {
     pub measured: Option<StepTrace>,
     /// The planned step; `None` if `measured` repeats it or there is no plan.
     planned: Option<StepTrace>,
-    /// Whether there is a plan.
+    /// True if there is a plan.
     is_planned: bool,
 }
 
