@@ -1,13 +1,13 @@
 // Causal attention in bf16 on the tensor cores of any chip from sm_80 on (mma.sync, ldmatrix, cp.async).
 //
-// Online softmax after Milakov and Gimelshein (2018); tiles after FlashAttention (Dao and others, 2022). The matrix of
-// scores lives in registers alone. The backward pass makes each tile twice, once in the block that owns its keys (dK, dV)
-// and once in the block that owns its queries (dQ): 7 products in place of 5, and in return no block adds to what another
-// writes, so results repeat to the bit without waiting.
+// Online softmax after Milakov and Gimelshein (2018); tiles after FlashAttention (Dao and others, 2022). The
+// matrix of scores lives in registers alone. The backward pass makes each tile twice, once in the block that
+// owns its keys (dK, dV) and once in the block that owns its queries (dQ): 7 matmuls instead of 5, but no two
+// blocks write to one place, so results repeat to the bit without waiting.
 //
-// HEAD_DIM is 32, 64 or 128. Queries, keys and values are matrices of batch * time rows, q_stride, kv_stride and kv_stride
-// elements from row to row: apart, or side by side in one array. Query head h is columns h * HEAD_DIM.. of its row, and reads
-// key and value head h / group. Gradients have the layout of their operands.
+// HEAD_DIM is 32, 64 or 128. Queries, keys and values have batch * time rows each, q_stride or kv_stride
+// elements apart: three arrays, or column ranges of one. Query head h is columns h * HEAD_DIM.. of a row, and
+// reads key and value head h / group. Gradients have the layout of their operands.
 #include "common.cuh"
 
 #define D HEAD_DIM
@@ -25,30 +25,39 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_transposed(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
 }
 
-// Where piece `chunk` of `row` lies in a tile: permuted within 128 bytes so that 8 rows of one chunk hit all banks.
+// Offset of piece `chunk` of `row` in a tile: permuted within 128 bytes so that 8 rows of one chunk hit all
+// banks.
 __device__ __forceinline__ u32 at(u32 row, u32 chunk) {
     const u32 turn = D == 32 ? (row >> 1) & 3 : row & 7;
     return row * (D * 2) + ((chunk ^ turn) << 4);
 }
 
-// Starts the copy of `ROWS` rows from `first` on; rows past the end are zeros. Unaligned operands go by 4 bytes.
+// Starts the copy of `ROWS` rows from `first` on; rows past the end are zeros. Unaligned operands are copied
+// by 4 bytes.
 template <int ROWS, int THREADS>
-__device__ __forceinline__ void load_tile(u32 tile, const bf16 *from, u64 stride, u32 first, u32 time, bool aligned) {
+__device__ __forceinline__ void load_tile(u32 tile, const bf16 *from, u64 stride, u32 first, u32 time,
+                                          bool aligned) {
 #pragma unroll
     for (u32 step = 0; step < ROWS * CHUNKS / THREADS; ++step) {
         const u32 index = step * THREADS + threadIdx.x, row = index / CHUNKS, chunk = index % CHUNKS;
@@ -56,21 +65,25 @@ __device__ __forceinline__ void load_tile(u32 tile, const bf16 *from, u64 stride
         const bf16 *source = from + (inside ? u64(first + row) * stride : 0) + chunk * 8;
         const u32 target = tile + at(row, chunk), bytes = inside ? 16 : 0;
         if (aligned) {
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+                         "r"(bytes)
+                         : "memory");
         } else {
             for (u32 word = 0; word < 4; ++word)
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + word * 4), "l"(source + word * 2),
-                             "r"(bytes / 4) : "memory");
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + word * 4),
+                             "l"(source + word * 2), "r"(bytes / 4)
+                             : "memory");
         }
     }
 }
 
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void wait_copies() {
+template <int PENDING>
+__device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Rows `row`..+16 of a tile as the left operand of a product over columns 16 * k..+16.
+// Rows `row`..+16 of a tile as the left operand of a matmul over columns 16 * k..+16.
 __device__ __forceinline__ void left(u32 (&a)[4], u32 tile, u32 row, u32 k) {
     const u32 lane = threadIdx.x % WARP;
     ldmatrix(a, tile + at(row + lane % 16, 2 * k + lane / 16));
@@ -78,7 +91,8 @@ __device__ __forceinline__ void left(u32 (&a)[4], u32 tile, u32 row, u32 k) {
 
 // acc[16, 8 * N] = a[16, D] * rows `row`.. of tile [.., D], transposed.
 template <int N>
-__device__ __forceinline__ void times_transposed(float (&acc)[N][4], const u32 (&a)[D / 16][4], u32 tile, u32 row) {
+__device__ __forceinline__ void times_transposed(float (&acc)[N][4], const u32 (&a)[D / 16][4], u32 tile,
+                                                 u32 row) {
     const u32 lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
@@ -106,8 +120,9 @@ __device__ __forceinline__ void times(float (&acc)[D / 8][4], const u32 (&a)[N /
         }
 }
 
-// Accumulators of a product as the left operand of the next.
-template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 2][4], const float (&x)[N][4]) {
+// Packs the accumulators of a matmul as the left operand of the next.
+template <int N>
+__device__ __forceinline__ void pack(u32 (&a)[N / 2][4], const float (&x)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         a[n / 2][n % 2 * 2] = pack_bf16(x[n][0], x[n][1]);
@@ -124,9 +139,9 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Rows row and row + 8 of the 16 rows of a warp, each times a factor.
-__device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 8][4],
-                                           float factor0, float factor1) {
+// Stores rows row and row + 8 of the 16 rows of a warp, each times a factor.
+__device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 time,
+                                           const float (&acc)[D / 8][4], float factor0, float factor1) {
     const u32 column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -135,7 +150,8 @@ __device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 ti
         const float factor = half == 0 ? factor0 : factor1;
 #pragma unroll
         for (int n = 0; n < D / 8; ++n)
-            *reinterpret_cast<u32 *>(line + n * 8) = pack_bf16(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
+            *reinterpret_cast<u32 *>(line + n * 8) =
+                pack_bf16(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
     }
 }
 
@@ -143,14 +159,14 @@ __device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 ti
 #define FORWARD_ROWS (16 * FORWARD_WARPS)
 #define FORWARD_KEYS 64
 
-// What one warp keeps of its 16 queries.
+// Output, running maximum and running sum of a warp's 16 queries.
 struct Rows {
     float out[D / 8][4], largest[2], total[2];
 };
 
 // One tile of keys: scores, running maximum and sum, output.
-__device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][4], u32 keys, u32 values, u32 row,
-                                             u32 first_key, bool masked, float scale) {
+__device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][4], u32 keys, u32 values,
+                                             u32 row, u32 first_key, bool masked, float scale) {
     constexpr int N = FORWARD_KEYS / 8;
     float s[N][4] = {};
     times_transposed<N>(s, q, keys, 0);
@@ -173,7 +189,8 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll
-            for (int i = half * 2; i < half * 2 + 2; ++i) total += s[n][i] = exp2_fast(fmaf(s[n][i], scale, -offset));
+            for (int i = half * 2; i < half * 2 + 2; ++i)
+                total += s[n][i] = exp2_fast(fmaf(s[n][i], scale, -offset));
         rows.total[half] = rows.total[half] * shrink + total;
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) rows.out[n][half * 2] *= shrink, rows.out[n][half * 2 + 1] *= shrink;
@@ -183,16 +200,18 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
     times<N>(rows.out, p, values, 0);
 }
 
-// Grid [ceil(time / 128), heads, batch], 256 threads, shared (128 + 4 * 64) rows: a warp has 16 queries whole, so the
-// softmax needs no other warp; keys and values of 64 positions come double buffered while the last are worked on. Long
+// Grid [ceil(time / 128), heads, batch], 256 threads, shared (128 + 4 * 64) rows. A warp owns all columns of
+// 16 queries, so the softmax needs no other warp; keys and values of 64 positions are double buffered. Long
 // blocks of a head start first; the blocks of a head run together, so that L2 serves its keys and values.
-// Floor: 2 products, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
-KERNEL __launch_bounds__(FORWARD_WARPS * WARP, D == 128 ? 1 : 2) attention_forward(
-    bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q, const bf16 *__restrict__ k,
-    const bf16 *__restrict__ v, u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, float scale, u32 aligned) {
+// Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
+KERNEL __launch_bounds__(FORWARD_WARPS * WARP, D == 128 ? 1 : 2)
+    attention_forward(bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q,
+                      const bf16 *__restrict__ k, const bf16 *__restrict__ v, u32 time, u32 heads, u32 group,
+                      u32 q_stride, u32 kv_stride, float scale, u32 aligned) {
     extern __shared__ __align__(128) u8 memory[];
     constexpr u32 THREADS = FORWARD_WARPS * WARP, STAGE = FORWARD_KEYS * D * 2;
-    const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS, width = heads * D;
+    const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS,
+              width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time, kv_start = sequence * kv_stride + head / group * D;
     const bf16 *queries = q + sequence * q_stride + head * D, *keys = k + kv_start, *values = v + kv_start;
     const u32 q_tile = shared_address(memory), stages = q_tile + FORWARD_ROWS * D * 2;
@@ -222,7 +241,8 @@ KERNEL __launch_bounds__(FORWARD_WARPS * WARP, D == 128 ? 1 : 2) attention_forwa
         const u32 warp_first = first + threadIdx.x / WARP * 16;
         // The last tile of a block lies wholly above the diagonal of its first warps.
         if (first_key > warp_first + 15) continue;
-        forward_tile(rows, own, here, here + STAGE, row, first_key, first_key + FORWARD_KEYS > warp_first + 1, scale * LOG2E);
+        forward_tile(rows, own, here, here + STAGE, row, first_key, first_key + FORWARD_KEYS > warp_first + 1,
+                     scale * LOG2E);
     }
     rows.total[0] = quad_sum(rows.total[0]);
     rows.total[1] = quad_sum(rows.total[1]);
@@ -235,12 +255,13 @@ KERNEL __launch_bounds__(FORWARD_WARPS * WARP, D == 128 ? 1 : 2) attention_forwa
     }
 }
 
-// What the backward kernels read of every query: statistics[0][batch, head, time] = logsumexp in powers of two, [1][..] =
-// delta, the sum over a row of dy * out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads a row, so that a warp
-// reads 4 rows side by side. Floor: 4 * batch * time * width bytes at memory speed.
-KERNEL __launch_bounds__(256) attention_statistics(float *__restrict__ statistics, const bf16 *__restrict__ dy,
-                                                   const bf16 *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,
-                                                   u32 time, u32 heads, u32 aligned) {
+// statistics[0][batch, head, time] = logsumexp in powers of two, [1][..] = delta, the sum over a row of dy *
+// out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads a row, so that a warp reads 4 rows side
+// by side. Floor: 4 * batch * time * width bytes at memory speed.
+KERNEL __launch_bounds__(256)
+    attention_statistics(float *__restrict__ statistics, const bf16 *__restrict__ dy,
+                         const bf16 *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,
+                         u32 time, u32 heads, u32 aligned) {
     constexpr u32 PART = D / 8;
     const u64 row = u64(blockIdx.x) * 32 + threadIdx.x / 8, rows = u64(batch) * time * heads;
     const u64 start = min(row, rows - 1) * D + threadIdx.x % 8 * PART;
@@ -270,19 +291,21 @@ KERNEL __launch_bounds__(256) attention_statistics(float *__restrict__ statistic
 #define BACKWARD_COLUMNS 64
 #define BACKWARD_PART (D == 128 ? 32 : 64)  // columns worked on at a time
 
-// Operands of one head: the block owns rows of `rows`, and walks those of `columns`; [0] are queries or keys, [1] are dy
-// or values.
+// Operands of one head: the block owns rows of `rows` and loops over those of `columns`; [0] are queries or
+// keys, [1] are dy or values.
 struct Operands {
     const bf16 *rows[2], *columns[2];
     u64 row_stride[2], column_stride[2];
     const float *logsumexp, *delta;  // the first in powers of two
 };
 
-// One tile. KEYS: rows are keys, columns queries; acc[0] += ds * columns[0], and with KEYS acc[1] += p * columns[1].
+// Adds one tile. KEYS: rows are keys, columns queries; acc[0] += ds * columns[0], and with KEYS acc[1] += p *
+// columns[1].
 template <bool KEYS>
-__device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][4], const u32 (&a)[2][D / 16][4], u32 tile,
-                                              const float *statistics, const float (&own)[2][2], u32 row, u32 column,
-                                              bool masked, float scale) {
+__device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][4],
+                                              const u32 (&a)[2][D / 16][4], u32 tile, const float *statistics,
+                                              const float (&own)[2][2], u32 row, u32 column, bool masked,
+                                              float scale) {
     constexpr int N = BACKWARD_PART / 8;
     constexpr u32 SIZE = BACKWARD_COLUMNS * D * 2;
 #pragma unroll
@@ -313,7 +336,7 @@ __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][
     }
 }
 
-// Statistics of a query: what its exponent is lessened by (infinite past the end, so that its weights are 0), and delta.
+// Log-sum-exps (infinite past the end, so that weights are 0) and deltas of a tile of queries.
 template <u32 THREADS>
 __device__ __forceinline__ void load_statistics(float *to, const Operands &from, u32 first, u32 time) {
     for (u32 index = threadIdx.x; index < BACKWARD_COLUMNS; index += THREADS) {
@@ -324,24 +347,28 @@ __device__ __forceinline__ void load_statistics(float *to, const Operands &from,
 }
 
 template <bool KEYS>
-__device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u8 *memory, const Operands &from, u32 first,
-                                         u32 time, float scale, bool aligned) {
+__device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u8 *memory,
+                                         const Operands &from, u32 first, u32 time, float scale,
+                                         bool aligned) {
     constexpr u32 THREADS = BACKWARD_WARPS * WARP, SIZE = BACKWARD_COLUMNS * D * 2;
     const u32 own_tiles = shared_address(memory), stages = own_tiles + 2 * BACKWARD_ROWS * D * 2;
     float *statistics = reinterpret_cast<float *>(memory + 2 * BACKWARD_ROWS * D * 2 + 4 * SIZE);
     const u32 warp_first = first + threadIdx.x / WARP * 16, row = warp_first + threadIdx.x % WARP / 4;
     const u32 end = KEYS ? time : min(first + BACKWARD_ROWS, time);
-    const u32 begin = KEYS ? first / BACKWARD_COLUMNS : 0, tiles = (end + BACKWARD_COLUMNS - 1) / BACKWARD_COLUMNS;
+    const u32 begin = KEYS ? first / BACKWARD_COLUMNS : 0,
+              tiles = (end + BACKWARD_COLUMNS - 1) / BACKWARD_COLUMNS;
     auto start_tile = [&](u32 tile) {
         for (u32 i = 0; i < 2; ++i)
-            load_tile<BACKWARD_COLUMNS, THREADS>(stages + (tile % 2 * 2 + i) * SIZE, from.columns[i], from.column_stride[i],
-                                                 tile * BACKWARD_COLUMNS, time, aligned);
+            load_tile<BACKWARD_COLUMNS, THREADS>(stages + (tile % 2 * 2 + i) * SIZE, from.columns[i],
+                                                 from.column_stride[i], tile * BACKWARD_COLUMNS, time,
+                                                 aligned);
         if (KEYS)
-            load_statistics<THREADS>(statistics + tile % 2 * 2 * BACKWARD_COLUMNS, from, tile * BACKWARD_COLUMNS, time);
+            load_statistics<THREADS>(statistics + tile % 2 * 2 * BACKWARD_COLUMNS, from,
+                                     tile * BACKWARD_COLUMNS, time);
     };
     for (u32 i = 0; i < 2; ++i)
-        load_tile<BACKWARD_ROWS, THREADS>(own_tiles + i * BACKWARD_ROWS * D * 2, from.rows[i], from.row_stride[i], first,
-                                          time, aligned);
+        load_tile<BACKWARD_ROWS, THREADS>(own_tiles + i * BACKWARD_ROWS * D * 2, from.rows[i],
+                                          from.row_stride[i], first, time, aligned);
     start_tile(begin);
     commit();
     float own[2][2] = {};
@@ -365,20 +392,23 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
                     left(a[i][k], own_tiles + i * BACKWARD_ROWS * D * 2, threadIdx.x / WARP * 16, k);
         }
         const u32 column = tile * BACKWARD_COLUMNS;
-        backward_tile<KEYS>(acc, a, stages + tile % 2 * 2 * SIZE, statistics + tile % 2 * 2 * BACKWARD_COLUMNS, own, row,
-                            column, column == first, scale * LOG2E);
+        backward_tile<KEYS>(acc, a, stages + tile % 2 * 2 * SIZE,
+                            statistics + tile % 2 * 2 * BACKWARD_COLUMNS, own, row, column, column == first,
+                            scale * LOG2E);
     }
 }
 
-// Both: 128 threads, shared (2 * 64 + 4 * 64) rows and 1 KiB. 64 by 64 keeps two blocks on a multiprocessor with all
-// accumulators and the block's own operands in registers. Long blocks start first.
-// Floors: 4 products for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
-#define BACKWARD_OPERANDS                                                                                                     \
-    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k, const bf16 *__restrict__ v,          \
-        const float *__restrict__ statistics, u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, float scale,       \
-        u32 aligned
+// Both: 128 threads, shared (2 * 64 + 4 * 64) rows and 1 KiB. Tiles of 64 by 64 let two blocks share a
+// multiprocessor with all accumulators and the block's own operands in registers. Long blocks start first.
+// Floors: 4 matmuls for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the
+// causal half).
+#define BACKWARD_OPERANDS                                                                                    \
+    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                     \
+        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group,    \
+        u32 q_stride, u32 kv_stride, float scale, u32 aligned
 
-// Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in their order.
+// Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in
+// their order.
 KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
     attention_backward_key_value(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
@@ -395,7 +425,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
                                {q_stride, width},
                                logsumexp,
                                delta};
-        // Other warps may still read the tiles of the head before.
+        // Other warps may still read the tiles of the previous head.
         if (member > 0) __syncthreads();
         backward<true>(acc, memory, from, first, time, scale, aligned);
     }
@@ -405,15 +435,20 @@ KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
 }
 
 // Grid [ceil(time / 64), heads, batch].
-KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2) attention_backward_query(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
+KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
+    attention_backward_query(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;
     const u64 start = sequence * q_stride + head * D, kv_start = sequence * kv_stride + head / group * D;
     const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
     const float *delta = logsumexp + u64(gridDim.z) * heads * time;
-    const Operands from = {{q + start, dy + sequence * width + head * D}, {k + kv_start, v + kv_start},
-                           {q_stride, width}, {kv_stride, kv_stride}, logsumexp, delta};
+    const Operands from = {{q + start, dy + sequence * width + head * D},
+                           {k + kv_start, v + kv_start},
+                           {q_stride, width},
+                           {kv_stride, kv_stride},
+                           logsumexp,
+                           delta};
     float acc[1][D / 8][4] = {};
     backward<false>(acc, memory, from, first, time, scale, aligned);
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;

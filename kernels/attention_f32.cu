@@ -1,12 +1,14 @@
-// Causal attention in f32 without tensor cores, for head widths up to HEAD_DIM (32, 64, 128 or 256); columns from the head
-// width up to HEAD_DIM are zeros in shared memory. Same operands, algorithm and two-sided backward pass as attention.cu.
+// Causal attention in f32 without tensor cores, for head widths up to HEAD_DIM (32, 64, 128 or 256); columns
+// from the head width up to HEAD_DIM are zeros in shared memory. Same operands, algorithm and two-sided
+// backward pass as attention.cu.
 #include "common.cuh"
 
 #define D HEAD_DIM
 #define THREADS 256
-// Positions of a tile: as many as keep four tiles in 99 KiB of shared memory, which every chip from sm_80 on has.
+// Positions of a tile: four tiles fit in 99 KiB of shared memory, which every chip from sm_80 on has.
 #define TILE (D <= 64 ? 64 : D == 128 ? 32 : 16)
-#define EACH (TILE / 16)  // thread (y, x) of 16 by 16 makes rows y * EACH.., columns x + 16 * j of a tile of scores
+#define EACH                                                                                                 \
+    (TILE / 16)  // thread (y, x) of 16 by 16 makes rows y * EACH.., columns x + 16 * j of a tile of scores
 #define COLUMNS (D / 16)  // ... and of an output the same rows, columns x * VECTOR + 16 * VECTOR * j
 #define VECTOR (COLUMNS < 4 ? COLUMNS : 4)
 #define LINE (D + 4)  // floats from row to row: 16-byte reads of one column in 8 rows hit all banks
@@ -18,7 +20,8 @@ struct Source {
     u64 stride;
 };
 
-__device__ __forceinline__ void load_tile(float (*tile)[LINE], Source source, u32 first, u32 time, u32 head_width) {
+__device__ __forceinline__ void load_tile(float (*tile)[LINE], Source source, u32 first, u32 time,
+                                          u32 head_width) {
     for (u32 index = threadIdx.x; index < TILE * D; index += THREADS) {
         const u32 row = index / D, column = index % D;
         const bool inside = first + row < time && column < head_width;
@@ -27,8 +30,8 @@ __device__ __forceinline__ void load_tile(float (*tile)[LINE], Source source, u3
 }
 
 // s[i][j] = a[y * EACH + i] . b[x + 16 * j].
-__device__ __forceinline__ void times_transposed(float (&s)[EACH][EACH], const float (*a)[LINE], const float (*b)[LINE],
-                                                 u32 x, u32 y) {
+__device__ __forceinline__ void times_transposed(float (&s)[EACH][EACH], const float (*a)[LINE],
+                                                 const float (*b)[LINE], u32 x, u32 y) {
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i)
 #pragma unroll
@@ -37,19 +40,21 @@ __device__ __forceinline__ void times_transposed(float (&s)[EACH][EACH], const f
     for (u32 k = 0; k < D; k += 4) {
         Vector<float, 4> left[EACH], right[EACH];
 #pragma unroll
-        for (u32 i = 0; i < EACH; ++i) left[i] = load<4>(&a[y * EACH + i][k]), right[i] = load<4>(&b[x + 16 * i][k]);
+        for (u32 i = 0; i < EACH; ++i)
+            left[i] = load<4>(&a[y * EACH + i][k]), right[i] = load<4>(&b[x + 16 * i][k]);
 #pragma unroll
         for (u32 i = 0; i < EACH; ++i)
 #pragma unroll
             for (u32 j = 0; j < EACH; ++j)
 #pragma unroll
-                for (u32 part = 0; part < 4; ++part) s[i][j] = fmaf(left[i].at[part], right[j].at[part], s[i][j]);
+                for (u32 part = 0; part < 4; ++part)
+                    s[i][j] = fmaf(left[i].at[part], right[j].at[part], s[i][j]);
     }
 }
 
 // acc[i] += sum over k of p[y * EACH + i][k] * b[k].
-__device__ __forceinline__ void times(float (&acc)[EACH][COLUMNS], const float (*p)[SCORES], const float (*b)[LINE], u32 x,
-                                      u32 y) {
+__device__ __forceinline__ void times(float (&acc)[EACH][COLUMNS], const float (*p)[SCORES],
+                                      const float (*b)[LINE], u32 x, u32 y) {
 #pragma unroll 2
     for (u32 k = 0; k < TILE; k += 4) {
         Vector<float, 4> left[EACH];
@@ -69,9 +74,10 @@ __device__ __forceinline__ void times(float (&acc)[EACH][COLUMNS], const float (
     }
 }
 
-// Rows y * EACH.. of a block, each times its factor.
+// Stores rows y * EACH.. of a block, each times its factor.
 __device__ __forceinline__ void store_rows(float *to, u64 stride, u32 first, u32 time, u32 head_width,
-                                           const float (&acc)[EACH][COLUMNS], const float (&factor)[EACH], u32 x, u32 y) {
+                                           const float (&acc)[EACH][COLUMNS], const float (&factor)[EACH],
+                                           u32 x, u32 y) {
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) {
         const u32 row = first + y * EACH + i;
@@ -87,7 +93,8 @@ __device__ __forceinline__ void store_rows(float *to, u64 stride, u32 first, u32
 // Sums and maxima over the 16 threads of a row.
 __device__ __forceinline__ float row_max(float value) {
 #pragma unroll
-    for (int offset = 8; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, offset));
+    for (int offset = 8; offset > 0; offset /= 2)
+        value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, offset));
     return value;
 }
 __device__ __forceinline__ float row_sum(float value) {
@@ -96,16 +103,17 @@ __device__ __forceinline__ float row_sum(float value) {
     return value;
 }
 
-// Grid [ceil(time / TILE), heads, batch], 256 threads, shared (3 * TILE) * LINE + TILE * SCORES floats. Long blocks first.
-// Floor: 2 * batch * heads * time^2 * head_width FLOP on the f32 units (the causal half).
-KERNEL __launch_bounds__(THREADS) attention_forward(float *__restrict__ out, float *__restrict__ logsumexp,
-                                                    const float *__restrict__ q, const float *__restrict__ k,
-                                                    const float *__restrict__ v, u32 time, u32 heads, u32 group,
-                                                    u32 q_stride, u32 kv_stride, u32 head_width, float scale) {
+// Grid [ceil(time / TILE), heads, batch], 256 threads, shared (3 * TILE) * LINE + TILE * SCORES floats. Long
+// blocks first. Floor: 2 * batch * heads * time^2 * head_width FLOP on the f32 units (the causal half).
+KERNEL __launch_bounds__(THREADS)
+    attention_forward(float *__restrict__ out, float *__restrict__ logsumexp, const float *__restrict__ q,
+                      const float *__restrict__ k, const float *__restrict__ v, u32 time, u32 heads,
+                      u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale) {
     extern __shared__ __align__(16) float memory[];
-    float(*queries)[LINE] = reinterpret_cast<float(*)[LINE]>(memory), (*keys)[LINE] = queries + TILE,
-    (*values)[LINE] = keys + TILE, (*p)[SCORES] = reinterpret_cast<float(*)[SCORES]>(values + TILE);
-    const u32 x = threadIdx.x % 16, y = threadIdx.x / 16, block = gridDim.x - 1 - blockIdx.x, first = block * TILE;
+    float (*queries)[LINE] = reinterpret_cast<float (*)[LINE]>(memory), (*keys)[LINE] = queries + TILE,
+          (*values)[LINE] = keys + TILE, (*p)[SCORES] = reinterpret_cast<float (*)[SCORES]>(values + TILE);
+    const u32 x = threadIdx.x % 16, y = threadIdx.x / 16, block = gridDim.x - 1 - blockIdx.x,
+              first = block * TILE;
     const u32 width = heads * head_width, head = blockIdx.y;
     const u64 sequence = u64(blockIdx.z) * time, kv_start = sequence * kv_stride + head / group * head_width;
     load_tile(queries, {q + sequence * q_stride + head * head_width, q_stride}, first, time, head_width);
@@ -137,7 +145,7 @@ KERNEL __launch_bounds__(THREADS) attention_forward(float *__restrict__ out, flo
 #pragma unroll
             for (u32 j = 0; j < EACH; ++j) total[i] += p[y * EACH + i][x + 16 * j] = expf(s[i][j] - here);
         }
-        // A row of p is written and read by one half of one warp.
+        // One half of one warp writes and reads a row of p.
         __syncwarp();
         times(acc, p, values, x, y);
     }
@@ -147,16 +155,17 @@ KERNEL __launch_bounds__(THREADS) attention_forward(float *__restrict__ out, flo
         const float sum = row_sum(total[i]);
         factor[i] = 1.0f / sum;
         const u32 row = first + y * EACH + i;
-        if (x == 0 && row < time) logsumexp[(u64(blockIdx.z) * heads + head) * time + row] = largest[i] + logf(sum);
+        if (x == 0 && row < time)
+            logsumexp[(u64(blockIdx.z) * heads + head) * time + row] = largest[i] + logf(sum);
     }
     store_rows(out + sequence * width + head * head_width, width, first, time, head_width, acc, factor, x, y);
 }
 
-// delta[batch, head, time] = sum over a row of dy * out. Grid [ceil(batch * time * heads / 8)], 256 threads: a warp a row.
-// Floor: 8 * batch * time * width bytes at memory speed.
-KERNEL __launch_bounds__(THREADS) attention_delta(float *__restrict__ delta, const float *__restrict__ dy,
-                                                  const float *__restrict__ out, u32 batch, u32 time, u32 heads,
-                                                  u32 head_width) {
+// delta[batch, head, time] = sum over a row of dy * out. Grid [ceil(batch * time * heads / 8)], 256 threads:
+// a warp a row. Floor: 8 * batch * time * width bytes at memory speed.
+KERNEL __launch_bounds__(THREADS)
+    attention_delta(float *__restrict__ delta, const float *__restrict__ dy, const float *__restrict__ out,
+                    u32 batch, u32 time, u32 heads, u32 head_width) {
     const u64 row = u64(blockIdx.x) * 8 + threadIdx.x / WARP;
     if (row >= u64(batch) * time * heads) return;
     float sum = 0.0f;
@@ -171,18 +180,19 @@ KERNEL __launch_bounds__(THREADS) attention_delta(float *__restrict__ delta, con
 struct Tiles {
     float (*rows[2])[LINE], (*columns[2])[LINE], (*scores)[SCORES];
     __device__ explicit Tiles(float *memory) {
-        rows[0] = reinterpret_cast<float(*)[LINE]>(memory);
+        rows[0] = reinterpret_cast<float (*)[LINE]>(memory);
         rows[1] = rows[0] + TILE, columns[0] = rows[1] + TILE, columns[1] = columns[0] + TILE;
-        scores = reinterpret_cast<float(*)[SCORES]>(columns[1] + TILE);
+        scores = reinterpret_cast<float (*)[SCORES]>(columns[1] + TILE);
     }
 };
 
-// Rows of the block are keys (KEYS) or queries, columns the others; [0] are keys or queries, [1] values or dy.
-// acc[0] += ds * columns[0], and with KEYS acc[1] += p * columns[1].
+// Rows of the block are keys (KEYS) or queries, columns the others; [0] are keys or queries, [1] values or
+// dy. acc[0] += ds * columns[0], and with KEYS acc[1] += p * columns[1].
 template <bool KEYS>
 __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMNS], const Tiles &tiles,
-                                         const Source (&rows)[2], const Source (&columns)[2], const float *logsumexp,
-                                         const float *delta, u32 block, u32 time, u32 head_width, float scale) {
+                                         const Source (&rows)[2], const Source (&columns)[2],
+                                         const float *logsumexp, const float *delta, u32 block, u32 time,
+                                         u32 head_width, float scale) {
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (u32 i = 0; i < 2; ++i) load_tile(tiles.rows[i], rows[i], block * TILE, time, head_width);
     const u32 begin = KEYS ? block : 0, end = KEYS ? (time + TILE - 1) / TILE : block + 1;
@@ -203,8 +213,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
                 p[i][j] = visible ? expf(p[i][j] * scale - logsumexp[query]) : 0.0f;
                 ds[i][j] = visible ? p[i][j] * (ds[i][j] - delta[query]) : 0.0f;
             }
-        // A row of scores is written and read by one half of one warp.
-        auto share = [&](const float(&scores)[EACH][EACH]) {
+        // One half of one warp writes and reads a row of scores.
+        auto share = [&](const float (&scores)[EACH][EACH]) {
             __syncwarp();
 #pragma unroll
             for (u32 i = 0; i < EACH; ++i)
@@ -222,13 +232,14 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
 }
 
 // Both: 256 threads, shared (4 * TILE) * LINE + TILE * SCORES floats. Long blocks first.
-// Floors: 4 products for keys and values, 3 for queries, each batch * heads * time^2 * head_width FLOP.
-#define BACKWARD_OPERANDS                                                                                                     \
-    const float *__restrict__ dy, const float *__restrict__ q, const float *__restrict__ k, const float *__restrict__ v,      \
-        const float *__restrict__ logsumexp, const float *__restrict__ delta, u32 time, u32 heads, u32 group, u32 q_stride,   \
-        u32 kv_stride, u32 head_width, float scale
+// Floors: 4 matmuls for keys and values, 3 for queries, each batch * heads * time^2 * head_width FLOP.
+#define BACKWARD_OPERANDS                                                                                    \
+    const float *__restrict__ dy, const float *__restrict__ q, const float *__restrict__ k,                  \
+        const float *__restrict__ v, const float *__restrict__ logsumexp, const float *__restrict__ delta,   \
+        u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale
 
-// Grid [ceil(time / TILE), heads / group, batch]: a block adds the query heads of its key and value head in their order.
+// Grid [ceil(time / TILE), heads / group, batch]: a block adds the query heads of its key and value head in
+// their order.
 KERNEL __launch_bounds__(THREADS)
     attention_backward_key_value(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
@@ -243,9 +254,10 @@ KERNEL __launch_bounds__(THREADS)
         const u64 line = (u64(blockIdx.z) * heads + head) * time;
         const Source columns[2] = {{q + sequence * q_stride + head * head_width, q_stride},
                                    {dy + sequence * width + head * head_width, width}};
-        // Other warps may still read the tiles of the head before.
+        // Other warps may still read the tiles of the previous head.
         if (member > 0) __syncthreads();
-        backward<true>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time, head_width, scale);
+        backward<true>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time,
+                       head_width, scale);
     }
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     store_rows(dk + start, kv_stride, block * TILE, time, head_width, acc[0], factor[0], x, y);
@@ -264,6 +276,8 @@ KERNEL __launch_bounds__(THREADS) attention_backward_query(float *__restrict__ d
     float acc[1][EACH][COLUMNS] = {}, factor[EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) factor[i] = scale;
-    backward<false>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time, head_width, scale);
-    store_rows(dq + start, q_stride, block * TILE, time, head_width, acc[0], factor, threadIdx.x % 16, threadIdx.x / 16);
+    backward<false>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time,
+                    head_width, scale);
+    store_rows(dq + start, q_stride, block * TILE, time, head_width, acc[0], factor, threadIdx.x % 16,
+               threadIdx.x / 16);
 }

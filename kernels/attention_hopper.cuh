@@ -1,13 +1,14 @@
-// Causal attention in bf16 on Hopper's warpgroup products (wgmma, sm_90a), for HEAD_DIM 64 and 128: what the forward and the
-// backward kernels share. Elsewhere than on Hopper both are empty, and attention.cu
-// is used: the same algorithm, whose results differ by rounding only.
+// Causal attention in bf16 with Hopper's warpgroup matmuls (wgmma, sm_90a), for HEAD_DIM 64 and 128: code
+// shared by the forward and the backward kernels. For other architectures both are empty and attention.cu is
+// used: the same algorithm, with results that differ by rounding only. Operands as there.
 //
-// A block is one warpgroup that brings tiles and CONSUMERS (2 or 3) that multiply, of 64 rows each. Of the first, three warps
-// copy (each every third tile) and the fourth relays: copies are writes as by ordinary stores while wgmma reads through the
-// asynchronous proxy, and the fence between the two would cost consumers more than it costs a warp that has nothing else to
-// do. Weights go from the accumulators of one product to the left operand of the next in registers. One block a
-// multiprocessor lives for the whole launch and takes pairs of row blocks (i, n - 1 - i), all of about one length, so that
-// copies for the next pair run ahead while the last is stored.
+// A block is one producer warpgroup and CONSUMERS (2 or 3) consumer warpgroups, which multiply 64 rows each.
+// Three warps of the producer copy every third tile each and the fourth relays: copies count as ordinary
+// stores, wgmma reads through the asynchronous proxy, and the fence between the two would cost consumers more
+// than it costs an otherwise idle warp. Weights go from the accumulators of one matmul to the left operand of
+// the next in registers. One block a multiprocessor lives for the whole launch and takes pairs of row blocks
+// (i, n - 1 - i), all of about one length, so that copies for the next pair run ahead while the last is
+// stored.
 #pragma once
 #include "common.cuh"
 
@@ -28,7 +29,7 @@ extern __shared__ u8 shared_memory[];
 
 __device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
 
-// A value that is the same in all lanes, so that the compiler keeps what follows from it out of their registers.
+// A value that is the same in all lanes, as the compiler then knows: it keeps results in uniform registers.
 __device__ __forceinline__ u32 uniform(u32 x) { return __shfl_sync(ALL_LANES, x, 0); }
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -45,29 +46,34 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
 __device__ __forceinline__ void arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Counts this thread once what it has begun to copy is there.
+// Arrives for this thread once its copies so far are complete.
 __device__ __forceinline__ void arrive_after_copies(u32 barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 __device__ __forceinline__ void wait(u32 barrier, u32 phase) {
     u32 done;
     do {
-        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                     : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
+        asm volatile(
+            "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+            : "=r"(done)
+            : "r"(barrier), "r"(phase)
+            : "memory");
     } while (done == 0);
 }
 
-// A place in a ring of `SIZE`, and the parity of its rounds.
-template <u32 SIZE> struct Place {
+// A position in a ring of `SIZE`, and the parity of its rounds.
+template <u32 SIZE>
+struct Place {
     u32 index = 0, phase = 0;
     __device__ __forceinline__ void next() {
         if (++index == SIZE) index = 0, phase ^= 1;
     }
 };
 
-// The barriers of a ring: `copied` by the lanes of copiers, `full` by the relay, `empty` by the consumers' lanes: each
-// speaks for its own reads.
-template <u32 SIZE> struct Ring {
+// The barriers of a ring: `copied` by the lanes of copiers, `full` by the relay, `empty` by the consumers'
+// lanes, each for its own reads.
+template <u32 SIZE>
+struct Ring {
     u32 barriers;
 
     static constexpr u32 BYTES = 24 * SIZE;
@@ -82,16 +88,17 @@ template <u32 SIZE> struct Ring {
             barrier_init(empty(i), CONSUMERS * GROUP);
         }
     }
-    // The relay's part, in the order of the copies.
+    // The relay: passes on each place in the order of the copies.
     __device__ __forceinline__ void relay(Place<SIZE> &place) const {
         wait(copied(place.index), place.phase);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         if (threadIdx.x % WARP == 0) arrive(full(place.index));
         place.next();
     }
-    // A copier's part: `copy` is done by the copier whose turn it is. All wait for every place: they empty in this order anyway,
-    // and a wait tells two rounds of a place apart, no more.
-    template <typename F> __device__ __forceinline__ void fill(Place<SIZE> &place, u32 &turn, F copy) const {
+    // A copier: `copy` runs in the copier whose turn it is. All wait for every place: they empty in this
+    // order anyway, and the parity of a wait tells only two rounds apart.
+    template <typename F>
+    __device__ __forceinline__ void fill(Place<SIZE> &place, u32 &turn, F copy) const {
         wait(empty(place.index), place.phase ^ 1);
         if (turn == 0) {
             copy(place.index);
@@ -100,97 +107,119 @@ template <u32 SIZE> struct Ring {
         place.next();
         turn = turn == 0 ? COPIERS - 1 : turn - 1;
     }
-    // The part of each of all copiers.
-    template <typename F> __device__ __forceinline__ void fill_together(Place<SIZE> &place, F copy) const {
+    // Each of all copiers, where they fill a place together.
+    template <typename F>
+    __device__ __forceinline__ void fill_together(Place<SIZE> &place, F copy) const {
         wait(empty(place.index), place.phase ^ 1);
         copy(place.index);
         arrive_after_copies(copied(place.index));
         place.next();
     }
-    // A consumer's.
-    __device__ __forceinline__ void take(const Place<SIZE> &place) const { wait(full(place.index), place.phase); }
+    // A consumer.
+    __device__ __forceinline__ void take(const Place<SIZE> &place) const {
+        wait(full(place.index), place.phase);
+    }
     __device__ __forceinline__ void release(u32 index) const { arrive(empty(index)); }
 };
 
 // ---- wgmma
 
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void products_wait() {
+__device__ __forceinline__ void products_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING>
+__device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 // Keeps the compiler from moving uses of accumulators over a wait.
-template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {
+template <int N>
+__device__ __forceinline__ void pin(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The low half of the descriptor of a tile in shared memory of `rows` rows (the distance of its panels, where rows run along
-// the sum); offsets are added to it in units of 16 bytes. The high half: rows of 128 bytes, swizzled in groups of 8.
+// The low half of the descriptor of a tile in shared memory of `rows` rows (the distance of its panels, if
+// rows run along the depth); offsets are added to it in units of 16 bytes. The high half: rows of 128 bytes,
+// swizzled in groups of 8.
 __device__ __forceinline__ u32 descriptor(u32 address, u32 rows) { return address >> 4 | rows * 8 << 16; }
 #define AT(bytes) ((bytes) >> 4)
 
 #define F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define F16(d, i) F4(d, i), F4(d, i + 4), F4(d, i + 8), F4(d, i + 12)
 #define F32(d, i) F16(d, i), F16(d, i + 16)
-#define LOW "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define HIGH "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define LOW                                                                                                  \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27," \
+    "%28,%29,%30,%31"
+#define HIGH                                                                                                 \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%"  \
+    "57,%58,%59,%60,%61,%62,%63"
 #define WGMMA "wgmma.mma_async.sync.aligned."
 
 // d[64, 2 * N] (+)= a[64, 16] * b, both in shared memory, b with rows along its columns.
 __device__ __forceinline__ void product(float (&d)[32], u32 a, u32 b, int add) {
-    asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %34, 0;\n"
-                 "mov.b64 a, {%32, 0x40000040}; mov.b64 b, {%33, 0x40000040};\n"
-                 WGMMA "m64n64k16.f32.bf16.bf16 {" LOW "}, a, b, p, 1, 1, 0, 0;}"
-                 : F32(d, 0) : "r"(a), "r"(b), "r"(add));
+    asm volatile(
+        "{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %34, 0;\n"
+        "mov.b64 a, {%32, 0x40000040}; mov.b64 b, {%33, 0x40000040};\n" WGMMA "m64n64k16.f32.bf16.bf16 {" LOW
+        "}, a, b, p, 1, 1, 0, 0;}"
+        : F32(d, 0)
+        : "r"(a), "r"(b), "r"(add));
 }
 __device__ __forceinline__ void product(float (&d)[64], u32 a, u32 b, int add) {
-    asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %66, 0;\n"
-                 "mov.b64 a, {%64, 0x40000040}; mov.b64 b, {%65, 0x40000040};\n"
-                 WGMMA "m64n128k16.f32.bf16.bf16 {" LOW "," HIGH "}, a, b, p, 1, 1, 0, 0;}"
-                 : F32(d, 0), F32(d, 32) : "r"(a), "r"(b), "r"(add));
+    asm volatile(
+        "{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %66, 0;\n"
+        "mov.b64 a, {%64, 0x40000040}; mov.b64 b, {%65, 0x40000040};\n" WGMMA "m64n128k16.f32.bf16.bf16 {" LOW
+        "," HIGH "}, a, b, p, 1, 1, 0, 0;}"
+        : F32(d, 0), F32(d, 32)
+        : "r"(a), "r"(b), "r"(add));
 }
-// The same with a in registers and b with rows along the sum.
+// The same with a in registers and b with rows along the depth.
 __device__ __forceinline__ void product(float (&d)[32], const u32 (&a)[4], u32 b, int add) {
-    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %37, 0; mov.b64 b, {%36, 0x40000040};\n"
-                 WGMMA "m64n64k16.f32.bf16.bf16 {" LOW "}, {%32,%33,%34,%35}, b, p, 1, 1, 1;}"
-                 : F32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %37, 0; mov.b64 b, {%36, 0x40000040};\n" WGMMA
+                 "m64n64k16.f32.bf16.bf16 {" LOW "}, {%32,%33,%34,%35}, b, p, 1, 1, 1;}"
+                 : F32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 __device__ __forceinline__ void product(float (&d)[64], const u32 (&a)[4], u32 b, int add) {
-    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %69, 0; mov.b64 b, {%68, 0x40000040};\n"
-                 WGMMA "m64n128k16.f32.bf16.bf16 {" LOW "," HIGH "}, {%64,%65,%66,%67}, b, p, 1, 1, 1;}"
-                 : F32(d, 0), F32(d, 32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %69, 0; mov.b64 b, {%68, 0x40000040};\n" WGMMA
+                 "m64n128k16.f32.bf16.bf16 {" LOW "," HIGH "}, {%64,%65,%66,%67}, b, p, 1, 1, 1;}"
+                 : F32(d, 0), F32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
-// d[64, 2 * N] = 64 rows of a tile of ROWS rows * the 2 * N rows of another, transposed, both [.., D]. `left` stays in
-// shared memory: kept in registers over a loop, it was overwritten by the compiler of CUDA 13.0.
-template <int N> __device__ __forceinline__ void times_transposed(float (&d)[N], u32 left, u32 tile) {
+// d[64, 2 * N] = 64 rows of a tile of ROWS rows * the 2 * N rows of another, transposed, both [.., D]. `left`
+// stays in shared memory: the compiler of CUDA 13.0 overwrote it when it was kept in registers over a loop.
+template <int N>
+__device__ __forceinline__ void times_transposed(float (&d)[N], u32 left, u32 tile) {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
-        product(d, left + AT(k / 4 * ROWS * 128 + k % 4 * 32), tile + AT(k / 4 * N * 256 + k % 4 * 32), k > 0);
+        product(d, left + AT(k / 4 * ROWS * 128 + k % 4 * 32), tile + AT(k / 4 * N * 256 + k % 4 * 32),
+                k > 0);
 }
 // d[64, D] (+)= a[64, 16 * K] * tile[16 * K rows, D].
-template <int K> __device__ __forceinline__ void times(float (&d)[D / 2], const u32 (&a)[K][4], u32 tile, int add) {
+template <int K>
+__device__ __forceinline__ void times(float (&d)[D / 2], const u32 (&a)[K][4], u32 tile, int add) {
 #pragma unroll
     for (int k = 0; k < K; ++k) product(d, a[k], tile + AT(k * 16 * 128), k > 0 ? 1 : add);
 }
 
-// Accumulators of one product as the left operand of the next.
-template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 8][4], const float (&x)[N]) {
+// Packs the accumulators of one matmul as the left operand of the next.
+template <int N>
+__device__ __forceinline__ void pack(u32 (&a)[N / 8][4], const float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) a[i / 4][i % 4] = pack_bf16(x[2 * i], x[2 * i + 1]);
 }
 
 // ---- copies
 
-// A third of one head of one sequence.
+// Queries, keys, values or dy of one head of one sequence.
 struct Source {
     const bf16 *from;
     u64 stride;
 };
 
-// One warp begins the copy of `N` rows from `first` on, or of part `part` of PARTS of them; rows past the end are zeros. Lanes
-// of one chunk of 16 bytes have 8 rows, which the swizzle spreads over all banks.
+// Starts one warp's copy of `N` rows from `first` on, or of part `part` of PARTS of them; rows past the end
+// are zeros. The 8 lanes of one chunk of 16 bytes have 8 rows, which the swizzle spreads over all banks.
 template <int N, int PARTS = 1>
 __device__ __forceinline__ void copy_tile(u32 tile, Source source, u32 first, u32 time, u32 part = 0) {
     const u32 row = threadIdx.x % 8, chunk = threadIdx.x % WARP / 8;
@@ -203,42 +232,50 @@ __device__ __forceinline__ void copy_tile(u32 tile, Source source, u32 first, u3
         const bf16 *here = bytes ? from : source.from;
 #pragma unroll
         for (u32 four = 0; four < D / 32; ++four)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((to ^ four % 2 * 64) + four / 2 * N * 128 + i * 128),
-                         "l"(here + four * 32), "r"(bytes) : "memory");
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((to ^ four % 2 * 64) +
+                                                                               four / 2 * N * 128 + i * 128),
+                         "l"(here + four * 32), "r"(bytes)
+                         : "memory");
         from += 8 * PARTS * source.stride;
     }
 }
 // The same for `N` numbers.
-template <int N> __device__ __forceinline__ void copy_numbers(u32 to, const float *line, u32 first, u32 time) {
+template <int N>
+__device__ __forceinline__ void copy_numbers(u32 to, const float *line, u32 first, u32 time) {
 #pragma unroll
     for (u32 i = threadIdx.x % WARP; i < N; i += WARP) {
         const bool inside = first + i < time;
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + i * 4), "l"(inside ? line + first + i : line),
-                     "r"(inside ? 4 : 0) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + i * 4),
+                     "l"(inside ? line + first + i : line), "r"(inside ? 4 : 0)
+                     : "memory");
     }
 }
 __device__ __forceinline__ void finish_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- work
 
-// Items of a launch: pairs of row blocks of one head. Heads vary slowest, so that L2 serves what blocks share.
+// Items of a launch: pairs of row blocks of one head. Heads vary slowest, so that L2 serves operands that
+// blocks share.
 struct Work {
     u32 blocks, pairs, items;
     __device__ Work(u32 time, u32 heads, u32 batch)
         : blocks((time + ROWS - 1) / ROWS), pairs((blocks + 1) / 2), items(pairs * heads * batch) {}
 };
 
-// f(block, head, sequence) for all that falls to this block of threads. Pairs whose last block is cut short are shorter:
-// each round begins with another pair, so that no block gets the same one always.
-template <typename F> __device__ __forceinline__ void for_work(const Work &work, u32 heads, F f) {
+// Calls f(block, head, sequence) for all items of this block of threads. Each round begins with another pair,
+// so that no block of threads always gets the pair whose last block is cut short.
+template <typename F>
+__device__ __forceinline__ void for_work(const Work &work, u32 heads, F f) {
     const u32 lines = max(gridDim.x / work.pairs, 1);
     for (u32 item = blockIdx.x; item < work.items; item += gridDim.x) {
-        const u32 line = item / work.pairs, pair = (item + line / lines) % work.pairs, other = work.blocks - 1 - pair;
-        for (u32 half = pair == other; half < 2; ++half) f(half == 0 ? other : pair, line % heads, line / heads);
+        const u32 line = item / work.pairs, pair = (item + line / lines) % work.pairs,
+                  other = work.blocks - 1 - pair;
+        for (u32 half = pair == other; half < 2; ++half)
+            f(half == 0 ? other : pair, line % heads, line / heads);
     }
 }
 
-// Registers of a thread, of those that bring and of consumers: all that a multiprocessor has.
+// Registers of a thread in producers and in consumers: together all of a multiprocessor.
 __device__ __forceinline__ void few_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 24 : 32));
 }
@@ -246,14 +283,15 @@ __device__ __forceinline__ void many_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 240 : 160));
 }
 
-// The row of a block that a consumer's thread has in accumulators, besides the one 8 further.
+// Row of the block whose accumulators a consumer's thread has; it also has the row 8 further.
 __device__ __forceinline__ u32 own_row(u32 group) {
     return group * 64 + threadIdx.x % GROUP / WARP * 16 + threadIdx.x % WARP / 4;
 }
 
-// 64 rows: row and row + 8, each times its factor. A quad swaps its parts so that each thread stores 16 bytes.
-__device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 2], float factor0,
-                                           float factor1) {
+// Stores row and row + 8 of 64 rows, each times its factor. A quad swaps its parts so that each thread stores
+// 16 bytes.
+__device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 2],
+                                           float factor0, float factor1) {
     const u32 quad = threadIdx.x % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -264,14 +302,17 @@ __device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 ti
             u32 x[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                x[i] = pack_bf16(acc[(n + i) * 4 + half * 2] * factor, acc[(n + i) * 4 + half * 2 + 1] * factor);
+                x[i] =
+                    pack_bf16(acc[(n + i) * 4 + half * 2] * factor, acc[(n + i) * 4 + half * 2 + 1] * factor);
             // Transposes 4 by 4 among the quad, in two rounds.
             const u32 a = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[0] : x[1], 1);
             const u32 b = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[2] : x[3], 1);
-            x[0] = quad & 1 ? a : x[0], x[1] = quad & 1 ? x[1] : a, x[2] = quad & 1 ? b : x[2], x[3] = quad & 1 ? x[3] : b;
+            x[0] = quad & 1 ? a : x[0], x[1] = quad & 1 ? x[1] : a, x[2] = quad & 1 ? b : x[2],
+            x[3] = quad & 1 ? x[3] : b;
             const u32 c = __shfl_xor_sync(ALL_LANES, quad & 2 ? x[0] : x[2], 2);
             const u32 d = __shfl_xor_sync(ALL_LANES, quad & 2 ? x[1] : x[3], 2);
-            const Vector<u32, 4> whole = {{quad & 2 ? c : x[0], quad & 2 ? d : x[1], quad & 2 ? x[2] : c, quad & 2 ? x[3] : d}};
+            const Vector<u32, 4> whole = {
+                {quad & 2 ? c : x[0], quad & 2 ? d : x[1], quad & 2 ? x[2] : c, quad & 2 ? x[3] : d}};
             if (row + half * 8 < time) store<4>(reinterpret_cast<u32 *>(line + n * 8), whole);
         }
     }

@@ -1,4 +1,4 @@
-// Backward attention on Hopper: one kernel owns queries, one keys. See attention_hopper.cuh.
+// Backward attention on Hopper: one kernel owns queries, the other keys. See attention_hopper.cuh.
 #include "attention_hopper.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -27,22 +27,29 @@ struct Operands {
     const bf16 *dy, *q, *k, *v;
     const float *statistics;  // log-sum-exps in powers of two, then deltas, each [batch, heads, time]
     u32 batch, time, heads, group, q_stride, kv_stride;
-    // Where the rows of a sequence begin in query head `head` of queries, and in the key and value head that it reads.
-    __device__ u64 q_start(u32 head, u32 sequence) const { return u64(sequence) * time * q_stride + head * D; }
-    __device__ u64 kv_start(u32 head, u32 sequence) const { return u64(sequence) * time * kv_stride + head / group * D; }
+    // Offset of a sequence's first row in query head `head`, and in the key and value head that it reads.
+    __device__ u64 q_start(u32 head, u32 sequence) const {
+        return u64(sequence) * time * q_stride + head * D;
+    }
+    __device__ u64 kv_start(u32 head, u32 sequence) const {
+        return u64(sequence) * time * kv_stride + head / group * D;
+    }
     __device__ Source gradient(u32 head, u32 sequence) const {
         const u64 stride = u64(heads) * D;
         return {dy + u64(sequence) * time * stride + head * D, stride};
     }
 };
 
-// Tiles of columns that a block of rows meets, from the diagonal on: OWN_KEYS: later queries, else earlier keys.
-template <bool OWN_KEYS> __device__ __forceinline__ u32 columns_met(u32 block, u32 time) {
+// Number of column tiles that a block of rows meets: from the diagonal to the last queries (OWN_KEYS), or
+// from the first keys to the diagonal.
+template <bool OWN_KEYS>
+__device__ __forceinline__ u32 columns_met(u32 block, u32 time) {
     const u32 all = (time + COLUMNS - 1) / COLUMNS;
     return OWN_KEYS ? all - block * CONSUMERS : min((block + 1) * CONSUMERS, all);
 }
 
-template <bool OWN_KEYS> __device__ __forceinline__ void bring(const Memory &memory, const Operands &from, u32 warp) {
+template <bool OWN_KEYS>
+__device__ __forceinline__ void bring(const Memory &memory, const Operands &from, u32 warp) {
     u32 turn = warp;
     Place<OWN_TILES> own_place;
     Place<STAGES> place;
@@ -73,7 +80,7 @@ template <bool OWN_KEYS> __device__ __forceinline__ void bring(const Memory &mem
                 const u32 first = (OWN_KEYS ? block * CONSUMERS + step : count - 1 - step) * COLUMNS;
                 copy_tile<COLUMNS>(to, OWN_KEYS ? queries : keys, first, time);
                 copy_tile<COLUMNS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first, time);
-                // Past the end both are 0, and so are all products with such a query's weights.
+                // Past the end queries and dy are 0, and so is every contribution of such a query.
                 if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES, logsumexp, first, time);
                 if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES + 256, delta, first, time);
             });
@@ -81,7 +88,8 @@ template <bool OWN_KEYS> __device__ __forceinline__ void bring(const Memory &mem
     finish_copies();
 }
 
-// Two neighbours in shared memory. `address` comes from `after`, so that this is not moved before the wait.
+// Two neighbours in shared memory. `address` comes from `after`, which keeps the compiler from moving the
+// load before the wait.
 __device__ __forceinline__ Vector<float, 2> shared_pair(u32 address) {
     Vector<float, 2> pair;
     asm("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.at[0]), "=f"(pair.at[1]) : "r"(address));
@@ -97,14 +105,15 @@ __device__ __forceinline__ u32 after(u32 x) {
     return x;
 }
 
-// 64 rows against all columns they meet.
-template <bool OWN_KEYS> struct Consumer {
+// A consumer: 64 rows against all columns that they meet.
+template <bool OWN_KEYS>
+struct Consumer {
     Memory memory;
     float scale;
     u32 group;
     Place<OWN_TILES> own_place;
     Place<STAGES> place;
-    float logsumexp[2], delta[2];  // of the own rows, where they are queries
+    float logsumexp[2], delta[2];  // of the own rows, if they are queries
 
     __device__ __forceinline__ void skip(u32 count) {
         for (; count > 0; --count) {
@@ -118,7 +127,7 @@ template <bool OWN_KEYS> struct Consumer {
         own_place.next();
     }
 
-    // Row and column of the same number are the same position.
+    // Hides future keys in the diagonal tile, in which row i and column i are one position.
     __device__ __forceinline__ void mask(float (&s)[COLUMNS / 2]) const {
         const int distance = int(own_row(0)) - int(threadIdx.x % 4 * 2);
 #pragma unroll
@@ -128,7 +137,7 @@ template <bool OWN_KEYS> struct Consumer {
         }
         pin(s);  // keeps this a branch
     }
-    // Weights from scores.
+    // Turns scores into weights.
     __device__ __forceinline__ void weights(float (&p)[COLUMNS / 2], u32 base) const {
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; ++n) {
@@ -136,23 +145,26 @@ template <bool OWN_KEYS> struct Consumer {
             if (OWN_KEYS) less = shared_pair(base + n * 32);
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                p[n * 4 + i] = exp2_fast(fmaf(p[n * 4 + i], scale, -(OWN_KEYS ? less.at[i % 2] : logsumexp[i / 2])));
+                p[n * 4 + i] =
+                    exp2_fast(fmaf(p[n * 4 + i], scale, -(OWN_KEYS ? less.at[i % 2] : logsumexp[i / 2])));
         }
     }
-    // Gradients of scores from those of weights, ds, and the weights.
-    template <typename Weight> __device__ __forceinline__ void slopes(float (&ds)[COLUMNS / 2], u32 base, Weight weight) const {
+    // Turns gradients of weights, ds, into gradients of scores.
+    template <typename Weight>
+    __device__ __forceinline__ void slopes(float (&ds)[COLUMNS / 2], u32 base, Weight weight) const {
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; ++n) {
             Vector<float, 2> less;
             if (OWN_KEYS) less = shared_pair(base + 256 + n * 32);
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                ds[n * 4 + i] = weight(n * 4 + i) * (ds[n * 4 + i] - (OWN_KEYS ? less.at[i % 2] : delta[i / 2]));
+                ds[n * 4 + i] =
+                    weight(n * 4 + i) * (ds[n * 4 + i] - (OWN_KEYS ? less.at[i % 2] : delta[i / 2]));
         }
     }
 
-    // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over `count` stages, of which the first is
-    // that in which the 64 rows meet themselves. Other consumers' work fills the waits of this one.
+    // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over `count` stages, the
+    // first of which is the diagonal tile of these rows. Other consumers run while this one waits.
     __device__ __forceinline__ void block(u32 count, float (&acc0)[D / 2], float (&acc1)[D / 2]) {
         float p[COLUMNS / 2], ds[COLUMNS / 2];
         memory.own_ring.take(own_place);
@@ -169,8 +181,10 @@ template <bool OWN_KEYS> struct Consumer {
         u32 here = place.index, add = 0;
         do {
             u32 packed_p[COLUMNS / 16][4], packed_ds[COLUMNS / 16][4];
-            const u32 first = descriptor(memory.stages, COLUMNS) + here * AT(STAGE_BYTES), second = first + AT(COLUMN_BYTES);
-            const u32 base = after(memory.stages + here * STAGE_BYTES + 2 * COLUMN_BYTES) + threadIdx.x % 4 * 8;
+            const u32 first = descriptor(memory.stages, COLUMNS) + here * AT(STAGE_BYTES),
+                      second = first + AT(COLUMN_BYTES);
+            const u32 base =
+                after(memory.stages + here * STAGE_BYTES + 2 * COLUMN_BYTES) + threadIdx.x % 4 * 8;
             products_begin();
             times_transposed(p, left, first);
             products_commit();
@@ -195,7 +209,7 @@ template <bool OWN_KEYS> struct Consumer {
             products_wait<OWN_KEYS>();
             pin(ds);
             if constexpr (OWN_KEYS)
-                slopes(ds, base, [&](int i) {  // the rounded weights have fewer registers
+                slopes(ds, base, [&](int i) {  // rounded weights take fewer registers
                     const u32 pair = packed_p[i / 8][i / 2 % 4];
                     return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
                 });
@@ -216,11 +230,10 @@ template <bool OWN_KEYS> struct Consumer {
     }
 };
 
-// Both: grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 2 (HEAD_DIM 128: 1) times two tiles of 128
-// rows and 1 KiB, 8 (4) stages of two tiles of 64 rows and 1 KiB, and 2 KiB. Floors: 4 products for keys and values, 3 for
-// queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
-// first: dq, or with OWN_KEYS dk, and second dv; they have the layout of q, k and v. Queries may share keys and values, which
-// the kernel that owns keys does not: its group is 1.
+// Both: grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 2 (HEAD_DIM 128: 1) times two
+// tiles of 128 rows and 1 KiB, 8 (4) stages of two tiles of 64 rows and 1 KiB, and 2 KiB. Floors: 4 matmuls
+// for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half). first is
+// dq, or dk with OWN_KEYS; second is dv. They have the layout of q, k and v. OWN_KEYS needs a group of 1.
 template <bool OWN_KEYS>
 __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operands &from, float scale) {
     const Memory memory(shared_memory);
@@ -236,15 +249,16 @@ __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operan
         for_work(Work(time, from.heads, from.batch), from.heads, [&](u32 block, u32 head, u32 sequence) {
             const u32 row = block * ROWS + own_row(consumer.group);
             float acc0[D / 2], acc1[D / 2];
-            const u32 count = columns_met<OWN_KEYS>(block, time), diagonal = block * CONSUMERS + consumer.group;
+            const u32 count = columns_met<OWN_KEYS>(block, time),
+                      diagonal = block * CONSUMERS + consumer.group;
             if (diagonal * COLUMNS >= time) {
-                // None of these 64 rows exists.
+                // All 64 rows lie past the end.
                 memory.own_ring.take(consumer.own_place);
                 consumer.own_done();
                 consumer.skip(count);
                 return;
             }
-            // The first tiles of the block are other consumers' diagonals.
+            // The first tiles of the block are the diagonals of other consumers.
             const u32 others = OWN_KEYS ? consumer.group : count - 1 - diagonal;
             consumer.skip(others);
             consumer.block(count - others, acc0, acc1);
@@ -253,19 +267,21 @@ __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operan
                 store_rows(first + start, from.kv_stride, row, time, acc0, scale, scale);
                 store_rows(second + start, from.kv_stride, row, time, acc1, 1.0f, 1.0f);
             } else {
-                store_rows(first + from.q_start(head, sequence), from.q_stride, row, time, acc0, scale, scale);
+                store_rows(first + from.q_start(head, sequence), from.q_stride, row, time, acc0, scale,
+                           scale);
             }
         });
     }
 }
 
-#define BACKWARD_OPERANDS                                                                                                     \
-    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k, const bf16 *__restrict__ v,          \
-        const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride,         \
-        float scale
+#define BACKWARD_OPERANDS                                                                                    \
+    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                     \
+        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads,    \
+        u32 group, u32 q_stride, u32 kv_stride, float scale
 
 KERNEL __launch_bounds__(BLOCK, 1) attention_backward_query_hopper(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
-    backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride}, scale);
+    backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
+                    scale);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)

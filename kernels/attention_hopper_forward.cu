@@ -21,11 +21,14 @@ struct Memory {
     }
 };
 
-// The last tile of keys that a block of queries meets.
-__device__ __forceinline__ u32 last_tile(u32 block, u32 time) { return (min((block + 1) * ROWS, time) - 1) / KEYS; }
+// Index of the last tile of keys that a block of queries meets.
+__device__ __forceinline__ u32 last_tile(u32 block, u32 time) {
+    return (min((block + 1) * ROWS, time) - 1) / KEYS;
+}
 
-// What the producers go through: keys and values of each tile from the last back. f(array, tile).
-template <typename F> __device__ __forceinline__ void for_tiles(const bf16 *k, const bf16 *v, u32 last, F f) {
+// Calls f(array, tile) for keys and values of each tile, from the last back: the order of the copies.
+template <typename F>
+__device__ __forceinline__ void for_tiles(const bf16 *k, const bf16 *v, u32 last, F f) {
     for (u32 left = last + 1; left > 0; --left) {
         f(k, left - 1);
         f(v, left - 1);
@@ -36,13 +39,14 @@ template <typename F> __device__ __forceinline__ void for_tiles(const bf16 *k, c
 struct Softmax {
     float largest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
 
-    // Turns scores into weights; gives what earlier sums are multiplied by.
+    // Turns scores into weights; `shrink` is the factor for earlier sums.
     __device__ __forceinline__ void step(float (&s)[KEYS / 2], float scale, float (&shrink)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float here[4] = {largest[half], s[half * 2], s[half * 2 + 4], s[half * 2 + 8]};
 #pragma unroll
-            for (int i = 0; i < KEYS / 2; i += 4) here[i / 4 % 4] = fmaxf(here[i / 4 % 4], fmaxf(s[i + half * 2], s[i + half * 2 + 1]));
+            for (int i = 0; i < KEYS / 2; i += 4)
+                here[i / 4 % 4] = fmaxf(here[i / 4 % 4], fmaxf(s[i + half * 2], s[i + half * 2 + 1]));
             float most = fmaxf(fmaxf(here[0], here[1]), fmaxf(here[2], here[3]));
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
@@ -60,7 +64,7 @@ struct Softmax {
     }
 };
 
-// The consumers take turns to begin products, so that one computes weights while the other's products run.
+// Consumers take turns to begin matmuls, so that one computes weights while the matmuls of the other run.
 __device__ __forceinline__ void turn_wait(u32 group) {
     asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
 }
@@ -68,8 +72,8 @@ __device__ __forceinline__ void turn_pass(u32 group) {
     asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory");
 }
 
-// Keys are walked from the diagonal back, so that only the first tile is masked; the products of a tile with its weights run
-// while the softmax of the next is computed.
+// Loops over keys from the diagonal back, so that only the first tile is masked. The matmul of weights and
+// values of one tile runs while the softmax of the next is computed.
 struct Consumer {
     Memory memory;
     float scale;
@@ -77,8 +81,10 @@ struct Consumer {
     Place<QUERY_TILES> query_place;
     Place<SLOTS> place;
 
-    __device__ __forceinline__ u32 tile(u32 index) const { return descriptor(memory.tiles, KEYS) + index * AT(KEY_TILE); }
-    // Waits for the next tile of the ring; its index there.
+    __device__ __forceinline__ u32 tile(u32 index) const {
+        return descriptor(memory.tiles, KEYS) + index * AT(KEY_TILE);
+    }
+    // Waits for the next tile of the ring; returns its index there.
     __device__ __forceinline__ u32 take() {
         memory.ring.take(place);
         const u32 index = place.index;
@@ -93,13 +99,14 @@ struct Consumer {
         query_place.next();
     }
 
-    // 64 queries, of which the first is `first`, against the tiles up to `last`, which holds the diagonal.
+    // 64 queries from `first` on against the tiles up to `last`, which holds the diagonal.
     __device__ __forceinline__ void rows(u32 first, u32 last, Softmax &softmax, float (&out)[D / 2]) {
         float s[KEYS / 2], shrink[2];
         u32 p[KEYS / 16][4];
-        const u32 queries = descriptor(memory.queries + query_place.index * OWN_TILE + group * 64 * 128, ROWS);
+        const u32 queries =
+            descriptor(memory.queries + query_place.index * OWN_TILE + group * 64 * 128, ROWS);
         u32 keys = take();
-        // Values come before the next keys, so that who waited for those need not wait for these.
+        // Values are copied before the next keys: a wait for those keys covers these values.
         Place<SLOTS> values = place;
         place.next();
         turn_wait(group);
@@ -152,13 +159,15 @@ struct Consumer {
     }
 };
 
-// Grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 12 (HEAD_DIM 128: 7) tiles of 128 rows and 2 KiB:
-// one block a multiprocessor, for a consumer's 240 registers hold a tile of scores, its weights and the output at once.
-// Floor: 2 products, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at HEAD_DIM 64 as long for exponentials.
-KERNEL __launch_bounds__(BLOCK, 1) attention_forward_hopper(bf16 *__restrict__ out, float *__restrict__ logsumexp,
-                                                            const bf16 *__restrict__ q, const bf16 *__restrict__ k,
-                                                            const bf16 *__restrict__ v, u32 batch, u32 time, u32 heads,
-                                                            u32 group, u32 q_stride, u32 kv_stride, float scale) {
+// Grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 12 (HEAD_DIM 128: 7) tiles of 128
+// rows and 2 KiB: one block a multiprocessor, because a consumer's 240 registers hold a tile of scores, its
+// weights and the output. Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at
+// HEAD_DIM 64 the exponentials take as long.
+KERNEL __launch_bounds__(BLOCK, 1)
+    attention_forward_hopper(bf16 *__restrict__ out, float *__restrict__ logsumexp,
+                             const bf16 *__restrict__ q, const bf16 *__restrict__ k,
+                             const bf16 *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
+                             u32 q_stride, u32 kv_stride, float scale) {
     const Memory memory(shared_memory);
     const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
     if (threadIdx.x == 0) memory.query_ring.init(COPIERS), memory.ring.init(1);
@@ -177,12 +186,14 @@ KERNEL __launch_bounds__(BLOCK, 1) attention_forward_hopper(bf16 *__restrict__ o
             }
             const bf16 *queries = q + u64(sequence) * time * q_stride + head * D;
             memory.query_ring.fill_together(query_place, [&](u32 index) {
-                copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, q_stride}, block * ROWS, time, warp);
+                copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, q_stride}, block * ROWS,
+                                         time, warp);
             });
             const u64 start = u64(sequence) * time * kv_stride + head / group * D;
             for_tiles(k, v, last_tile(block, time), [&](const bf16 *array, u32 tile) {
                 memory.ring.fill(place, turn, [&](u32 index) {
-                    copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {array + start, kv_stride}, tile * KEYS, time);
+                    copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {array + start, kv_stride}, tile * KEYS,
+                                    time);
                 });
             });
         });
@@ -196,7 +207,7 @@ KERNEL __launch_bounds__(BLOCK, 1) attention_forward_hopper(bf16 *__restrict__ o
             const u32 last = last_tile(block, time), diagonal = min((first + 63) / KEYS, last);
             memory.query_ring.take(consumer.query_place);
             if (first >= time) {
-                // None of these 64 rows exists.
+                // All 64 rows lie past the end.
                 consumer.queries_done();
                 for (u32 left = last + 1; left > 0; --left) {
                     turn_wait(consumer.group);
@@ -215,7 +226,8 @@ KERNEL __launch_bounds__(BLOCK, 1) attention_forward_hopper(bf16 *__restrict__ o
                 total[half] = softmax.total[half] + __shfl_xor_sync(ALL_LANES, softmax.total[half], 1);
                 total[half] += __shfl_xor_sync(ALL_LANES, total[half], 2);
             }
-            store_rows(out + u64(sequence) * time * width + head * D, width, row, time, acc, 1.0f / total[0], 1.0f / total[1]);
+            store_rows(out + u64(sequence) * time * width + head * D, width, row, time, acc, 1.0f / total[0],
+                       1.0f / total[1]);
             float *line = logsumexp + (u64(sequence) * heads + head) * time;
             if (threadIdx.x % 4 == 0) {
                 if (row < time) line[row] = softmax.largest[0] * scale + LN2 * __log2f(total[0]);

@@ -1,18 +1,19 @@
 // Token embedding, with or without learned positions, and the gradients of both tables without float atomics.
 #include "common.cuh"
 
-// RARE: a token that occurs more often has its list put in order, and its row added up, by whole blocks.
+// RARE: whole blocks sort the list, and sum the row, of a token that occurs more often.
 
-template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
+template <int N>
+__device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
 #pragma unroll
     for (int i = 0; i < N; i++) sum.at[i] += values.at[i];
 }
 
-// out[row] = table[tokens[row]] + positions[row % time]; positions may be null. Launch: a warp for a row, 8 rows a block.
-// Floor: a table row and the output row of every token; positions stay in L2.
+// out[row] = table[tokens[row]] + positions[row % time]; positions may be null. Launch: a warp for a row, 8
+// rows a block. Floor: a table row and the output row of every token; positions stay in L2.
 template <int N, typename T>
-__device__ __forceinline__ void forward(const u32 *tokens, const T *table, const T *positions, T *out, u32 rows, u32 time,
-                                        u32 vocab, u32 width) {
+__device__ __forceinline__ void forward(const u32 *tokens, const T *table, const T *positions, T *out,
+                                        u32 rows, u32 time, u32 vocab, u32 width) {
     const u32 row = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= rows) return;
     const u32 token = tokens[row];
@@ -28,25 +29,27 @@ __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const
     }
 }
 
-// The table's gradient: tokens are listed by value (a counting sort), then every row of the table adds what its list names,
-// in the order of positions. Counts and lists are integers: whatever the scheduling, what they hold afterwards is the same,
-// but for the order inside the list of a rare token, which its reader sorts.
+// The table's gradient: a counting sort lists the positions of every token, then each row of the table adds
+// the gradients at its positions in their order. Counts and lists are integers, so they do not depend on
+// scheduling, except for the order inside the list of a rare token, which its reader sorts.
 
 // counts[token] += 1 for every token. Launch: a thread for a token.
-KERNEL __launch_bounds__(THREADS) count_tokens(const u32 *__restrict__ tokens, u32 *counts, u32 rows, u32 vocab) {
+KERNEL __launch_bounds__(THREADS)
+    count_tokens(const u32 *__restrict__ tokens, u32 *counts, u32 rows, u32 vocab) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
     const bool present = row < rows;
     const u32 token = present ? tokens[row] : 0xffffffffu;
     if (present && token >= vocab) __trap();
-    // One addition for all lanes with the same token: frequent tokens would queue otherwise.
+    // One addition for all lanes with the same token, so that frequent tokens do not queue.
     const u32 same = __match_any_sync(ALL_LANES, token);
     if (present && (same & ((1u << (threadIdx.x % WARP)) - 1)) == 0) atomicAdd(counts + token, __popc(same));
 }
 
-// starts[v] = how many tokens are below v, for v up to and including vocab; the tokens with more than RARE are collected
-// in `frequent`, their number in starts[vocab + 1]. Launch: one block of WIDE_THREADS threads, each with a run of consecutive v.
+// starts[v] = number of tokens below v, for v up to and including vocab; tokens with more than RARE
+// occurrences go to `frequent`, their number to starts[vocab + 1]. Launch: one block of WIDE_THREADS threads,
+// each with a run of consecutive v.
 KERNEL __launch_bounds__(WIDE_THREADS) start_lists(const u32 *__restrict__ counts, u32 *__restrict__ starts,
-                                           u32 *__restrict__ frequent, u32 vocab) {
+                                                   u32 *__restrict__ frequent, u32 vocab) {
     __shared__ u32 totals[WARP], heavy;
     if (threadIdx.x == 0) heavy = 0;
     const u32 run = (vocab + WIDE_THREADS - 1) / WIDE_THREADS;
@@ -74,9 +77,10 @@ KERNEL __launch_bounds__(WIDE_THREADS) start_lists(const u32 *__restrict__ count
     if (threadIdx.x == 0) starts[vocab + 1] = heavy;
 }
 
-// Puts the positions of rare tokens into their lists, in any order; uses up their counts. Launch: a thread for a token.
-KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, const u32 *__restrict__ starts, u32 *counts,
-                                            u32 *__restrict__ lists, u32 rows) {
+// Writes the positions of rare tokens into their lists, in any order; counts their counts down to 0. Launch:
+// a thread for a token.
+KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
+                                            u32 *counts, u32 *__restrict__ lists, u32 rows) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
     if (row >= rows) return;
     const u32 token = tokens[row];
@@ -84,13 +88,12 @@ KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, cons
     if (starts[token + 1] - start <= RARE) lists[start + atomicSub(counts + token, 1u) - 1] = row;
 }
 
-// Writes the list of every frequent token in increasing order: blocks take frequent tokens in turn, and each scans
-// all tokens,
-// a vote of every warp giving the places. Launch: WIDE_THREADS threads; the host gives as many blocks as there can be
-// frequent tokens, at most 1024. Tokens come from L2.
-KERNEL __launch_bounds__(WIDE_THREADS) list_frequent(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
-                                             const u32 *__restrict__ frequent, u32 *__restrict__ lists, u32 rows,
-                                             u32 vocab) {
+// Writes the list of every frequent token in increasing order: blocks take frequent tokens in turn and scan
+// all tokens, and a vote in every warp gives the places. Launch: WIDE_THREADS threads, a block for each
+// frequent token that there can be, at most 1024. Tokens come from L2.
+KERNEL __launch_bounds__(WIDE_THREADS)
+    list_frequent(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
+                  const u32 *__restrict__ frequent, u32 *__restrict__ lists, u32 rows, u32 vocab) {
     __shared__ u32 votes[2][WARP];
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const u32 many = starts[vocab + 1];
@@ -103,7 +106,8 @@ KERNEL __launch_bounds__(WIDE_THREADS) list_frequent(const u32 *__restrict__ tok
             const bool mine = row < rows && tokens[row] == token;
             const u32 vote = __ballot_sync(ALL_LANES, mine);
             if (lane == 0) votes[turn][warp] = __popc(vote);
-            // Two buffers in turn: a warp that runs ahead meets this barrier before it could overwrite what is read.
+            // Two buffers in turn: a warp that runs ahead meets this barrier before it can overwrite votes
+            // that others read.
             __syncthreads();
             const u32 counted = votes[turn][lane];
             u32 before = lane < warp ? counted : 0, all = counted;
@@ -116,11 +120,11 @@ KERNEL __launch_bounds__(WIDE_THREADS) list_frequent(const u32 *__restrict__ tok
     }
 }
 
-// Rows of rare tokens, and rows that no token reaches. Launch: a warp for a row and a piece of WARP * N columns, 8 rows a
-// block, grid [rows / 8, pieces]. Floor: dy once, the table's gradient once.
+// Gradients of rare tokens, and of tokens that do not occur. Launch: a warp for a row and a piece of WARP * N
+// columns, 8 rows a block, grid [rows / 8, pieces]. Floor: dy once, the table's gradient once.
 template <int N, typename T, typename Out>
-__device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const u32 *lists, Out *table, u32 vocab,
-                                          u32 width, u32 accumulate) {
+__device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const u32 *lists, Out *table,
+                                          u32 vocab, u32 width, u32 accumulate) {
     const u32 row = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     const u32 lane = threadIdx.x % WARP;
     if (row >= vocab) return;
@@ -145,14 +149,15 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
     if (inside) write(target, sum);
 }
 
-// Rows of frequent tokens. A block owns a row and COLUMNS columns: all its threads bring the next STAGE positions into
-// registers while one thread for a column adds the ones before them in order out of shared memory, so that thousands of
-// positions cost a few cycles each and not a trip to memory. Launch: THREADS threads, grid [frequent tokens at most,
-// pieces].
+// Gradients of frequent tokens. A block owns a row and COLUMNS columns: all threads load the next STAGE
+// positions into registers while one thread a column adds the previous ones, in order, from shared memory. So
+// thousands of positions cost a few cycles each instead of a memory latency. Launch: THREADS threads, grid
+// [frequent tokens at most, pieces].
 #define STAGE 128
 template <typename T, typename Out>
-__device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, const u32 *frequent, const u32 *lists,
-                                              Out *table, u32 vocab, u32 width, u32 accumulate) {
+__device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, const u32 *frequent,
+                                              const u32 *lists, Out *table, u32 vocab, u32 width,
+                                              u32 accumulate) {
     __shared__ float staged[STAGE][COLUMNS];
     constexpr u32 STRIDE = THREADS / COLUMNS;
     const u32 many = starts[vocab + 1];
@@ -174,7 +179,7 @@ __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, co
         };
         fetch(0);
         for (u32 first = 0; first < count; first += STAGE) {
-            // Rows past the end are staged too and never added.
+            // Rows past the end are staged as well, but never added.
 #pragma unroll
             for (u32 i = 0; i < STAGE / STRIDE; i++) staged[strand + i * STRIDE][lane] = to_f32(next[i]);
             __syncthreads();
@@ -190,11 +195,11 @@ __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, co
     }
 }
 
-// positions[t] (+)= sum over the batch of dy[b][t], in the order of b; rows from `time` on get nothing. Launch: a thread
-// for N columns of a row of `positions`. Floor: dy once.
+// positions[t] (+)= sum over the batch of dy[b][t], in the order of b; rows from `time` on add nothing.
+// Launch: a thread for N columns of a row of `positions`. Floor: dy once.
 template <int N, typename T, typename Out>
-__device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 batch, u32 time, u32 context, u32 width,
-                                              u32 accumulate) {
+__device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 batch, u32 time, u32 context,
+                                              u32 width, u32 accumulate) {
     const u32 vectors = width / N;
     const u32 index = blockIdx.x * THREADS + threadIdx.x;
     const u32 row = index / vectors;
@@ -211,35 +216,40 @@ __device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 b
     write(target, sum);
 }
 
-#define FOR_TYPE(NAME, T)                                                                                              \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        forward_##NAME(const u32 *__restrict__ tokens, const T *__restrict__ table, const T *__restrict__ positions,   \
-                       T *__restrict__ out, u32 rows, u32 time, u32 vocab, u32 width, u32 vector) {                    \
-        if (vector) forward<16 / sizeof(T)>(tokens, table, positions, out, rows, time, vocab, width);                  \
-        else forward<1>(tokens, table, positions, out, rows, time, vocab, width);                                      \
+#define FOR_TYPE(NAME, T)                                                                                    \
+    KERNEL __launch_bounds__(THREADS) forward_##NAME(                                                        \
+        const u32 *__restrict__ tokens, const T *__restrict__ table, const T *__restrict__ positions,        \
+        T *__restrict__ out, u32 rows, u32 time, u32 vocab, u32 width, u32 vector) {                         \
+        if (vector)                                                                                          \
+            forward<16 / sizeof(T)>(tokens, table, positions, out, rows, time, vocab, width);                \
+        else                                                                                                 \
+            forward<1>(tokens, table, positions, out, rows, time, vocab, width);                             \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)
 
-// T: of dy. OUT: of the tables' gradients, which are added up in f32 and rounded once.
-#define FOR_TYPES(NAME, T, OUT)                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        rare_rows_##NAME(const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ lists,      \
-                         OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate, u32 vector) {                  \
-        if (vector) rare_rows<16 / sizeof(T)>(dy, starts, lists, table, vocab, width, accumulate);                     \
-        else rare_rows<1>(dy, starts, lists, table, vocab, width, accumulate);                                         \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        frequent_rows_##NAME(const T *__restrict__ dy, const u32 *__restrict__ starts,                                 \
-                             const u32 *__restrict__ frequent, const u32 *__restrict__ lists,                          \
-                             OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate) {                          \
-        frequent_rows(dy, starts, frequent, lists, table, vocab, width, accumulate);                                   \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        position_rows_##NAME(const T *__restrict__ dy, OUT *__restrict__ positions, u32 batch, u32 time,               \
-                             u32 context, u32 width, u32 accumulate, u32 vector) {                                     \
-        if (vector) position_rows<16 / sizeof(T)>(dy, positions, batch, time, context, width, accumulate);             \
-        else position_rows<1>(dy, positions, batch, time, context, width, accumulate);                                 \
+// T: type of dy. OUT: type of the tables' gradients, which are summed in f32 and rounded once.
+#define FOR_TYPES(NAME, T, OUT)                                                                              \
+    KERNEL __launch_bounds__(THREADS) rare_rows_##NAME(                                                      \
+        const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ lists,             \
+        OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate, u32 vector) {                         \
+        if (vector)                                                                                          \
+            rare_rows<16 / sizeof(T)>(dy, starts, lists, table, vocab, width, accumulate);                   \
+        else                                                                                                 \
+            rare_rows<1>(dy, starts, lists, table, vocab, width, accumulate);                                \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS) frequent_rows_##NAME(                                                  \
+        const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ frequent,          \
+        const u32 *__restrict__ lists, OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate) {      \
+        frequent_rows(dy, starts, frequent, lists, table, vocab, width, accumulate);                         \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        position_rows_##NAME(const T *__restrict__ dy, OUT *__restrict__ positions, u32 batch, u32 time,     \
+                             u32 context, u32 width, u32 accumulate, u32 vector) {                           \
+        if (vector)                                                                                          \
+            position_rows<16 / sizeof(T)>(dy, positions, batch, time, context, width, accumulate);           \
+        else                                                                                                 \
+            position_rows<1>(dy, positions, batch, time, context, width, accumulate);                        \
     }
 
 #define FOR_HALF(NAME, T) FOR_TYPES(NAME##_f32, T, float) FOR_TYPES(NAME##_##NAME, T, T)
