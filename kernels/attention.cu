@@ -78,8 +78,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const bf16 *from, u64 stride
 }
 
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
-__device__ __forceinline__ void wait_copies() {
+template <int PENDING> __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
@@ -121,8 +120,7 @@ __device__ __forceinline__ void times(float (&acc)[D / 8][4], const u32 (&a)[N /
 }
 
 // Packs the accumulators of a matmul as the left operand of the next.
-template <int N>
-__device__ __forceinline__ void pack(u32 (&a)[N / 2][4], const float (&x)[N][4]) {
+template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 2][4], const float (&x)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         a[n / 2][n % 2 * 2] = pack_bf16(x[n][0], x[n][1]);
@@ -204,7 +202,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 // 16 queries, so the softmax needs no other warp; keys and values of 64 positions are double buffered. Long
 // blocks of a head start first; the blocks of a head run together, so that L2 serves its keys and values.
 // Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
-KERNEL __launch_bounds__(FORWARD_WARPS * WARP, D == 128 ? 1 : 2)
+KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D == 128 ? 1 : 2)
     attention_forward(bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q,
                       const bf16 *__restrict__ k, const bf16 *__restrict__ v, u32 time, u32 heads, u32 group,
                       u32 q_stride, u32 kv_stride, float scale, u32 aligned) {
@@ -402,14 +400,14 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
 // multiprocessor with all accumulators and the block's own operands in registers. Long blocks start first.
 // Floors: 4 matmuls for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the
 // causal half).
-#define BACKWARD_OPERANDS                                                                                    \
-    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                     \
-        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group,    \
+#define BACKWARD_OPERANDS                                                                                 \
+    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                  \
+        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
         u32 q_stride, u32 kv_stride, float scale, u32 aligned
 
 // Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
-KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
+KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     attention_backward_key_value(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * D;
@@ -435,7 +433,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
 }
 
 // Grid [ceil(time / 64), heads, batch].
-KERNEL __launch_bounds__(BACKWARD_WARPS * WARP, 2)
+KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     attention_backward_query(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;

@@ -7,7 +7,7 @@
 #define THREADS 256
 // Positions of a tile: four tiles fit in 99 KiB of shared memory, which every chip from sm_80 on has.
 #define TILE (D <= 64 ? 64 : D == 128 ? 32 : 16)
-#define EACH                                                                                                 \
+#define EACH \
     (TILE / 16)  // thread (y, x) of 16 by 16 makes rows y * EACH.., columns x + 16 * j of a tile of scores
 #define COLUMNS (D / 16)  // ... and of an output the same rows, columns x * VECTOR + 16 * VECTOR * j
 #define VECTOR (COLUMNS < 4 ? COLUMNS : 4)
@@ -233,9 +233,9 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
 
 // Both: 256 threads, shared (4 * TILE) * LINE + TILE * SCORES floats. Long blocks first.
 // Floors: 4 matmuls for keys and values, 3 for queries, each batch * heads * time^2 * head_width FLOP.
-#define BACKWARD_OPERANDS                                                                                    \
-    const float *__restrict__ dy, const float *__restrict__ q, const float *__restrict__ k,                  \
-        const float *__restrict__ v, const float *__restrict__ logsumexp, const float *__restrict__ delta,   \
+#define BACKWARD_OPERANDS                                                                                  \
+    const float *__restrict__ dy, const float *__restrict__ q, const float *__restrict__ k,                \
+        const float *__restrict__ v, const float *__restrict__ logsumexp, const float *__restrict__ delta, \
         u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale
 
 // Grid [ceil(time / TILE), heads / group, batch]: a block adds the query heads of its key and value head in

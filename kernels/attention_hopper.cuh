@@ -62,8 +62,7 @@ __device__ __forceinline__ void wait(u32 barrier, u32 phase) {
 }
 
 // A position in a ring of `SIZE`, and the parity of its rounds.
-template <u32 SIZE>
-struct Place {
+template <u32 SIZE> struct Place {
     u32 index = 0, phase = 0;
     __device__ __forceinline__ void next() {
         if (++index == SIZE) index = 0, phase ^= 1;
@@ -72,8 +71,7 @@ struct Place {
 
 // The barriers of a ring: `copied` by the lanes of copiers, `full` by the relay, `empty` by the consumers'
 // lanes, each for its own reads.
-template <u32 SIZE>
-struct Ring {
+template <u32 SIZE> struct Ring {
     u32 barriers;
 
     static constexpr u32 BYTES = 24 * SIZE;
@@ -97,8 +95,7 @@ struct Ring {
     }
     // A copier: `copy` runs in the copier whose turn it is. All wait for every place: they empty in this
     // order anyway, and the parity of a wait tells only two rounds apart.
-    template <typename F>
-    __device__ __forceinline__ void fill(Place<SIZE> &place, u32 &turn, F copy) const {
+    template <typename F> __device__ __forceinline__ void fill(Place<SIZE> &place, u32 &turn, F copy) const {
         wait(empty(place.index), place.phase ^ 1);
         if (turn == 0) {
             copy(place.index);
@@ -108,8 +105,7 @@ struct Ring {
         turn = turn == 0 ? COPIERS - 1 : turn - 1;
     }
     // Each of all copiers, where they fill a place together.
-    template <typename F>
-    __device__ __forceinline__ void fill_together(Place<SIZE> &place, F copy) const {
+    template <typename F> __device__ __forceinline__ void fill_together(Place<SIZE> &place, F copy) const {
         wait(empty(place.index), place.phase ^ 1);
         copy(place.index);
         arrive_after_copies(copied(place.index));
@@ -128,13 +124,11 @@ __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.syn
 __device__ __forceinline__ void products_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-template <int PENDING>
-__device__ __forceinline__ void products_wait() {
+template <int PENDING> __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 // Keeps the compiler from moving uses of accumulators over a wait.
-template <int N>
-__device__ __forceinline__ void pin(float (&d)[N]) {
+template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
@@ -151,8 +145,8 @@ __device__ __forceinline__ u32 descriptor(u32 address, u32 rows) { return addres
 #define LOW                                                                                                  \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27," \
     "%28,%29,%30,%31"
-#define HIGH                                                                                                 \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%"  \
+#define HIGH                                                                                                \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%" \
     "57,%58,%59,%60,%61,%62,%63"
 #define WGMMA "wgmma.mma_async.sync.aligned."
 
@@ -189,8 +183,7 @@ __device__ __forceinline__ void product(float (&d)[64], const u32 (&a)[4], u32 b
 
 // d[64, 2 * N] = 64 rows of a tile of ROWS rows * the 2 * N rows of another, transposed, both [.., D]. `left`
 // stays in shared memory: the compiler of CUDA 13.0 overwrote it when it was kept in registers over a loop.
-template <int N>
-__device__ __forceinline__ void times_transposed(float (&d)[N], u32 left, u32 tile) {
+template <int N> __device__ __forceinline__ void times_transposed(float (&d)[N], u32 left, u32 tile) {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
         product(d, left + AT(k / 4 * ROWS * 128 + k % 4 * 32), tile + AT(k / 4 * N * 256 + k % 4 * 32),
@@ -204,8 +197,7 @@ __device__ __forceinline__ void times(float (&d)[D / 2], const u32 (&a)[K][4], u
 }
 
 // Packs the accumulators of one matmul as the left operand of the next.
-template <int N>
-__device__ __forceinline__ void pack(u32 (&a)[N / 8][4], const float (&x)[N]) {
+template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 8][4], const float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) a[i / 4][i % 4] = pack_bf16(x[2 * i], x[2 * i + 1]);
 }
@@ -264,8 +256,7 @@ struct Work {
 
 // Calls f(block, head, sequence) for all items of this block of threads. Each round begins with another pair,
 // so that no block of threads always gets the pair whose last block is cut short.
-template <typename F>
-__device__ __forceinline__ void for_work(const Work &work, u32 heads, F f) {
+template <typename F> __device__ __forceinline__ void for_work(const Work &work, u32 heads, F f) {
     const u32 lines = max(gridDim.x / work.pairs, 1);
     for (u32 item = blockIdx.x; item < work.items; item += gridDim.x) {
         const u32 line = item / work.pairs, pair = (item + line / lines) % work.pairs,

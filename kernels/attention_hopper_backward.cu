@@ -42,8 +42,7 @@ struct Operands {
 
 // Number of column tiles that a block of rows meets: from the diagonal to the last queries (OWN_KEYS), or
 // from the first keys to the diagonal.
-template <bool OWN_KEYS>
-__device__ __forceinline__ u32 columns_met(u32 block, u32 time) {
+template <bool OWN_KEYS> __device__ __forceinline__ u32 columns_met(u32 block, u32 time) {
     const u32 all = (time + COLUMNS - 1) / COLUMNS;
     return OWN_KEYS ? all - block * CONSUMERS : min((block + 1) * CONSUMERS, all);
 }
@@ -106,8 +105,7 @@ __device__ __forceinline__ u32 after(u32 x) {
 }
 
 // A consumer: 64 rows against all columns that they meet.
-template <bool OWN_KEYS>
-struct Consumer {
+template <bool OWN_KEYS> struct Consumer {
     Memory memory;
     float scale;
     u32 group;
@@ -274,9 +272,9 @@ __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operan
     }
 }
 
-#define BACKWARD_OPERANDS                                                                                    \
-    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                     \
-        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads,    \
+#define BACKWARD_OPERANDS                                                                                 \
+    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                  \
+        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
 
 KERNEL __launch_bounds__(BLOCK, 1) attention_backward_query_hopper(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {

@@ -27,8 +27,7 @@ __device__ __forceinline__ u32 last_tile(u32 block, u32 time) {
 }
 
 // Calls f(array, tile) for keys and values of each tile, from the last back: the order of the copies.
-template <typename F>
-__device__ __forceinline__ void for_tiles(const bf16 *k, const bf16 *v, u32 last, F f) {
+template <typename F> __device__ __forceinline__ void for_tiles(const bf16 *k, const bf16 *v, u32 last, F f) {
     for (u32 left = last + 1; left > 0; --left) {
         f(k, left - 1);
         f(v, left - 1);

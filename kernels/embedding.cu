@@ -3,8 +3,7 @@
 
 // RARE: whole blocks sort the list, and sum the row, of a token that occurs more often.
 
-template <int N>
-__device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
+template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
 #pragma unroll
     for (int i = 0; i < N; i++) sum.at[i] += values.at[i];
 }
@@ -216,40 +215,40 @@ __device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 b
     write(target, sum);
 }
 
-#define FOR_TYPE(NAME, T)                                                                                    \
-    KERNEL __launch_bounds__(THREADS) forward_##NAME(                                                        \
-        const u32 *__restrict__ tokens, const T *__restrict__ table, const T *__restrict__ positions,        \
-        T *__restrict__ out, u32 rows, u32 time, u32 vocab, u32 width, u32 vector) {                         \
-        if (vector)                                                                                          \
-            forward<16 / sizeof(T)>(tokens, table, positions, out, rows, time, vocab, width);                \
-        else                                                                                                 \
-            forward<1>(tokens, table, positions, out, rows, time, vocab, width);                             \
+#define FOR_TYPE(NAME, T)                                                                             \
+    KERNEL __launch_bounds__(THREADS) forward_##NAME(                                                 \
+        const u32 *__restrict__ tokens, const T *__restrict__ table, const T *__restrict__ positions, \
+        T *__restrict__ out, u32 rows, u32 time, u32 vocab, u32 width, u32 vector) {                  \
+        if (vector)                                                                                   \
+            forward<16 / sizeof(T)>(tokens, table, positions, out, rows, time, vocab, width);         \
+        else                                                                                          \
+            forward<1>(tokens, table, positions, out, rows, time, vocab, width);                      \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)
 
 // T: type of dy. OUT: type of the tables' gradients, which are summed in f32 and rounded once.
-#define FOR_TYPES(NAME, T, OUT)                                                                              \
-    KERNEL __launch_bounds__(THREADS) rare_rows_##NAME(                                                      \
-        const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ lists,             \
-        OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate, u32 vector) {                         \
-        if (vector)                                                                                          \
-            rare_rows<16 / sizeof(T)>(dy, starts, lists, table, vocab, width, accumulate);                   \
-        else                                                                                                 \
-            rare_rows<1>(dy, starts, lists, table, vocab, width, accumulate);                                \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS) frequent_rows_##NAME(                                                  \
-        const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ frequent,          \
-        const u32 *__restrict__ lists, OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate) {      \
-        frequent_rows(dy, starts, frequent, lists, table, vocab, width, accumulate);                         \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        position_rows_##NAME(const T *__restrict__ dy, OUT *__restrict__ positions, u32 batch, u32 time,     \
-                             u32 context, u32 width, u32 accumulate, u32 vector) {                           \
-        if (vector)                                                                                          \
-            position_rows<16 / sizeof(T)>(dy, positions, batch, time, context, width, accumulate);           \
-        else                                                                                                 \
-            position_rows<1>(dy, positions, batch, time, context, width, accumulate);                        \
+#define FOR_TYPES(NAME, T, OUT)                                                                          \
+    KERNEL __launch_bounds__(THREADS) rare_rows_##NAME(                                                  \
+        const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ lists,         \
+        OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate, u32 vector) {                     \
+        if (vector)                                                                                      \
+            rare_rows<16 / sizeof(T)>(dy, starts, lists, table, vocab, width, accumulate);               \
+        else                                                                                             \
+            rare_rows<1>(dy, starts, lists, table, vocab, width, accumulate);                            \
+    }                                                                                                    \
+    KERNEL __launch_bounds__(THREADS) frequent_rows_##NAME(                                              \
+        const T *__restrict__ dy, const u32 *__restrict__ starts, const u32 *__restrict__ frequent,      \
+        const u32 *__restrict__ lists, OUT *__restrict__ table, u32 vocab, u32 width, u32 accumulate) {  \
+        frequent_rows(dy, starts, frequent, lists, table, vocab, width, accumulate);                     \
+    }                                                                                                    \
+    KERNEL __launch_bounds__(THREADS)                                                                    \
+        position_rows_##NAME(const T *__restrict__ dy, OUT *__restrict__ positions, u32 batch, u32 time, \
+                             u32 context, u32 width, u32 accumulate, u32 vector) {                       \
+        if (vector)                                                                                      \
+            position_rows<16 / sizeof(T)>(dy, positions, batch, time, context, width, accumulate);       \
+        else                                                                                             \
+            position_rows<1>(dy, positions, batch, time, context, width, accumulate);                    \
     }
 
 #define FOR_HALF(NAME, T) FOR_TYPES(NAME##_f32, T, float) FOR_TYPES(NAME##_##NAME, T, T)

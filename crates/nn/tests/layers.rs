@@ -1,4 +1,4 @@
-//! Layers that no model of this house uses yet: gradients by finite differences, and residual streams of any norm.
+//! Layers in forms that no model uses yet: gradients by finite differences, and residual streams of any norm.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use autograd::{Gradients, Mode, Tape, Var, Weight, ops};

@@ -32,8 +32,8 @@ impl AttentionSaved {
     }
 }
 
-/// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that [`Heads`] states; the result is
-/// `[batch, time, heads.query · heads.width]`. Errors: as [`ops::attention::forward`].
+/// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that [`Heads`] states; the
+/// result is `[batch, time, heads.query · heads.width]`. Errors: as [`ops::attention::forward`].
 pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads) -> Result<Var> {
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());
     let ops::attention::Output { output, logsumexp } =

@@ -14,8 +14,8 @@ pub struct CrossEntropyRule {
     gradient: Option<Tensor>,
 }
 
-/// `scale` times the mean over rows; `logits` is [.., classes], `targets` as many u32 as there are rows. The gradient
-/// is written over the logits where nobody else holds them.
+/// `scale` times the mean over rows; `logits` is [.., classes], `targets` as many u32 as there are rows. The
+/// gradient is written over the logits where nobody else holds them.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
     let source = logits.source();
     let with_gradient = tape.is_recording() && logits.wants_gradient();

@@ -19,8 +19,8 @@ pub struct EmbeddingRule {
     gradient: Option<Tensor>,
 }
 
-/// Rows of `table` by token, plus rows of `positions` by time where it is given. `tokens` is `[batch, time]` of u32,
-/// `table` `[vocabulary, width]`, `positions` `[context, width]` with time ≤ context; the result is
+/// Rows of `table` by token, plus rows of `positions` by time where it is given. `tokens` is `[batch, time]`
+/// of u32, `table` `[vocabulary, width]`, `positions` `[context, width]` with time ≤ context; the result is
 /// `[batch, time, width]`. Errors: as [`ops::embedding::forward`].
 pub fn embedding(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<&Weight>) -> Result<Var> {
     let forward = ops::embedding::forward(tokens, table.tensor(), positions.map(Weight::tensor));

@@ -1,7 +1,8 @@
-//! The two linear layers of a transformer block with GELU between them: `y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2`, with or
-//! without biases.
+//! The two linear layers of a transformer block with GELU between them: `y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2`,
+//! with or without biases.
 //!
-//! One rule for both layers, so that the matmul with W2 in backward can apply GELU's derivative in its epilogue.
+//! One rule for both layers, so that the matmul with W2 in backward can apply GELU's derivative in its
+//! epilogue.
 
 use tensor::Tensor;
 use tensor::ops;

@@ -39,8 +39,9 @@ pub fn layer_norm(tape: &Tape, x: Var, weight: &Weight, bias: &Weight, epsilon: 
 }
 
 /// The pair (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
-/// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both gradients with one
-/// rounding, whether there was a branch or a pipeline cut in its place. Errors: as [`ops::layer_norm::forward_residual`].
+/// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both
+/// gradients with one rounding, whether there was a branch or a pipeline cut in its place. Errors: as
+/// [`ops::layer_norm::forward_residual`].
 pub fn residual_layer_norm(
     tape: &Tape,
     residual: Var,

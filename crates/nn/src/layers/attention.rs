@@ -6,7 +6,8 @@ use tensor::ops::attention::{Heads, Qkv};
 use super::{Linear, within};
 use crate::error::Result;
 
-/// Queries, keys and values by one linear layer or by three, attention over each head, and an output projection.
+/// Queries, keys and values by one linear layer or by three, attention over each head, and an output
+/// projection.
 #[derive(Debug)]
 pub struct CausalSelfAttention {
     qkv: Qkv<Linear>,

@@ -20,8 +20,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers whose outputs
-    /// are added to the residual stream. Errors: out of memory, a name that exists.
+    /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers
+    /// whose outputs are added to the residual stream. Errors: out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         index: usize,

@@ -26,7 +26,8 @@ impl Embedding {
         Ok(Embedding { tokens: parameters.create(name, [vocabulary, width], init)?, positions: None })
     }
 
-    /// Registers `name`, of shape `[context, width]`, as learned positions. Errors: out of memory, a name that exists.
+    /// Registers `name`, of shape `[context, width]`, as learned positions. Errors: out of memory, a name
+    /// that exists.
     pub fn with_positions(
         self,
         parameters: &mut Parameters,
@@ -38,8 +39,8 @@ impl Embedding {
         Ok(Embedding { positions: Some(parameters.create(name, [context, width], init)?), ..self })
     }
 
-    /// u32 tokens `[batch, time]` to `[batch, time, width]`. Errors: a token outside the table, more positions than were
-    /// registered, out of memory.
+    /// u32 tokens `[batch, time]` to `[batch, time, width]`. Errors: a token outside the table, more
+    /// positions than were registered, out of memory.
     pub fn forward(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
         within(tape, "embedding", || Ok(ops::embedding(tape, tokens, &self.tokens, self.positions.as_ref())?))
     }

@@ -18,8 +18,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Registers `{name}.weight` and `{name}.bias`. A uniform `init` also initialises the bias, as PyTorch does; after any
-    /// other the bias starts at zero, as in GPT-2. Errors: out of memory, a name that exists.
+    /// Registers `{name}.weight` and `{name}.bias`. A uniform `init` also initialises the bias, as PyTorch
+    /// does; after any other the bias starts at zero, as in GPT-2. Errors: out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -50,7 +50,8 @@ impl Linear {
         Ok(Linear { name: name.to_owned(), weight, bias: None, activation })
     }
 
-    /// A layer without bias that uses another layer's weight, as a tied output head does. Errors: no such weight.
+    /// A layer without bias that uses another layer's weight, as a tied output head does. Errors: no such
+    /// weight.
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let weight = parameters.reuse(weight)?;
         Ok(Linear { name: name.to_owned(), weight, bias: None, activation: Activation::None })

@@ -8,8 +8,8 @@ use crate::error::Result;
 /// A normalisation that adds the stream's pending branch in the same operator.
 ///
 /// An implementation gives the same bits whether the branch is added here or was added before
-/// ([`Stream::close`]), in both passes: it rounds the sum before it normalises, and adds the gradients of sum and
-/// normalised values with one rounding.
+/// ([`Stream::close`]), in both passes: it rounds the sum before it normalises, and adds the gradients of sum
+/// and normalised values with one rounding.
 pub trait Norm {
     /// Adds `branch`, if there is one, to `residual` and normalises the sum: (sum, normalised), both of the
     /// residual's shape.

@@ -11,8 +11,8 @@ use crate::recompute::Recompute;
 
 /// Values between two layers. Each layer decides the shape that it outputs, so that blocks may change it.
 ///
-/// A cut between pipeline stages and the start of a recomputed segment carry a stream as one variable in the compute
-/// dtype ([`Stream::close`], [`Stream::open`]); the layers after it give the same bits as without it.
+/// A cut between pipeline stages and the start of a recomputed segment carry a stream as one variable in the
+/// compute dtype ([`Stream::close`], [`Stream::open`]); the layers after it give the same bits as without it.
 pub trait Stream: Sized {
     /// Turns the stream into one variable.
     fn close(self, tape: &Tape) -> Result<Var>;

@@ -27,7 +27,8 @@ pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(output)
 }
 
-/// target += source, rounded to their type, for operands of one shape that do not overlap, both f32 or both bf16.
+/// target += source, rounded to their type, for operands of one shape that do not overlap, both f32 or both
+/// bf16.
 /// Errors: shapes or types that do not agree, memory that overlaps.
 pub fn into(target: &Tensor, source: &Tensor) -> Result<()> {
     into_on(target, source, StreamKind::Compute)

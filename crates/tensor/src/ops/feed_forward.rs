@@ -1,7 +1,7 @@
 //! The two linear layers of a transformer block with GELU between them: y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2.
 //!
-//! One operator, so that the epilogues of two matmuls apply GELU and its derivative: the first of the forward pass, and
-//! the one that computes the gradient of its result. The other backward functions are [`linear`]'s.
+//! One operator, so that the epilogues of two matmuls apply GELU and its derivative: the first of the forward
+//! pass, and the one that computes the gradient of its result. The other backward functions are [`linear`]'s.
 
 use device::{Backend, Epilogue};
 
@@ -19,8 +19,8 @@ pub struct Output {
     pub activated: Tensor,
 }
 
-/// `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`, all f32 or all bf16, to `[.., out]`.
-/// Either bias may be absent. Allocates the pre-activation, then its GELU, then the output.
+/// `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`, all f32 or all bf16, to
+/// `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its GELU, then the output.
 /// Errors: shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
@@ -63,9 +63,9 @@ pub fn backward_input_hidden(dy: &Tensor, w2: &Tensor, pre_activation: &Tensor) 
         && gpu::aligned(&[pre_activation])
     {
         let epilogue = Epilogue::GeluGradient { pre: pre_activation.region() };
-        linear::product_backward_input(dy, w2, &hidden, epilogue)?;
+        linear::matmul_backward_input(dy, w2, &hidden, epilogue)?;
         return Ok(hidden);
     }
-    linear::product_backward_input(dy, w2, &hidden, Epilogue::None)?;
+    linear::matmul_backward_input(dy, w2, &hidden, Epilogue::None)?;
     activation::backward(hidden, pre_activation, Activation::Gelu)
 }

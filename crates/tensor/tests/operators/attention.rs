@@ -40,8 +40,8 @@ impl Size {
     }
 }
 
-/// Batch, time, head width, query heads, key and value heads: around the ends of a tile, and odd; groups of one, some and all
-/// query heads.
+/// Batch, time, head width, query heads, key and value heads: odd sizes, sizes around the ends of a tile, and
+/// groups of one, some and all query heads.
 const SIZES: [[usize; 5]; 16] = [
     [1, 1, 1, 1, 1],
     [2, 2, 3, 1, 1],
@@ -60,7 +60,7 @@ const SIZES: [[usize; 5]; 16] = [
     [2, 70, 8, 6, 2],
     [1, 131, 4, 4, 1],
 ];
-/// More for a GPU in f32: every form that the kernels are compiled in.
+/// More sizes for a GPU in f32: every variant that is compiled.
 const WIDE_SIZES: [[usize; 5]; 9] = [
     [2, 67, 20, 2, 2],
     [1, 130, 33, 2, 2],
@@ -72,8 +72,8 @@ const WIDE_SIZES: [[usize; 5]; 9] = [
     [1, 97, 128, 4, 1],
     [2, 50, 256, 4, 2],
 ];
-/// Batch, time, query heads, key and value heads for a GPU in bf16: times around the ends of tiles of 64, 128 and 192, and
-/// many short heads, so that blocks of threads go from head to head.
+/// Batch, time, query heads, key and value heads for a GPU in bf16: times around the ends of tiles of 64, 128
+/// and 192, and many short heads, so that one block of threads takes several heads.
 const TIMES: [[usize; 4]; 21] = [
     [1, 1, 1, 1],
     [1, 5, 2, 2],
@@ -189,7 +189,8 @@ fn backward_is_the_gradient_of_forward() {
             let expected = gradient(&size, &qkv_wide, &dy_wide, &output, &logsumexp);
             let found = read(packed(&gradients));
             case.close(&format!("dqkv {size:?}"), &found, &expected);
-            // With few positions, gradients of queries and keys are differences that the output's rounding changes.
+            // With few positions, gradients of queries and keys are differences that the output's rounding
+            // changes.
             if size.time >= 32 {
                 let parts = split(&found, &size).into_iter().zip(split(&expected, &size));
                 for (name, (found, expected)) in ["dq", "dk", "dv"].iter().zip(parts) {
@@ -266,8 +267,8 @@ fn shared_heads_give_the_bits_of_copied_ones() {
     }
 }
 
-/// In another order the rounded sums would have other bits. On a GPU the sums of a group stay in registers, between those
-/// of a head.
+/// In another order the rounded sums would have other bits. On a GPU registers hold the sums of a whole
+/// group, which are not sums of each head's own.
 #[test]
 fn a_group_adds_its_query_heads_in_their_order() {
     let case = devices().into_iter().find(|case| case.device.backend() == Backend::Cpu).unwrap();

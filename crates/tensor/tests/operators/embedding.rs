@@ -4,7 +4,8 @@ use tensor::ops::embedding;
 use crate::reference;
 use crate::support::{Case, bits, devices, dot, half_precision, read, tensor, wide};
 
-/// Batch, time, vocab, context, width: tokens that occur never, rarely, and more often than a warp has lanes.
+/// Batch, time, vocabulary, context, width: tokens that occur never, rarely, and more often than a warp has
+/// lanes.
 const SIZES: [[usize; 5]; 8] = [
     [1, 1, 1, 1, 1],
     [2, 3, 5, 4, 33],

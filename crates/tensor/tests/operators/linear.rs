@@ -22,8 +22,9 @@ fn with_activation(pre: &[f64], activation: Activation) -> Vec<f64> {
     pre.iter().map(|x| reference::activation(*x, activation)).collect()
 }
 
-/// Whether a result has so few elements that its relative error says nothing: GELU and its derivative fall off so fast
-/// below 0 that rounding their argument to bf16 changes a single one of them by more than the tolerance.
+/// Whether a result has so few elements that its relative error says nothing: GELU and its derivative fall
+/// off so fast below 0 that rounding their argument to bf16 changes a single one of them by more than the
+/// tolerance.
 fn too_few(case: &Case, elements: usize, activation: Activation) -> bool {
     case.dtype == DType::Bf16 && activation == Activation::Gelu && elements < 33
 }
@@ -193,7 +194,8 @@ fn a_weight_gradient_may_go_without_a_bias() {
     }
 }
 
-/// Rows and columns: fewer than a run of rows, more than the most runs, odd widths, more than a tile of vectors.
+/// Rows and columns: fewer than a run of rows, more than the most runs, odd widths, more than a tile of
+/// vectors.
 #[test]
 fn bias_gradients_of_every_size_add_up() {
     for case in devices() {
@@ -214,8 +216,9 @@ fn bias_gradients_of_every_size_add_up() {
     }
 }
 
-/// The products may differ in their order of addition, and be rounded before they are added to what was there, so they agree
-/// within a unit in the last place of bf16, of both, and what f32 loses; sums of rows are the same.
+/// The products may differ in their order of addition, and be rounded before they are added to what was
+/// there, so they agree within a unit in the last place of bf16, of both, and what f32 loses; sums of rows
+/// are the same.
 #[test]
 fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
     for case in half_precision() {

@@ -78,8 +78,8 @@ fn a_gpu_takes_workspaces_and_a_host_none() {
         });
         last - before.unwrap_or(0)
     });
-    // Once for each call of cross-entropy (3), mse, linear's and layer norm's weights and embedding (2 each), and
-    // of the two tables; attention adds its own.
+    // Once for each call of cross-entropy (3), mse, linear's and layer norm's weights and embedding (2 each),
+    // and of the two tables; attention adds its own.
     assert!(imitated >= host + 3 + 1 + 6 + 2, "{imitated}, {host}");
 }
 

@@ -43,7 +43,8 @@ pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) 
     [output, means, rstds]
 }
 
-/// Output `[batch, time, query · width]` and log-sum-exp `[batch, query, time]` of packed queries, keys and values.
+/// Output `[batch, time, query · width]` and log-sum-exp `[batch, query, time]` of packed queries, keys and
+/// values.
 pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) -> [Vec<f64>; 2] {
     let Heads { query, width, .. } = heads;
     let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * width], vec![]);
@@ -71,7 +72,8 @@ pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) ->
     [output, logsumexp]
 }
 
-/// Index in packed queries, keys and values where the queries (0), keys (1) or values (2) of a row and query head begin.
+/// Index in packed queries, keys and values where the queries (0), keys (1) or values (2) of a row and query
+/// head begin.
 pub(crate) fn at(heads: Heads, row: usize, part: usize, query_head: usize) -> usize {
     let Heads { query, key_value, width } = heads;
     let head = match part {

@@ -1,7 +1,8 @@
-//! Attention on the host: one task for [`BLOCK`] positions of one sequence, which owns those rows of the result.
+//! Attention on the host: one task for [`BLOCK`] positions of one sequence, which owns those rows of the
+//! result.
 //!
-//! The backward pass of a block makes the tiles in which it is queries and those in which it is keys. Off the
-//! diagonal a tile is so made twice, by two tasks; in return no task writes what another writes.
+//! The backward pass of a block makes the tiles whose queries it owns and the tiles whose keys it owns. Two
+//! tasks make each tile off the diagonal, but no two tasks write to one place.
 
 use device::parallel::{for_tasks, simd};
 
@@ -117,7 +118,7 @@ fn forward_block(geometry: Geometry, qkv: &[&[f32]], queries: Block, out: &mut [
 }
 
 /// Scales the scores, sets those that a query does not see to −∞ and brings each row's largest up to date.
-/// Hidden scores go through the same instructions as the others, so that loops have one length.
+/// Hidden scores take the same instructions as others, so that all loops have one length.
 #[inline(always)]
 fn hide_and_scale(tile: &mut Tile, queries: Block, keys: Block, scale: f32, largest: &mut [f32; BLOCK]) {
     for (row, (scores, largest)) in tile.chunks_exact_mut(BLOCK).zip(largest).enumerate().take(queries.len) {
@@ -145,7 +146,7 @@ fn exponentials(
     }
 }
 
-/// How many of `keys` the query in `row` of its block sees.
+/// Number of `keys` that the query in `row` of its block sees.
 #[inline(always)]
 fn visible(queries: Block, row: usize, keys: Block) -> usize {
     (queries.first + row + 1 - keys.first).min(keys.len)
@@ -173,8 +174,9 @@ pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut
     });
 }
 
-/// The gradients of one block's queries, keys and values of one query head; `rows` are the block's rows of every array.
-/// Keys and values are overwritten by the first query head of their group, and added to by the others.
+/// The gradients of one block's queries, keys and values of one query head; `rows` are the block's rows of
+/// every array. Keys and values are overwritten by the first query head of their group, and added to by the
+/// others.
 #[inline(always)]
 fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [&mut [f32]]) {
     let mut tiles = Tiles { weights: [0.0; BLOCK * BLOCK], slopes: [0.0; BLOCK * BLOCK] };
@@ -213,7 +215,7 @@ struct Tiles {
 }
 
 impl Tiles {
-    /// Both are zero where a query does not see a key.
+    /// Makes both tiles; they are zero where a query does not see a key.
     #[inline(always)]
     fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block, panel: &mut Panel) {
         let (causal, scale) = (keys.first == queries.first, geometry.scale());

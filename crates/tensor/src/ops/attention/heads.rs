@@ -8,8 +8,8 @@ use crate::{DType, Result, Tensor, TensorError};
 pub struct Heads {
     /// Query heads.
     pub query: usize,
-    /// Key and value heads; divides `query`. Consecutive query heads share one key and value head: all of them with
-    /// 1 (multi-query), none with `query` (multi-head), some in between (grouped-query).
+    /// Key and value heads; divides `query`. Consecutive query heads share one key and value head: all of
+    /// them with 1 (multi-query), none with `query` (multi-head), some in between (grouped-query).
     pub key_value: usize,
     /// Columns of one head.
     pub width: usize,

@@ -1,8 +1,8 @@
 //! Causal self-attention that never stores its matrix: multi-head, grouped-query or multi-query.
 //!
-//! softmax(q · kᵀ / √width, causal) · v for every query head, tile by tile with a running maximum and sum of every row
-//! (Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao and others, *FlashAttention*, 2022).
-//! The backward pass makes the tiles again from the saved log-sum-exp.
+//! softmax(q · kᵀ / √width, causal) · v for every query head, tile by tile with a running maximum and sum of
+//! every row (Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao and others,
+//! *FlashAttention*, 2022). The backward pass makes the tiles again from the saved log-sum-exp.
 
 mod cpu;
 pub(in crate::ops) mod cuda;
@@ -27,11 +27,11 @@ pub struct Output {
     pub logsumexp: Tensor,
 }
 
-/// Attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16, with the columns that
-/// [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and earlier ones.
+/// Attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16, with the
+/// columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and earlier ones.
 /// Packed and separate operands give the same bits.
-/// Errors: shapes or types that do not agree, heads that do not divide, a head width without a kernel (GPUs have
-/// 32, 64 and 128 in bf16, and up to 256 in f32), out of memory.
+/// Errors: shapes or types that do not agree, heads that do not divide, a head width without a kernel (GPUs
+/// have 32, 64 and 128 in bf16, and up to 256 in f32), out of memory.
 pub fn forward(qkv: &Qkv<Tensor>, heads: Heads) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
@@ -55,9 +55,9 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads) -> Result<Output> {
     Ok(Output { output, logsumexp })
 }
 
-/// The gradients of `qkv`, in its layout, from that of the output, `dy [batch, time, heads.query · heads.width]`, and the
-/// operands and results of [`forward`]. The gradient of a key or value head adds its query heads in their order, so
-/// that it repeats to the bit. Errors: as [`forward`].
+/// The gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and results of
+/// [`forward`]. The gradient of a key or value head adds its query heads in their order, so that it repeats to
+/// the bit. Errors: as [`forward`].
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,

@@ -1,7 +1,8 @@
-//! Small products inside a tile, with everything on the stack.
+//! Small matmuls inside a tile, with all operands on the stack.
 //!
-//! The right operand goes through a [`Panel`], so that the inner loop always has the same fixed lengths and stays
-//! in registers; what it computes beyond the operand's columns is not used. A product adds its terms one by one in the order of its depth.
+//! The right operand is copied into a [`Panel`], so that the inner loop has fixed lengths and stays in
+//! registers; results beyond the operand's columns are not used. A matmul adds its terms one by one in the
+//! order of the depth.
 
 use std::ops::Range;
 
@@ -9,13 +10,13 @@ use std::ops::Range;
 pub(super) const BLOCK: usize = 64;
 /// Columns of a panel.
 pub(super) const WIDE: usize = 32;
-/// Rows that the inner loop computes together.
+/// Rows that the inner loop computes at once.
 const GROUP: usize = 4;
 
-/// Scores of a block of queries by a block of keys; rows lie [`BLOCK`] apart.
+/// Scores of a block of queries and a block of keys; rows are [`BLOCK`] elements apart.
 pub(super) type Tile = [f32; BLOCK * BLOCK];
 
-/// A matrix in a slice, whose rows lie `stride` elements apart.
+/// A matrix in a slice, with rows `stride` elements apart.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
     pub(super) data: &'a [f32],
@@ -37,7 +38,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// At most [`BLOCK`] rows of [`WIDE`] columns of a right operand; what it held before stays beyond them.
+/// At most [`BLOCK`] rows of [`WIDE`] columns of a right operand; elements beyond them are stale.
 pub(super) struct Panel([[f32; WIDE]; BLOCK]);
 
 impl Panel {
@@ -46,7 +47,7 @@ impl Panel {
         Panel([[0.0; WIDE]; BLOCK])
     }
 
-    /// Takes at most [`WIDE`] columns of `source`.
+    /// Copies at most [`WIDE`] columns of `source`.
     #[inline(always)]
     fn take_rows(&mut self, source: Matrix<'_>) {
         for (row, target) in self.0.iter_mut().enumerate().take(source.rows) {
@@ -58,7 +59,7 @@ impl Panel {
         }
     }
 
-    /// Takes the rows `first..` of `source`, at most [`WIDE`], as columns.
+    /// Copies the rows `first..` of `source`, at most [`WIDE`], as columns.
     #[inline(always)]
     fn take_columns(&mut self, source: Matrix<'_>, first: usize) {
         for (column, row) in (first..source.rows.min(first + WIDE)).enumerate() {
@@ -69,8 +70,8 @@ impl Panel {
     }
 }
 
-/// tile = a · bᵀ, for at most [`BLOCK`] rows each. Columns beyond b's rows hold anything, and so do scores that
-/// `causal` hides.
+/// tile = a · bᵀ, for at most [`BLOCK`] rows each. Columns beyond b's rows, and scores that `causal` hides,
+/// are undefined.
 #[inline(always)]
 pub(super) fn scores(a: Matrix<'_>, b: Matrix<'_>, causal: bool, tile: &mut Tile, panel: &mut Panel) {
     for depth in (0..a.columns).step_by(BLOCK) {
@@ -91,7 +92,7 @@ pub(super) fn scores(a: Matrix<'_>, b: Matrix<'_>, causal: bool, tile: &mut Tile
 
 /// out (+)= tile · b, whose rows are the tile's columns; under `causal` a row takes those up to its own.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a product is its operands and its place")]
+#[expect(clippy::too_many_arguments, reason = "a matmul is its operands and its target")]
 pub(super) fn weighted(
     tile: &Tile,
     rows: usize,
@@ -116,7 +117,7 @@ pub(super) fn weighted(
 
 /// out (+)= tileᵀ · b, whose rows are the tile's rows; under `causal` a column takes those from its own on.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a product is its operands and its place")]
+#[expect(clippy::too_many_arguments, reason = "a matmul is its operands and its target")]
 pub(super) fn weighted_transposed(
     tile: &Tile,
     columns: usize,
@@ -147,7 +148,7 @@ fn by_rows(a: Matrix<'_>, first: usize, depth: Range<usize>, panel: &Panel) -> S
     let left = row(0).iter().zip(row(1)).zip(row(2)).zip(row(3));
     let mut sums = [[0.0; WIDE]; GROUP];
     for ((((a, b), c), d), right) in left.zip(&panel.0[depth.clone()]) {
-        add_products(&mut sums, [*a, *b, *c, *d], right);
+        multiply_add(&mut sums, [*a, *b, *c, *d], right);
     }
     sums
 }
@@ -159,14 +160,14 @@ fn by_columns(tile: &Tile, first: usize, depth: Range<usize>, panel: &Panel) -> 
     let (lines, _) = tile.as_chunks::<BLOCK>();
     for (line, right) in lines[depth.clone()].iter().zip(&panel.0[depth]) {
         if let Some(left) = line[first..].first_chunk::<GROUP>() {
-            add_products(&mut sums, *left, right);
+            multiply_add(&mut sums, *left, right);
         }
     }
     sums
 }
 
 #[inline(always)]
-fn add_products(sums: &mut Sums, left: [f32; GROUP], right: &[f32; WIDE]) {
+fn multiply_add(sums: &mut Sums, left: [f32; GROUP], right: &[f32; WIDE]) {
     for (sums, left) in sums.iter_mut().zip(left) {
         *sums = std::array::from_fn(|column| left.mul_add(right[column], sums[column]));
     }

@@ -2,7 +2,7 @@
 
 use device::parallel::{for_pieces, simd};
 
-use super::Sizes;
+use super::sizes::Sizes;
 use crate::ops::rows;
 
 /// Tasks, about, that a table's gradient is cut into; each reads all tokens.

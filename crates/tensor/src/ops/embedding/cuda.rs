@@ -2,7 +2,8 @@
 
 use device::{Family, Function, Region};
 
-use super::{Sizes, workspace};
+use super::sizes::Sizes;
+use super::workspace;
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};

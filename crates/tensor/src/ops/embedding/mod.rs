@@ -2,17 +2,19 @@
 
 mod cpu;
 pub(in crate::ops) mod cuda;
+mod sizes;
 mod workspace;
 
-use device::{Backend, Category, DType, Request};
+use device::{Backend, Category, Request};
 
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
+use sizes::Sizes;
 
-/// `tokens [batch, time]` u32, `table [vocab, width]` and `positions [context, width]`, both f32 or both bf16, with
-/// time ≤ context, to `[batch, time, width]`. Without positions the result is the table's rows.
-/// Errors: shapes or types that do not agree, a token outside the table (on a GPU it ends the process's use of the
-/// device), out of memory.
+/// `tokens [batch, time]` u32, `table [vocab, width]` and `positions [context, width]`, both f32 or both
+/// bf16, with time ≤ context, to `[batch, time, width]`. Without positions the result is the table's rows.
+/// Errors: shapes or types that do not agree, a token outside the table (on a GPU it ends the process's use
+/// of the device), out of memory.
 pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.forward";
     let sizes = Sizes::of(OPERATOR, tokens, table, positions)?;
@@ -69,37 +71,4 @@ pub fn backward_weight(
         }
     }
     Ok(())
-}
-
-#[derive(Clone, Copy)]
-struct Sizes {
-    batch: usize,
-    time: usize,
-    vocab: usize,
-    width: usize,
-}
-
-impl Sizes {
-    fn of(
-        operator: &'static str,
-        tokens: &Tensor,
-        table: &Tensor,
-        positions: Option<&Tensor>,
-    ) -> Result<Self> {
-        check::dtype(operator, "tokens", tokens, DType::U32)?;
-        let dtype = check::computed(operator, &[("table", table)])?;
-        check::rank(operator, "tokens", tokens, 2)?;
-        check::rank(operator, "table", table, 2)?;
-        let (tokens, width) = (tokens.shape(), table.shape().columns());
-        let (batch, time) = (tokens.rows(), tokens.columns());
-        if let Some(positions) = positions {
-            check::dtype(operator, "positions", positions, dtype)?;
-            check::rank(operator, "positions", positions, 2)?;
-            if positions.shape().columns() != width || positions.shape().rows() < time {
-                let expected = format!("[at least {time}, {width}]");
-                return Err(check::wrong(operator, "positions", positions, expected));
-            }
-        }
-        Ok(Sizes { batch, time, vocab: table.shape().rows(), width })
-    }
 }

@@ -8,8 +8,8 @@ pub(super) fn most_frequent(tokens: usize) -> usize {
     tokens / (RARE as usize + 1)
 }
 
-/// Bytes of the lists, u32 each: occurrences of every token, where every list starts and two more, the frequent tokens, the
-/// lists themselves.
+/// Bytes of the lists, u32 each: occurrences of every token, where every list starts and two more, the
+/// frequent tokens, the lists themselves.
 pub(super) fn backward_weight(tokens: usize, vocab: usize) -> usize {
     4 * (vocab + (vocab + 2) + most_frequent(tokens) + tokens)
 }

@@ -1,4 +1,4 @@
-//! Linear layers on a GPU: one product each, with bias and GELU in its epilogue where the type has one.
+//! Linear layers on a GPU: one matmul each, with bias and GELU in its epilogue where the type has one.
 
 use device::{DType, Epilogue, Family, Function, Matmul, Operand};
 
@@ -30,8 +30,8 @@ fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
     bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()))
 }
 
-/// Whether a product of `output`'s type and shape can apply GELU or its derivative: bf16 and whole vectors of 16 bytes in
-/// every row, which the library asks of what it saves or reads besides.
+/// True if the epilogue of a matmul with this output can apply GELU or its derivative: bf16, and rows of whole
+/// vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
 pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
     output.dtype() == DType::Bf16 && output.shape().columns().is_multiple_of(gpu::lanes(DType::Bf16))
 }

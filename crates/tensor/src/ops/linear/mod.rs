@@ -1,4 +1,4 @@
-//! y = activation(x · Wᵀ + b), with the input's and the weight's backward passes apart.
+//! Linear layers, y = activation(x · Wᵀ + b), with separate backward functions for input and weight.
 
 mod cpu;
 pub(in crate::ops) mod cuda;
@@ -9,7 +9,7 @@ use super::activation::{self, Activation};
 use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
 
-/// What [`forward`] gives.
+/// Result of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
     /// `[.., out]`.
@@ -18,8 +18,8 @@ pub struct Output {
     pub pre_activation: Option<Tensor>,
 }
 
-/// `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or all bf16, to `[.., out]`. ReLU is applied in the output's
-/// own memory; GELU allocates the pre-activation, then the output.
+/// `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or all bf16, to `[.., out]`. ReLU is applied in
+/// the output's own memory; GELU allocates the pre-activation, then the output.
 /// Errors: shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";
@@ -31,8 +31,8 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
     Ok(Output { output, pre_activation: None })
 }
 
-/// [`forward`] without an activation for backward alone, where the output has been there before: it is allocated and not
-/// computed. Errors: as [`forward`].
+/// [`forward`] without activation for recomputation, where nothing reads the output: allocates it and leaves it
+/// uncomputed. Errors: as [`forward`].
 pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Output> {
     Ok(Output { output: allocate("linear.forward", x, weight, bias)?, pre_activation: None })
 }
@@ -94,16 +94,17 @@ pub(super) fn allocate(
 }
 
 /// The gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
-/// pre-activation for GELU. In place when nothing else looks at `dy`'s storage, else in a new tensor.
+/// pre-activation for GELU. In place if `dy` is the only view of its storage, else in a new tensor.
 /// Errors: as [`activation::backward`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     activation::backward(dy, saved, activation)
 }
 
-/// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree, out of memory.
+/// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree, out of
+/// memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let dx = allocate_gradient("linear.backward_input", dy, weight)?;
-    product_backward_input(dy, weight, &dx, Epilogue::None)?;
+    matmul_backward_input(dy, weight, &dx, Epilogue::None)?;
     Ok(dx)
 }
 
@@ -117,7 +118,7 @@ pub(super) fn allocate_gradient(operator: &'static str, dy: &Tensor, weight: &Te
 }
 
 /// dx = dy · weight; on a GPU with an epilogue.
-pub(super) fn product_backward_input(
+pub(super) fn matmul_backward_input(
     dy: &Tensor,
     weight: &Tensor,
     dx: &Tensor,
@@ -133,8 +134,9 @@ pub(super) fn product_backward_input(
     }
 }
 
-/// weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and `x [.., in]`. The
-/// targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded once.
+/// weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and
+/// `x [.., in]`. The targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded
+/// once.
 /// Errors: shapes or types that do not agree, out of memory.
 pub fn backward_weight(
     dy: &Tensor,
@@ -152,7 +154,7 @@ pub fn backward_weight(
     let mut workspace = None;
     if let Some(bias) = bias {
         check::shape(OPERATOR, "bias", &bias.tensor, [outputs])?;
-        // Also where the product's epilogue gives the bias: what is allocated does not depend on that.
+        // Also if the matmul's epilogue gives the bias: allocations do not depend on the path.
         let bytes = columns::workspace::bytes(rows, outputs);
         workspace = Some(Tensor::workspace(dy.device(), OPERATOR, bytes)?);
     }
@@ -171,12 +173,13 @@ pub fn backward_weight(
     Ok(())
 }
 
-/// Counts a product of `rows` by a weight, which Meta does not compute: two operations for each row and element.
+/// Counts the FLOPs of a matmul of `rows` and a weight, which Meta does not compute: two for each row and
+/// element.
 fn count(rows: &Tensor, weight: &Tensor) {
     rows.device().count_flops(2 * (rows.shape().rows() * weight.elements()) as u64);
 }
 
-/// The two sizes of a weight.
+/// Outputs and inputs of a weight.
 fn matrix(operator: &'static str, weight: &Tensor) -> Result<(usize, usize)> {
     match *weight.shape().dims() {
         [outputs, inputs] => Ok((outputs, inputs)),

@@ -1,0 +1,40 @@
+//! Sizes of an embedding.
+
+use device::DType;
+
+use crate::ops::check;
+use crate::{Result, Tensor};
+
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) batch: usize,
+    pub(super) time: usize,
+    pub(super) vocab: usize,
+    pub(super) width: usize,
+}
+
+impl Sizes {
+    /// Checks tokens and tables.
+    pub(super) fn of(
+        operator: &'static str,
+        tokens: &Tensor,
+        table: &Tensor,
+        positions: Option<&Tensor>,
+    ) -> Result<Self> {
+        check::dtype(operator, "tokens", tokens, DType::U32)?;
+        let dtype = check::computed(operator, &[("table", table)])?;
+        check::rank(operator, "tokens", tokens, 2)?;
+        check::rank(operator, "table", table, 2)?;
+        let (tokens, width) = (tokens.shape(), table.shape().columns());
+        let (batch, time) = (tokens.rows(), tokens.columns());
+        if let Some(positions) = positions {
+            check::dtype(operator, "positions", positions, dtype)?;
+            check::rank(operator, "positions", positions, 2)?;
+            if positions.shape().columns() != width || positions.shape().rows() < time {
+                let expected = format!("[at least {time}, {width}]");
+                return Err(check::wrong(operator, "positions", positions, expected));
+            }
+        }
+        Ok(Sizes { batch, time, vocab: table.shape().rows(), width })
+    }
+}
