@@ -21,7 +21,7 @@ impl LeafGradients {
     }
 }
 
-/// Rules whose input half has run: their weight halves, in the same order.
+/// Weight halves of rules whose input half has run, in the same order.
 pub struct PendingWeights {
     device: Device,
     rules: Vec<(Label, Box<dyn Rule>)>,
@@ -45,14 +45,15 @@ impl std::fmt::Debug for PendingWeights {
 }
 
 impl Tape {
-    /// Backward from a scalar loss, with gradient 1, consuming tape and loss. Weight gradients go to `sink`; those of
-    /// the leaves are returned. Errors: a loss that this tape did not record, an operator's error, or the sink's.
+    /// Runs backward from a scalar loss, whose gradient is 1, and consumes tape and loss. Weight gradients go
+    /// to `sink`; gradients of leaves are returned. Errors: a loss that this tape did not record, an
+    /// operator's error, or the sink's.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
         let root = self.index_of(loss.source())?;
         self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink))
     }
 
-    /// Backward from given gradients of some outputs, whose tensors need not be there any more.
+    /// Runs backward from given gradients of some outputs, whose tensors may be gone.
     pub fn backward_from(
         self,
         seeds: Vec<(Source, Tensor)>,
@@ -61,7 +62,7 @@ impl Tape {
         self.run(seeds, None, &mut Weights::Now(sink))
     }
 
-    /// The input halves of [`Tape::backward_from`] alone, as a zero-bubble schedule wants them.
+    /// Runs the input halves of [`Tape::backward_from`] alone, for zero-bubble schedules.
     pub fn backward_input_from(
         self,
         seeds: Vec<(Source, Tensor)>,
@@ -69,7 +70,7 @@ impl Tape {
         self.input_halves(seeds, None)
     }
 
-    /// The input halves of [`Tape::backward`] alone.
+    /// Runs the input halves of [`Tape::backward`] alone.
     pub fn backward_input(self, loss: Var) -> Result<(LeafGradients, PendingWeights)> {
         let root = self.index_of(loss.source())?;
         self.input_halves(Vec::new(), Some((root, loss)))
@@ -116,16 +117,16 @@ impl Tape {
     }
 }
 
-/// What becomes of the weight halves.
+/// When weight halves run.
 enum Weights<'a> {
-    /// Each follows its input half.
+    /// Each directly after its input half.
     Now(&'a mut dyn GradientSink),
-    /// They are kept, in their order.
+    /// Later: they are kept in their order.
     Later(&'a mut Vec<(Label, Box<dyn Rule>)>),
 }
 
 impl Weights<'_> {
-    /// Runs the input half of a rule whose weight half [`Weights::half`] sees to.
+    /// Runs the input half of a rule; [`Weights::half`] runs or keeps its weight half.
     fn input_half(
         &mut self,
         node: &mut Node,
@@ -151,7 +152,7 @@ impl Weights<'_> {
 
 type InputGradients = Vec<Option<Tensor>>;
 
-/// Runs the rule that made the loss.
+/// Runs the rule that recorded the loss.
 fn from_root(
     node: &mut Node,
     loss: Option<&Var>,
@@ -168,7 +169,7 @@ fn from_root(
     weights.input_half(node, vec![Some(one)], &wanted).map(Some)
 }
 
-/// Runs a rule on what has flowed to its outputs; `None` if nothing has, and then the rule is dropped unrun.
+/// Runs a rule on the gradients of its outputs; returns `None`, without running it, if there are none.
 fn from_outputs(
     node: &mut Node,
     flowing: &mut [Option<Tensor>],
@@ -211,7 +212,7 @@ fn name(error: AutogradError, operator: &'static str) -> AutogradError {
     }
 }
 
-/// Adds a gradient to what has flowed to a value so far, in place where nobody else looks at that.
+/// Adds a gradient to a value's gradient so far, in place if no other tensor shares the storage.
 fn accumulate(slot: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
     *slot = Some(match slot.take() {
         None => gradient,

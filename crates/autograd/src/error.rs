@@ -1,4 +1,4 @@
-//! What the tape refuses.
+//! Errors of recording and of backward.
 
 use tensor::TensorError;
 
@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, AutogradError>;
 /// A refused or failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum AutogradError {
-    /// An operator failed; `module` is where in the model.
+    /// An operator failed.
     #[error("{operator}: {source}")]
     Operator {
         /// The operator, with `.backward` while differentiating.
@@ -29,15 +29,15 @@ pub enum AutogradError {
     /// Backward from something that no gradient can flow from.
     #[error("backward needs a variable that this tape recorded; this one depends on no weight and no leaf")]
     NotRecorded,
-    /// A sink that a gradient could not be given to.
-    #[error("the gradient of use {use_id} has no place: {reason}")]
+    /// A sink has no target for a gradient.
+    #[error("the gradient of use {use_id} has no target: {reason}")]
     NoTarget {
         /// The use.
         use_id: u32,
         /// The sink's reason.
         reason: String,
     },
-    /// A segment that ran again failed; which of its operators, its error says.
+    /// A recomputed segment failed; the source names its operator.
     #[error("recomputation: {0}")]
     Recompute(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A hook failed (the reduction that it started, for example).

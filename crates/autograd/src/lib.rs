@@ -1,16 +1,16 @@
-//! Reverse-mode differentiation over `tensor`'s operators. It records and calls; it computes nothing.
+//! Reverse-mode differentiation over `tensor`'s operators: it records calls and computes nothing itself.
 //!
-//! The one idea: **a backward rule is a named struct whose fields are what it saved** (a closure would hide what it
-//! keeps alive), and a [`Tape`] is a list of them that backward *consumes*: each rule, with its saved tensors, is
-//! dropped the moment it has run, so nothing of a step's graph outlives the step.
+//! The one idea: **a backward rule is a named struct whose fields are its saved tensors** (a closure would
+//! hide them), and a [`Tape`] is a list of rules that backward *consumes*: each rule and its saved tensors
+//! are dropped as soon as the rule has run, so that a step's graph does not outlive the step.
 //!
-//! A rule has two halves, [`Rule::backward_input`] and [`Rule::backward_weight`]. Usually one follows the other;
-//! a pipeline schedule may run the first halves of a whole stage and the second ones later, with equal bits.
-//! Weight gradients go where a [`GradientSink`] says (a bucket, a tensor), one place per *use* of a parameter,
-//! and the sink is told when each is ready: that is the hook that lets reduction overlap backward.
+//! A rule has two halves, [`Rule::backward_input`] and [`Rule::backward_weight`]. Usually one follows the
+//! other; a pipeline schedule may run the input halves of a whole stage first and the weight halves later,
+//! with the same bits. A [`GradientSink`] provides a tensor for the weight gradient of each *use* of a
+//! parameter and is told when the gradient is ready, so that reduction can overlap backward.
 //!
-//! A [`Segment`] of a model that runs through [`recompute`] is one rule on the tape, which keeps the segment's inputs
-//! and records its operators when backward comes to them.
+//! A [`Segment`] of a model that runs through [`recompute`] is one rule on the tape. It keeps the segment's
+//! inputs, and runs and records the segment again when backward reaches it.
 //!
 //! ```
 //! use autograd::{Gradients, Mode, Tape, UseId, Weight, ops};

@@ -2,13 +2,15 @@
 
 /// Purpose of a pass through a model, which layers ask a [`Tape`](crate::Tape) for.
 ///
-/// It is stated where a pass begins, and says nothing about which calls are recorded: a recomputed segment of a training
-/// step first runs in [`Mode::Train`] without being recorded, and then in [`Mode::Recompute`], where it is.
+/// It is stated where a pass begins, and says nothing about which calls are recorded: a recomputed segment of
+/// a training step first runs in [`Mode::Train`] without being recorded, and then in [`Mode::Recompute`],
+/// where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// A pass of a training step. The only mode in which layers update buffers.
     Train,
-    /// A training pass whose results are discarded: it allocates what a training step allocates, on arbitrary values.
+    /// A training pass whose results are discarded: it allocates what a training step allocates, on arbitrary
+    /// values.
     Rehearse,
     /// The second forward pass of a recomputed segment, during backward.
     Recompute,
@@ -17,7 +19,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns whether layers compute as in training (statistics of the batch, dropout). False for [`Mode::Evaluate`].
+    /// Returns whether layers compute as in training (statistics of the batch, dropout). False for
+    /// [`Mode::Evaluate`].
     pub fn is_training(self) -> bool {
         self != Mode::Evaluate
     }

@@ -1,4 +1,4 @@
-//! The operators on a tape: each calls `tensor`'s forward and records its rule.
+//! Operators on a tape: each calls the forward function of `tensor` and records its rule.
 
 mod activation;
 mod add;
@@ -24,7 +24,7 @@ use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
 
-/// The single output's gradient, which backward gives to every rule that it runs.
+/// Returns the gradient of a rule's single output.
 fn only(outputs: Vec<Option<Tensor>>) -> Result<Tensor> {
     outputs.into_iter().next().flatten().ok_or(AutogradError::NotRecorded)
 }

@@ -1,4 +1,4 @@
-//! Recomputation: a segment of a model keeps its inputs alone, and runs again when backward comes to it.
+//! Recomputation: a segment of a model keeps only its inputs, and runs again when backward reaches it.
 
 use device::Device;
 use tensor::Tensor;
@@ -11,17 +11,17 @@ use crate::tape::{Source, Tape, Var};
 
 /// A part of a model that can run again: its fields are parameters and sizes, never activations.
 pub trait Segment {
-    /// What can go wrong in it.
+    /// Error of the segment.
     type Error: From<AutogradError> + std::error::Error + Send + Sync + 'static;
 
-    /// From inputs to outputs. Called again in backward, it makes the same calls on the same values; random numbers are
-    /// functions of counters, so they are the same ones. The output of the last call is then not computed, where backward
-    /// does not read it: nothing but operators may look at values here.
+    /// Computes the outputs from the inputs. Backward calls it again; it must make the same operator calls on
+    /// the same values, and draws the same random numbers, which are functions of counters. The second time,
+    /// the output of the last call may stay uncomputed, so only operators may read values here.
     fn run(&self, tape: &Tape, inputs: Vec<Var>) -> std::result::Result<Vec<Var>, Self::Error>;
 }
 
-/// Runs `segment` without keeping what is inside of it: backward runs it again from its inputs, which are kept. The bits
-/// are those without recomputation. Where `tape` records nothing, it just runs.
+/// Runs `segment` and keeps its inputs instead of its inner tensors: backward runs it again. The bits are
+/// those without recomputation. On a tape that records nothing, the segment runs as usual.
 pub fn recompute<S: Segment + 'static>(
     tape: &Tape,
     segment: S,
@@ -57,12 +57,12 @@ pub struct RecomputeRule<S> {
     pending: Option<PendingWeights>,
 }
 
-/// A segment that has run again.
+/// The second run of a segment.
 struct Again {
     tape: Tape,
-    /// Where gradients of the inputs will be found.
+    /// Leaves that stand for the inputs.
     leaves: Vec<Source>,
-    /// The outputs that gradients have flowed to, with these.
+    /// Outputs that have a gradient, with it.
     seeds: Vec<(Source, Tensor)>,
 }
 

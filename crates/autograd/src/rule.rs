@@ -1,4 +1,4 @@
-//! What a backward rule is.
+//! Backward rules.
 
 use tensor::Tensor;
 
@@ -8,7 +8,7 @@ use crate::sink::GradientSink;
 /// A tensor that a rule keeps alive until it has run.
 #[derive(Debug)]
 pub struct Saved<'a> {
-    /// What it is to the rule.
+    /// The rule's name for it.
     pub name: &'static str,
     /// The tensor.
     pub tensor: &'a Tensor,
@@ -21,32 +21,33 @@ impl<'a> Saved<'a> {
     }
 }
 
-/// The backward of one operator call, with what it saved as its fields.
+/// The backward of one operator call; its fields are the tensors that the call saved.
 ///
-/// [`Rule::backward_input`] is called first, once, and then [`Rule::backward_weight`], once, perhaps much later. Where one
-/// follows the other at once, [`Rule::backward`] is called in place of the first.
+/// [`Rule::backward_input`] is called first, once, and then [`Rule::backward_weight`], once, perhaps much
+/// later. If the weight half follows directly, [`Rule::backward`] is called instead of the input half.
 pub trait Rule {
     /// The operator's name.
     fn operator(&self) -> &'static str;
 
-    /// What is kept alive for backward.
+    /// Tensors that the rule keeps alive for backward.
     fn saved(&self) -> Vec<Saved<'_>>;
 
-    /// Whether there is a weight half: whether [`Rule::backward_weight`] has anything to do.
+    /// Returns whether [`Rule::backward_weight`] has anything to do.
     fn has_weights(&self) -> bool {
         false
     }
 
-    /// The gradients of the inputs from those of the outputs (`None`: nothing flowed back there); `wanted` says
-    /// which inputs need one. Keeps what the weight half needs and drops the rest.
+    /// Returns the gradients of the inputs, given those of the outputs (`None` for an output without
+    /// gradient); `wanted` states which inputs need one. Keeps the tensors that the weight half needs and
+    /// drops the others.
     fn backward_input(
         &mut self,
         outputs: Vec<Option<Tensor>>,
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>>;
 
-    /// [`Rule::backward_input`] in a backward that is not divided: the weight half comes next. A rule that is made of rules
-    /// may give their weights' gradients to `sink` one by one already, rather than hold them all.
+    /// [`Rule::backward_input`] where the weight half follows directly. A rule made of rules may give weight
+    /// gradients to `sink` here, one by one, instead of holding them all.
     fn backward(
         &mut self,
         outputs: Vec<Option<Tensor>>,
@@ -56,13 +57,14 @@ pub trait Rule {
         self.backward_input(outputs, wanted)
     }
 
-    /// The gradients of the inputs when the single output is the root of backward, whose gradient is 1. A loss that
-    /// computed its gradient in forward returns it as it is; `None`: pass a 1 to [`Rule::backward_input`] instead.
+    /// Returns the gradients of the inputs if the single output is the root of backward, whose gradient is 1:
+    /// for losses that computed their gradient in forward. `None`: [`Rule::backward_input`] is called with a
+    /// gradient of 1 instead.
     fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<Vec<Option<Tensor>>>> {
         Ok(None)
     }
 
-    /// Gives the weights' gradients to `sink`, and tells it when each is ready.
+    /// Writes the weight gradients to `sink`'s targets, and tells it when each is ready.
     fn backward_weight(self: Box<Self>, _sink: &mut dyn GradientSink) -> Result<()> {
         Ok(())
     }

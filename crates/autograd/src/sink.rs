@@ -1,4 +1,4 @@
-//! Where the gradients of weights go.
+//! Destinations of weight gradients.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::weight::{UseId, Weight};
 /// A tensor to write a weight's gradient into, or to add it to.
 pub type Target = GradientTarget;
 
-/// Gives gradients their place and hears when they are there.
+/// Provides a tensor for each weight gradient and is told when the gradient is complete.
 pub trait GradientSink {
-    /// Where the gradient of this use goes: a tensor of the weight's shape, in f32 or in the weight's type, the same
-    /// type for all uses.
+    /// Returns the target of this use's gradient: a tensor of the weight's shape, in f32 or in the weight's
+    /// type, of the same type for all uses.
     fn target(&mut self, weight: &Weight) -> Result<Target>;
 
-    /// The gradient of this use is complete for this backward pass: the hook.
+    /// Called when the gradient of this use is complete for this backward pass.
     fn ready(&mut self, use_id: UseId) -> Result<()>;
 }
 
 type Hook =
     Box<dyn FnMut(UseId, &Tensor) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>>;
 
-/// The plain sink: one tensor per use, made at the first backward pass and added to by the next ones.
+/// The plain sink: one f32 tensor per use, allocated by the first backward pass and added to by later ones.
 #[derive(Default)]
 pub struct Gradients {
     tensors: BTreeMap<UseId, Tensor>,

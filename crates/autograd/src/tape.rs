@@ -1,4 +1,4 @@
-//! The tape: what was computed, in order, as backward rules.
+//! The tape: backward rules in the order of the operators' calls.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::error::{AutogradError, Result};
 use crate::mode::Mode;
 use crate::rule::Rule;
 
-/// Tells the variables of different tapes apart.
+/// Number of the next tape, by which variables of different tapes are told apart.
 static NEXT_TAPE: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,13 @@ pub(crate) struct ValueId {
     pub(crate) index: u32,
 }
 
-/// Where a variable came from, without its tensor: an operator that writes over its input keeps this alone, and so does
-/// who gives the value away and has its gradient come back.
+/// Identity of a variable, without its tensor. Operators that overwrite their input keep this alone, and so
+/// does a pipeline stage that sends an output away and receives its gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct Source(pub(crate) Option<ValueId>);
 
-/// A tensor on a tape. Without an identity (a constant, or under `no_grad`) no gradient flows to it.
+/// A tensor on a tape. No gradient flows to a variable without an identity: a constant, or one of a tape that
+/// records nothing.
 ///
 /// Operators take variables by value: pass a clone to keep one. A variable holds its tensor's memory.
 #[derive(Clone, Debug)]
@@ -40,17 +41,17 @@ impl Var {
         &self.tensor
     }
 
-    /// The values alone.
+    /// The values, without the identity.
     pub fn into_tensor(self) -> Tensor {
         self.tensor
     }
 
-    /// Where it came from.
+    /// Its identity.
     pub fn source(&self) -> Source {
         Source(self.id)
     }
 
-    /// Whether backward can reach it.
+    /// Returns whether backward can reach it.
     pub fn wants_gradient(&self) -> bool {
         self.id.is_some()
     }
@@ -59,7 +60,7 @@ impl Var {
 pub(crate) struct Node {
     pub(crate) rule: Box<dyn Rule>,
     pub(crate) inputs: Vec<Option<u32>>,
-    /// Outputs have consecutive numbers from here.
+    /// Index of the first output; the others follow.
     pub(crate) first_output: u32,
     pub(crate) outputs: u32,
     pub(crate) module: Label,
@@ -72,14 +73,14 @@ pub(crate) struct Graph {
     pub(crate) leaves: Vec<u32>,
 }
 
-/// Bytes that a rule keeps alive, for reports of what lives between forward and backward.
+/// Bytes of one tensor that a rule keeps alive between forward and backward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedBytes {
     /// The module that made the call.
     pub module: Label,
     /// The operator.
     pub operator: &'static str,
-    /// What the tensor is to its rule.
+    /// The rule's name for the tensor.
     pub name: &'static str,
     /// Bytes of its elements.
     pub bytes: usize,
@@ -93,14 +94,14 @@ pub struct Tape {
     records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
-    /// Where a segment runs again: how many calls it makes.
+    /// Calls of the segment that is being recomputed, if one is.
     replayed: Option<u32>,
     pub(crate) graph: RefCell<Graph>,
 }
 
 impl Tape {
-    /// Returns a tape for a pass in `mode`. In [`Mode::Evaluate`] it records nothing: operators save nothing, and no
-    /// variable wants a gradient.
+    /// Returns a tape for a pass in `mode`. In [`Mode::Evaluate`] it records nothing: operators save nothing,
+    /// and no variable wants a gradient.
     pub fn new(device: &Device, mode: Mode) -> Self {
         Self::with_records(device, mode, mode != Mode::Evaluate)
     }
@@ -126,14 +127,14 @@ impl Tape {
         self.calls.get()
     }
 
-    /// Whether somebody will read the output of the operator that is being called: all but the last one of a segment that
-    /// runs again, whose output has been there before. An operator whose rule does not save its output may leave it
-    /// uncomputed then.
+    /// Returns whether the output of the current call will be read: false only for the last call of a
+    /// recomputed segment, whose output was used in the first run. An operator whose rule does not save its
+    /// output may leave it uncomputed.
     pub fn reads_output(&self) -> bool {
         self.replayed.is_none_or(|calls| self.calls.get() + 1 < calls)
     }
 
-    /// The device that its operators run on.
+    /// The device that operators run on.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -143,8 +144,8 @@ impl Tape {
         self.mode
     }
 
-    /// Returns whether operators are recorded, and so whether they save tensors for backward. How a layer behaves depends
-    /// on [`Tape::mode`] instead.
+    /// Returns whether operators are recorded, and so whether they save tensors for backward. How a layer
+    /// behaves depends on [`Tape::mode`] instead.
     pub fn is_recording(&self) -> bool {
         self.records
     }
@@ -166,7 +167,7 @@ impl Tape {
         Var { tensor, id: Some(ValueId { tape: self.id, index }) }
     }
 
-    /// What the recorded rules keep alive.
+    /// The tensors that recorded rules keep alive.
     pub fn saved(&self) -> Vec<SavedBytes> {
         let graph = self.graph.borrow();
         let of_node = |node: &Node| {
@@ -180,10 +181,9 @@ impl Tape {
         graph.nodes.iter().flat_map(|node| -> Vec<SavedBytes> { of_node(node) }).collect()
     }
 
-    /// Records a call: `rule` for `outputs` computed from `inputs`. A call that no gradient can flow through, because
-    /// it has no weights and none of its inputs wants one, is not kept.
-    ///
-    /// This is how an operator of one's own joins the tape. Errors: an input of another tape.
+    /// Records a call: `rule` for `outputs` computed from `inputs`. A call without weights whose inputs want
+    /// no gradient is not kept. Operators outside this crate use it to join the tape. Errors: an input of
+    /// another tape.
     pub fn record<R: Rule + 'static>(
         &self,
         inputs: &[Source],

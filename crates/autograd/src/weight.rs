@@ -1,9 +1,10 @@
-//! A parameter as an operator sees it: its tensor, and which use of it this is.
+//! Parameters as operators take them: a tensor and the number of its use.
 
 use tensor::Tensor;
 
-/// One use of one parameter in a model, numbered in the order in which the model's layers were made.
-/// A parameter that is used twice has two, each with a gradient of its own until all ranks are added up.
+/// One use of one parameter in a model, numbered in the order in which the model's layers were made. A
+/// parameter with two uses has two numbers, each with its own gradient until the reduction over ranks is
+/// done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UseId(pub u32);
 
@@ -15,7 +16,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// `tensor` as used at `use_id`.
+    /// Returns `tensor` at the use `use_id`.
     pub fn new(tensor: Tensor, use_id: UseId) -> Self {
         Weight { tensor, use_id }
     }
@@ -25,7 +26,7 @@ impl Weight {
         &self.tensor
     }
 
-    /// Which use this is.
+    /// Number of the use.
     pub fn use_id(&self) -> UseId {
         self.use_id
     }

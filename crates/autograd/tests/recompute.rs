@@ -130,8 +130,8 @@ enum Backward {
     Divided,
 }
 
-/// Every gradient and the loss, as bits. Layers up to the first cut and from the last one on are recorded; between two
-/// cuts they run again.
+/// Every gradient and the loss, as bits. Layers up to the first cut and from the last one on are recorded;
+/// between two cuts they run again.
 fn gradients(
     device: &Device,
     layers: &Rc<[Layer]>,

@@ -56,7 +56,8 @@ pub enum TensorError {
         /// One past the largest.
         limit: usize,
     },
-    /// Attention heads that do not divide: a count or width of 0, or query heads that are no multiple of key and value heads.
+    /// Attention heads that do not divide: a count or width of 0, or query heads that are no multiple of key
+    /// and value heads.
     #[error(
         "{operator}: {} query heads and {} key and value heads of width {}, expected at least 1 of each and query \
          heads a multiple of key and value heads", heads.query, heads.key_value, heads.width

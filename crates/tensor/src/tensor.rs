@@ -62,15 +62,15 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Scratch of `bytes` bytes, a multiple of 4, where calls take workspaces; elsewhere nothing. An operator drops
-    /// it when it returns.
-    /// Errors: out of memory.
+    /// Scratch of `bytes` bytes, a multiple of 4, where calls take workspaces; elsewhere nothing. An operator
+    /// drops it when it returns. Errors: out of memory.
     pub fn workspace(device: &Device, operator: &'static str, bytes: usize) -> Result<Self> {
         let words = if device.is_cuda_like() { bytes.div_ceil(DType::U32.bytes()) } else { 0 };
         Self::empty(device, [words], DType::U32, Request::new(Category::Workspace, operator))
     }
 
-    /// A new tensor with these elements, in row-major order. Errors: out of memory, or a count that is not the shape's.
+    /// A new tensor with these elements, in row-major order. Errors: out of memory, or a count that is not
+    /// the shape's.
     pub fn from_host<T: Element>(
         device: &Device,
         values: &[T],
@@ -140,8 +140,9 @@ impl Tensor {
         Rc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// Another stream is filling its storage, up to `arrival`: whatever asks for bytes of it from now on, by this view or
-    /// another, has compute wait for that first. All ways to its elements lead through here: nobody can forget to.
+    /// Another stream is filling its storage, up to `arrival`: whatever asks for bytes of it from now on, by
+    /// this view or another, has compute wait for that first. All ways to its elements lead through here:
+    /// nobody can forget to.
     pub fn arrives(&self, arrival: &Arrival) {
         self.storage.settle();
         *self.storage.arriving.borrow_mut() = Some(arrival.clone());

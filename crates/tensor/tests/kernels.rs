@@ -1,5 +1,5 @@
-//! Every kernel compiles for every architecture that is served. Needs NVRTC and no GPU; with PLIMSOLL_NEED_NVRTC set, the
-//! absence of NVRTC is a failure.
+//! Every kernel compiles for every architecture that is served. Needs NVRTC and no GPU; with
+//! PLIMSOLL_NEED_NVRTC set, the absence of NVRTC is a failure.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

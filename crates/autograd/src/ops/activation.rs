@@ -1,4 +1,4 @@
-//! An activation on its own; after a matrix product, [`super::linear`] has it in one operator.
+//! An activation by itself; [`super::linear`] fuses it with a matmul.
 
 use tensor::Tensor;
 use tensor::ops::{self, Activation};

@@ -8,14 +8,14 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// Backward of [`cross_entropy`]: forward has computed the gradient already.
+/// Backward of [`cross_entropy`], which computed the gradient in forward.
 #[derive(Debug)]
 pub struct CrossEntropyRule {
     gradient: Option<Tensor>,
 }
 
 /// `scale` times the mean over rows; `logits` is [.., classes], `targets` as many u32 as there are rows. The
-/// gradient is written over the logits where nobody else holds them.
+/// gradient is written over the logits if no other tensor shares their storage.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
     let source = logits.source();
     let with_gradient = tape.is_recording() && logits.wants_gradient();

@@ -40,7 +40,8 @@ impl Activation {
     }
 }
 
-/// `activation(x)` for f32 or bf16 `x` of any shape; `None` gives `x` itself. Errors: another type, out of memory.
+/// `activation(x)` for f32 or bf16 `x` of any shape; `None` gives `x` itself. Errors: another type, out of
+/// memory.
 pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -54,8 +55,9 @@ pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
 }
 
 /// The gradient of what the activation was applied to: `dy · activation'`. `saved` is the output for ReLU and
-/// the input for GELU, of `dy`'s shape and type. Written over `dy` when nothing else looks at its storage, else into a
-/// new tensor; `None` gives `dy` itself. Errors: shapes or types that do not agree, out of memory.
+/// the input for GELU, of `dy`'s shape and type. Written over `dy` when nothing else looks at its storage,
+/// else into a new tensor; `None` gives `dy` itself. Errors: shapes or types that do not agree, out of
+/// memory.
 pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.backward";
     let dtype = check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;

@@ -23,11 +23,12 @@ pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)])
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
 }
 
-/// The element types that operators compute with: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32 first.
+/// The element types that operators compute with: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32
+/// first.
 pub const DTYPES: &[DType] = &[DType::F32, DType::Bf16];
 
-/// The one type of named operands. Refuses a type that operators do not compute with, and operands that do not agree with
-/// the first; f32 where there is none.
+/// The one type of named operands. Refuses a type that operators do not compute with, and operands that do
+/// not agree with the first; f32 where there is none.
 pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<DType> {
     let Some((operand, first)) = operands.first() else { return Ok(DType::F32) };
     let expected = first.dtype();
@@ -51,8 +52,8 @@ pub(crate) fn gradients<'a>(
     computed(operator, &gradients.map(|gradient| ("gradient", gradient)).collect::<Vec<_>>())
 }
 
-/// The one type that the gradients of weights have: f32, or `computed`, what they are computed from. Refuses targets of
-/// another type, and targets that do not agree with the first.
+/// The one type that the gradients of weights have: f32, or `computed`, what they are computed from. Refuses
+/// targets of another type, and targets that do not agree with the first.
 pub(crate) fn targets(
     operator: &'static str,
     computed: DType,

@@ -25,8 +25,8 @@ pub fn constant(target: &Tensor, value: f32) -> Result<()> {
     in_pieces(target, |_, values| values.fill(value))
 }
 
-/// Fills a tensor from the host, [`PIECE`] elements at a time: `make(first element, values)`, which are rounded to its
-/// type. Errors: a type that is not floating-point.
+/// Fills a tensor from the host, [`PIECE`] elements at a time: `make(first element, values)`, which are
+/// rounded to its type. Errors: a type that is not floating-point.
 pub(crate) fn in_pieces(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Result<()> {
     if target.device().is_meta() {
         return Ok(());

@@ -7,8 +7,8 @@ macro_rules! kernel_file {
     };
 }
 
-/// The [`Family`](device::Family) of `kernels/<name>.cu`, with the headers that it includes beside `common.cuh`, constants
-/// that the host needs as well, and variants, each if it has any.
+/// The [`Family`](device::Family) of `kernels/<name>.cu`, with the headers that it includes beside
+/// `common.cuh`, constants that the host needs as well, and variants, each if it has any.
 macro_rules! family {
     (
         $name:literal

@@ -2,8 +2,8 @@
 //!
 //! Forward outputs are allocated as [`Category::Activation`], backward outputs as
 //! [`Category::ActivationGradient`], and on a GPU scratch as [`Category::Workspace`] by the rules of
-//! [`device::workspace`]; nothing else is: on the host scratch is fixed-size tiles on the stack. A result depends on the
-//! operands alone, because loops are cut into pieces by shape and pieces are joined in order.
+//! [`device::workspace`]; nothing else is: on the host scratch is fixed-size tiles on the stack. A result
+//! depends on the operands alone, because loops are cut into pieces by shape and pieces are joined in order.
 //!
 //! [`Category::Activation`]: device::Category::Activation
 //! [`Category::ActivationGradient`]: device::Category::ActivationGradient

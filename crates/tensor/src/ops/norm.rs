@@ -1,9 +1,9 @@
 //! The Euclidean norm of many tensors and the factor that clips it, in two steps.
 //!
-//! [`measure`] does both for all of a rank's own tensors. First [`chunk_sums`] gives Σx² of every [`CHUNK`] elements
-//! counted from a tensor's start; then [`finish`]
-//! adds such sums in order. Whoever owns a tensor, or a part of one that begins on a chunk, has the same sums,
-//! so the norm does not depend on how tensors are spread over ranks.
+//! [`measure`] does both for all of a rank's own tensors. First [`chunk_sums`] gives Σx² of every [`CHUNK`]
+//! elements counted from a tensor's start; then [`finish`] adds such sums in order. Whoever owns a tensor, or
+//! a part of one that begins on a chunk, has the same sums, so the norm does not depend on how tensors are
+//! spread over ranks.
 
 use device::parallel::{for_pieces, simd};
 use device::{Backend, Family, Function, dispatch};
@@ -30,8 +30,9 @@ pub const fn chunks(elements: usize) -> usize {
     elements.div_ceil(CHUNK)
 }
 
-/// sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x` is f32 or bf16 of
-/// any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements. Errors: shapes or types that do not agree.
+/// sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x` is f32 or
+/// bf16 of any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements. Errors: shapes or types that
+/// do not agree.
 pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.chunk_sums";
     check::computed(OPERATOR, &[("x", x)])?;
@@ -74,10 +75,9 @@ fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
     });
 }
 
-/// out\[0\] = √(Σ sums), added in f64 in an order that their number decides; out\[1\] = min(1, max_norm / (norm +
-/// 1e-6)), as PyTorch's
-/// `clip_grad_norm_`, or 1 where `max_norm` is 0. `out` has two elements; a norm that is not a number gives a
-/// factor that is none. Errors: shapes or types that do not agree.
+/// out\[0\] = √(Σ sums), added in f64 in an order that their number decides; out\[1\] = min(1, max_norm /
+/// (norm + 1e-6)), as PyTorch's `clip_grad_norm_`, or 1 where `max_norm` is 0. `out` has two elements; a norm
+/// that is not a number gives a factor that is none. Errors: shapes or types that do not agree.
 pub fn finish(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
     check::f32s(OPERATOR, &[("sums", sums), ("out", out)])?;
@@ -101,8 +101,9 @@ fn finish_on_host(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
     out.set(&[norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 }])
 }
 
-/// [`chunk_sums`] of all `gradients`, of one type, one after the other into `sums`, then [`finish`] into `out`; on a GPU in one launch.
-/// `table` was made for that many gradients. Errors: shapes, types or counts that do not agree.
+/// [`chunk_sums`] of all `gradients`, of one type, one after the other into `sums`, then [`finish`] into
+/// `out`; on a GPU in one launch. `table` was made for that many gradients. Errors: shapes, types or counts
+/// that do not agree.
 pub fn measure(
     table: &Table,
     gradients: &[Tensor],
@@ -131,9 +132,10 @@ pub fn measure(
     finish(sums, max_norm, out)
 }
 
-/// [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk, into `sums` from `places[i]` on;
-/// all other sums become 0. On a GPU in one launch. `table` was made by [`Table::of_parts`] for that many.
-/// Errors: shapes, types or counts that do not agree, a place outside `sums`.
+/// [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk, into `sums`
+/// from `places[i]` on; all other sums become 0. On a GPU in one launch. `table` was made by
+/// [`Table::of_parts`] for that many. Errors: shapes, types or counts that do not agree, a place outside
+/// `sums`.
 pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.part_sums";
     table.check(OPERATOR, parts.len())?;
@@ -175,8 +177,8 @@ fn part_sums_on_gpu(
     Ok(launch.launch([total.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
 }
 
-/// Where tensors are, the first chunk of each and the one after the last, as kernels find them in a table; and that
-/// last number.
+/// Where tensors are, the first chunk of each and the one after the last, as kernels find them in a table;
+/// and that last number.
 fn listed(operator: &'static str, tensors: &[Tensor]) -> Result<(Vec<u32>, u32)> {
     let entry = |tensor: &Tensor| [halves(gpu::address(tensor)), halves(tensor.elements() as u64)];
     let mut words: Vec<u32> = tensors.iter().flat_map(entry).flatten().collect();

@@ -10,8 +10,8 @@ use crate::{Result, Tensor};
 /// Elements of one task.
 const TASK: usize = 1 << 12;
 
-/// Fills an f32 or bf16 tensor with normal values, rounded to its type: element i is `mean` + `deviation` · value i
-/// mod 4 of block i div 4 of the stream `name` under `seed`. Errors: another type.
+/// Fills an f32 or bf16 tensor with normal values, rounded to its type: element i is `mean` + `deviation` ·
+/// value i mod 4 of block i div 4 of the stream `name` under `seed`. Errors: another type.
 pub fn normal(target: &Tensor, seed: u64, name: &str, mean: f32, deviation: f32) -> Result<()> {
     normal_part(target, 0, seed, name, mean, deviation)
 }
@@ -29,8 +29,8 @@ pub fn normal_part(
     from_blocks(target, first, seed, name, |words| normals(words).map(|z| mean + deviation * z))
 }
 
-/// Fills an f32 or bf16 tensor with uniform values in `low..=high` (the upper end by rounding only), from the same
-/// blocks as [`normal`]. Errors: another type.
+/// Fills an f32 or bf16 tensor with uniform values in `low..=high` (the upper end by rounding only), from the
+/// same blocks as [`normal`]. Errors: another type.
 pub fn uniform(target: &Tensor, seed: u64, name: &str, low: f32, high: f32) -> Result<()> {
     uniform_part(target, 0, seed, name, low, high)
 }

@@ -25,7 +25,8 @@ pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     }
 }
 
-/// tensor *= factor, a factor that is on the device: an f32 tensor of one element. Errors: another type or count.
+/// tensor *= factor, a factor that is on the device: an f32 tensor of one element. Errors: another type or
+/// count.
 pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
     check::computed("scale.by", &[("tensor", tensor)])?;
     check::f32s("scale.by", &[("factor", factor)])?;

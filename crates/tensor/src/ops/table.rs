@@ -16,13 +16,14 @@ fn gradient_bytes(tensors: usize) -> usize {
     16 * tensors + 4 * (tensors + 1) + 4
 }
 
-/// Bytes of the table of the parts that a norm's sums are of: 16 for each, where its chunks begin, and where its sums go.
+/// Bytes of the table of the parts that a norm's sums are of: 16 for each, where its chunks begin, and where
+/// its sums go.
 fn part_bytes(parts: usize) -> usize {
     16 * parts + 4 * (parts + 1) + 4 * parts
 }
 
-/// A table for one operator's tensors, which stay where they are from call to call. It is written when an address is not
-/// the one of the call before; where the backend is no GPU it has no bytes.
+/// A table for one operator's tensors, which stay where they are from call to call. It is written when an
+/// address is not the one of the call before; where the backend is no GPU it has no bytes.
 #[derive(Debug)]
 pub struct Table {
     words: Tensor,

@@ -25,16 +25,17 @@ pub fn kernel(dtype: DType, parts: usize) -> Option<Function> {
     check::DTYPES.contains(&dtype).then(|| Function::new(&FAMILY, name).of(dtype))
 }
 
-/// Blocks of a launch of [`kernel`] over parts of so many vectors of 16 bytes: as many as they fill, at most `most`.
+/// Blocks of a launch of [`kernel`] over parts of so many vectors of 16 bytes: as many as they fill, at most
+/// `most`.
 pub fn blocks(vectors: usize, parts: usize, most: u32) -> u32 {
     let block = (THREADS * LOADS) as usize / parts.max(1);
     vectors.div_ceil(block).clamp(1, most.max(1) as usize) as u32
 }
 
-/// target = the parts, added as a balanced binary tree in their order and rounded to their type at every node, on a stream of
-/// the caller's choice. Parts of one shape that do not overlap, all f32 or all bf16; the target is one of them, or apart.
-/// The parts may be overwritten.
-/// Errors: no parts, shapes or types that do not agree.
+/// target = the parts, added as a balanced binary tree in their order and rounded to their type at every
+/// node, on a stream of the caller's choice. Parts of one shape that do not overlap, all f32 or all bf16; the
+/// target is one of them, or apart. The parts may be overwritten. Errors: no parts, shapes or types that do
+/// not agree.
 pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "tree.into";
     let Some(first) = parts.first() else {
@@ -60,7 +61,8 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<
     target.copy_from_on(first, stream)
 }
 
-/// All of it in one pass, where there is a kernel for as many parts, and they lie and end where its accesses do.
+/// All of it in one pass, where there is a kernel for as many parts, and they lie and end where its accesses
+/// do.
 fn on_gpu(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
     let whole = target.elements().is_multiple_of(gpu::lanes(target.dtype()));

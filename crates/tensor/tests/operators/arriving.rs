@@ -47,8 +47,8 @@ fn whoever_touches_them_waits_once() {
     }
 }
 
-/// Copies of 256 MiB hold the other stream up for longer than compute would take to read what was there before: as many as
-/// that takes beside whatever else the machine does.
+/// Copies of 256 MiB hold the other stream up for longer than compute would take to read what was there
+/// before: as many as that takes beside whatever else the machine does.
 #[test]
 fn a_gpu_computes_with_what_arrives() {
     const LARGE: usize = 64 << 20;

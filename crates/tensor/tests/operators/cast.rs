@@ -13,7 +13,8 @@ fn casts_to_half_types_round_to_nearest_and_back_are_exact() {
         devices.into_iter().flat_map(|device| halves().map(move |half| (device.clone(), half)))
     {
         for length in LENGTHS {
-            // For bf16: ties above and below, both signs, a subnormal, overflow to infinity, the largest, zero.
+            // For bf16: ties above and below, both signs, a subnormal, overflow to infinity, the largest,
+            // zero.
             let special = [
                 f32::from_bits(0x3f80_8000),
                 f32::from_bits(0x3f81_8000),

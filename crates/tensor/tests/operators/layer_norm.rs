@@ -4,8 +4,8 @@ use tensor::ops::layer_norm;
 use crate::reference;
 use crate::support::{Case, bits, devices, dot, half_precision, read, wide};
 
-/// Rows, width: every form that a row is held in, and odd widths. A width of 1 is left to its own test: its true gradient
-/// is zero.
+/// Rows, width: every form that a row is held in, and odd widths. A width of 1 is left to its own test: its
+/// true gradient is zero.
 const SIZES: [[usize; 2]; 13] = [
     [40, 2],
     [1, 33],
@@ -170,8 +170,9 @@ fn a_large_common_offset_costs_no_accuracy_beyond_the_inputs_own() {
         let [output, ..] =
             reference::layer_norm(&wide(&values), &weight_wide, &bias_wide, f64::from(EPSILON));
         let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        // Half a unit in the last place of 1000 is 3e-5 of a deviation of 1, times weight, and one of a sum near 100,000 is a
-        // hundredth of 4e-3, at each of the few levels on which a GPU adds; a bf16 output near 8 has 2e-2.
+        // Half a unit in the last place of 1000 is 3e-5 of a deviation of 1, times weight, and one of a sum
+        // near 100,000 is a hundredth of 4e-3, at each of the few levels on which a GPU adds; a bf16 output
+        // near 8 has 2e-2.
         let limit = match (case.dtype, case.device.backend()) {
             (tensor::DType::F32, Backend::Cpu) => 2e-4,
             (tensor::DType::F32, _) => 2e-3,

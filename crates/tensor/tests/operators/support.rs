@@ -22,7 +22,8 @@ pub(crate) struct Case {
     seed: u64,
 }
 
-/// The host in f32, and the GPU, if there is one, in every type that operators compute with, on fresh operands.
+/// The host in f32, and the GPU, if there is one, in every type that operators compute with, on fresh
+/// operands.
 pub(crate) fn devices() -> Vec<Case> {
     let mut cases = vec![Case { device: cpu(), dtype: DType::F32, seed: SEED }];
     if let Some(device) = gpu() {
@@ -93,7 +94,8 @@ fn fresh_seed() -> u64 {
     })
 }
 
-/// Repetitions of a test that repeats itself: `usual`, or PLIMSOLL_TEST_REPEATS under a tool that makes each slow.
+/// Repetitions of a test that repeats itself: `usual`, or PLIMSOLL_TEST_REPEATS under a tool that makes each
+/// slow.
 pub(crate) fn repeats(usual: usize) -> usize {
     let given = std::env::var("PLIMSOLL_TEST_REPEATS").ok().and_then(|given| given.parse().ok());
     given.unwrap_or(usual).max(1)
@@ -143,7 +145,8 @@ impl Case {
         GradientTarget { tensor: tensor(&self.device, &values, shape), accumulate }
     }
 
-    /// Two gradient targets with the same values, or with NaN if they are to be overwritten: in f32, and in the case's type.
+    /// Two gradient targets with the same values, or with NaN if they are to be overwritten: in f32, and in
+    /// the case's type.
     pub(crate) fn targets<const N: usize>(
         &self,
         name: &str,
@@ -198,8 +201,8 @@ impl Case {
         self.is_gradient_of_terms(what, 0.0, gradient, point, function);
     }
 
-    /// [`Case::is_gradient`] for sums whose terms may cancel: the tolerance is relative to `terms`, the root of the sum of
-    /// their squares, if that is more than the gradient.
+    /// [`Case::is_gradient`] for sums whose terms may cancel: the tolerance is relative to `terms`, the root
+    /// of the sum of their squares, if that is more than the gradient.
     pub(crate) fn is_gradient_of_terms(
         &self,
         what: &str,
@@ -287,13 +290,15 @@ pub(crate) fn close(what: &str, found: &[f64], expected: &[f64]) {
     close_within((TOLERANCE, 0.0), what, found, expected);
 }
 
-/// [`close`] for sums, by what was added up without its sign: terms that cancel leave the error that they came with.
+/// [`close`] for sums, by what was added up without its sign: terms that cancel leave the error that they
+/// came with.
 pub(crate) fn close_sums(what: &str, found: &[f64], expected: &[f64], added: &[f64]) {
     let size = added.iter().map(|v| v * v).sum::<f64>().sqrt();
     close_within((TOLERANCE, size), what, found, expected);
 }
 
-/// The difference is at most the tolerance times the larger of the expected values' norm and the second number.
+/// The difference is at most the tolerance times the larger of the expected values' norm and the second
+/// number.
 fn close_within((tolerance, least): (f64, f64), what: &str, found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();

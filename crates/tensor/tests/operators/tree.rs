@@ -4,7 +4,8 @@ use tensor::ops::tree;
 
 use crate::support::{Case, gradient_cases, read};
 
-/// Lengths, one that is no whole vectors of any type, and so many parts; the last takes all blocks of a GPU more than once.
+/// Lengths, one that is no whole vectors of any type, and so many parts; the last takes all blocks of a GPU
+/// more than once.
 fn sizes() -> impl Iterator<Item = (usize, usize)> {
     [13, 4096].into_iter().flat_map(|length| (1..=8).map(move |count| (length, count))).chain([(1 << 20, 8)])
 }

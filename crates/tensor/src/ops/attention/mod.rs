@@ -56,8 +56,8 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads) -> Result<Output> {
 }
 
 /// The gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and results of
-/// [`forward`]. The gradient of a key or value head adds its query heads in their order, so that it repeats to
-/// the bit. Errors: as [`forward`].
+/// [`forward`]. The gradient of a key or value head adds its query heads in their order, so that it repeats
+/// to the bit. Errors: as [`forward`].
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,

@@ -45,8 +45,8 @@ impl Cut {
     }
 }
 
-/// The second pass, a kernel of every family that includes the header: adds the runs' partial sums, which begin at byte
-/// `offset` of `workspace` and are `stride` elements apart.
+/// The second pass, a kernel of every family that includes the header: adds the runs' partial sums, which
+/// begin at byte `offset` of `workspace` and are `stride` elements apart.
 pub(crate) fn finish(
     family: &'static Family,
     workspace: &Tensor,

@@ -6,8 +6,8 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Rows of at most so many bytes wait in shared memory: what every chip from sm_80 on gives a block, less what the kernel
-/// has besides. One limit for all, so that a result does not depend on the chip's memory.
+/// Rows of at most so many bytes wait in shared memory: what every chip from sm_80 on gives a block, less
+/// what the kernel has besides. One limit for all, so that a result does not depend on the chip's memory.
 const CACHED_BYTES: usize = 101_000;
 /// Room for a row's distance from a 16-byte boundary.
 const SLACK_BYTES: usize = 16;

@@ -21,10 +21,10 @@ pub struct Output {
     pub gradient: Option<Tensor>,
 }
 
-/// `logits [.., vocab]` f32 or bf16 and `targets` u32 of the shape without `vocab`. With `with_gradient` the gradient
-/// is written over `logits` when nothing else looks at their storage, else into a new tensor.
-/// Errors: shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use of
-/// the device), out of memory.
+/// `logits [.., vocab]` f32 or bf16 and `targets` u32 of the shape without `vocab`. With `with_gradient` the
+/// gradient is written over `logits` when nothing else looks at their storage, else into a new tensor.
+/// Errors: shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the
+/// process's use of the device), out of memory.
 pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
     const OPERATOR: &str = "cross_entropy.forward";
     let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;

@@ -1,4 +1,5 @@
-//! Layer normalisation on the host: one task for a block of rows, each row read from the cache after its first pass.
+//! Layer normalisation on the host: one task for a block of rows, each row read from the cache after its
+//! first pass.
 
 use device::parallel::{for_pieces, for_tasks, simd};
 

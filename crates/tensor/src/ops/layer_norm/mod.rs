@@ -1,8 +1,8 @@
-//! Layer normalisation (Ba, Kiros, Hinton, *Layer Normalization*, 2016) over the innermost dimension, alone or
-//! fused with the residual addition before it.
+//! Layer normalisation (Ba, Kiros, Hinton, *Layer Normalization*, 2016) over the innermost dimension, alone
+//! or fused with the residual addition before it.
 //!
-//! y = (x − mean) · rstd · weight + bias, where rstd, the reciprocal standard deviation, is 1/√(variance + epsilon) with
-//! the biased variance.
+//! y = (x − mean) · rstd · weight + bias, where rstd, the reciprocal standard deviation, is 1/√(variance +
+//! epsilon) with the biased variance.
 
 mod cpu;
 pub(in crate::ops) mod cuda;
@@ -32,8 +32,9 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f32) -> Resu
     Ok(made)
 }
 
-/// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised, as where a
-/// pipeline is cut between the two. Both inputs are `[.., width]`; all operands have one type. Errors: as [`forward`].
+/// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised,
+/// as where a pipeline is cut between the two. Both inputs are `[.., width]`; all operands have one type.
+/// Errors: as [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -64,8 +65,9 @@ pub fn forward_residual(
     Ok((sum, made))
 }
 
-/// The gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given: the gradient that the residual sum
-/// gets from its other readers. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors: as [`forward`].
+/// The gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given: the gradient that the
+/// residual sum gets from its other readers. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors:
+/// as [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,
@@ -99,9 +101,9 @@ pub fn backward_input(
     Ok(dx)
 }
 
-/// Gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and bias `[width]` (+)= Σ over
-/// rows of dy. The targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded once.
-/// Errors: as [`forward`].
+/// Gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and bias
+/// `[width]` (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy` and `x`; sums are
+/// in f32 and rounded once. Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

@@ -30,8 +30,8 @@ fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
     bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()))
 }
 
-/// True if the epilogue of a matmul with this output can apply GELU or its derivative: bf16, and rows of whole
-/// vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
+/// True if the epilogue of a matmul with this output can apply GELU or its derivative: bf16, and rows of
+/// whole vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
 pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
     output.dtype() == DType::Bf16 && output.shape().columns().is_multiple_of(gpu::lanes(DType::Bf16))
 }

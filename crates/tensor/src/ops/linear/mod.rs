@@ -31,8 +31,8 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
     Ok(Output { output, pre_activation: None })
 }
 
-/// [`forward`] without activation for recomputation, where nothing reads the output: allocates it and leaves it
-/// uncomputed. Errors: as [`forward`].
+/// [`forward`] without activation for recomputation, where nothing reads the output: allocates it and leaves
+/// it uncomputed. Errors: as [`forward`].
 pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Output> {
     Ok(Output { output: allocate("linear.forward", x, weight, bias)?, pre_activation: None })
 }
