@@ -1,9 +1,10 @@
 // Sums of squares over fixed chunks of many tensors, and their norm with the factor that clips it.
 #include "common.cuh"
+#include "step_state.cuh"
 
-// Launch: a warp for a chunk of CHUNK elements counted from its tensor's start, 8 chunks a block. Lane l adds the squares
-// of elements 4(32 i + l)..+4 in f64, whatever their alignment, so that a part of a tensor that begins on a chunk has the
-// whole's sums. Floor: every element once through memory.
+// Launch: a warp for a chunk of CHUNK elements counted from its tensor's start, 8 chunks a block. Lane l adds
+// the squares of elements 4(32 i + l)..+4 in f64, whatever their alignment, so that a part of a tensor that
+// begins on a chunk has the sums of the whole. Floor: every element once through memory.
 #define CHUNKS_PER_BLOCK (THREADS / WARP)
 
 __device__ __forceinline__ double warp_sum_f64(double x) {
@@ -40,10 +41,10 @@ template <typename T> __device__ __forceinline__ float chunk_sum(const T *x, u64
     return float(warp_sum_f64((sums[0] + sums[1]) + (sums[2] + sums[3])));
 }
 
-// result[0] = sqrt(sum of sums), added in f64 in an order that their number decides; result[1] = min(1, max_norm / (norm +
-// 1e-6)), 1 where max_norm is 0, no number where the norm is none. For a whole block. The sums may have been
-// written by other blocks of this launch: they are read from L2.
-__device__ __forceinline__ void join(const float *sums, u32 count, float max_norm, float *result) {
+// Writes the norm, sqrt(sum of sums) times the gradient scale, added in f64 in an order that their number
+// decides, and the factor, min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0, NaN where the norm is.
+// For a whole block. The sums may have been written by other blocks of this launch: they are read from L2.
+__device__ __forceinline__ void join(const float *sums, u32 count, float max_norm, StepState *state) {
     __shared__ double partial[THREADS];
     double total = 0.0;
 #pragma unroll 8
@@ -54,20 +55,20 @@ __device__ __forceinline__ void join(const float *sums, u32 count, float max_nor
         if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
     }
     if (threadIdx.x != 0) return;
-    const double norm = sqrt(partial[0]);
+    const double norm = __dmul_rn(sqrt(partial[0]), state->gradient_scale);
     const double factor = max_norm == 0.0f ? 1.0 : double(max_norm) / (norm + 1e-6);
-    result[0] = float(norm);
-    result[1] = factor >= 1.0 ? 1.0f : float(factor);
+    state->norm = float(norm);
+    state->clip_factor = factor >= 1.0 ? 1.0f : float(factor);
 }
 
-KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, float *__restrict__ result, u32 count,
-                                         float max_norm) {
-    join(sums, count, max_norm, result);
+KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, StepState *__restrict__ state,
+                                         u32 count, float max_norm) {
+    join(sums, count, max_norm, state);
 }
 
 struct Gradient { u64 address, elements; };
 
-// The last tensor that begins at or before a chunk: the one that it belongs to.
+// Returns the last tensor that begins at or before a chunk, to which the chunk belongs.
 __device__ __forceinline__ u32 owner_of(const u32 *firsts, u32 count, u32 chunk) {
     u32 low = 0, high = count;
     while (high - low > 1) {
@@ -78,12 +79,12 @@ __device__ __forceinline__ u32 owner_of(const u32 *firsts, u32 count, u32 chunk)
     return low;
 }
 
-// All tensors of a table and the norm, in one launch: the block that is done last, which an integer counter tells, joins
-// all sums; that block's number decides nothing. The table: the tensors, then for each (and one past the last)
-// its first chunk, then the counter, 0 between launches.
+// Measures all tensors of a table in one launch. The last block to finish, which an integer counter tells,
+// joins all sums; that block's number decides nothing. The table: the tensors, then for each (and one past
+// the last) its first chunk, then the counter, 0 between launches.
 template <typename T>
-__device__ __forceinline__ void measure(Gradient *table, float *sums, float *result, u32 count, u32 chunks,
-                                        float max_norm) {
+__device__ __forceinline__ void measure(Gradient *table, float *sums, StepState *state, u32 count,
+                                        u32 chunks, float max_norm) {
     __shared__ bool last;
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
     u32 *counter = reinterpret_cast<u32 *>(table + count) + count + 1;
@@ -102,11 +103,11 @@ __device__ __forceinline__ void measure(Gradient *table, float *sums, float *res
     __syncthreads();
     if (!last) return;
     __threadfence();
-    join(sums, chunks, max_norm, result);
+    join(sums, chunks, max_norm, state);
 }
 
-// The sums alone, of tensors that are parts of longer ones, each from its own place on. The table: the tensors, then for
-// each (and one past the last) its first chunk, then where its sums begin.
+// Computes the sums alone, of tensors that are parts of longer ones, each from its own place on. The table:
+// the tensors, then for each (and one past the last) its first chunk, then the places of the parts' sums.
 template <typename T>
 __device__ __forceinline__ void part_sums(const Gradient *table, float *sums, u32 count, u32 chunks) {
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
@@ -120,21 +121,23 @@ __device__ __forceinline__ void part_sums(const Gradient *table, float *sums, u3
     if (threadIdx.x % WARP == 0) sums[places[index] + inside] = sum;
 }
 
-#define FOR_TYPE(NAME, T)                                                                                              \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        chunk_sums_##NAME(const T *__restrict__ x, float *__restrict__ sums, u64 elements, u32 chunks) {               \
-        const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;                                          \
-        if (chunk >= chunks) return;                                                                                   \
-        const float sum = chunk_sum(x, elements, chunk);                                                               \
-        if (threadIdx.x % WARP == 0) sums[chunk] = sum;                                                                \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        measure_##NAME(Gradient *table, float *sums, float *result, u32 count, u32 chunks, float max_norm) {           \
-        measure<T>(table, sums, result, count, chunks, max_norm);                                                      \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        part_sums_##NAME(const Gradient *__restrict__ table, float *__restrict__ sums, u32 count, u32 chunks) {        \
-        part_sums<T>(table, sums, count, chunks);                                                                      \
+#define FOR_TYPE(NAME, T)                                                                                    \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        chunk_sums_##NAME(const T *__restrict__ x, float *__restrict__ sums, u64 elements, u32 chunks) {     \
+        const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;                                \
+        if (chunk >= chunks) return;                                                                         \
+        const float sum = chunk_sum(x, elements, chunk);                                                     \
+        if (threadIdx.x % WARP == 0) sums[chunk] = sum;                                                      \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        measure_##NAME(Gradient *table, float *sums, StepState *state, u32 count, u32 chunks,                \
+                       float max_norm) {                                                                     \
+        measure<T>(table, sums, state, count, chunks, max_norm);                                             \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        part_sums_##NAME(const Gradient *__restrict__ table, float *__restrict__ sums, u32 count,            \
+                         u32 chunks) {                                                                       \
+        part_sums<T>(table, sums, count, chunks);                                                            \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

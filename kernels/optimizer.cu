@@ -1,16 +1,20 @@
-// AdamW and SGD over all parameters in one launch.
+// Updates of all parameters in one launch, by one of several rules. A rule is a struct: the numbers that all
+// elements share, the count of tensors that it keeps for a parameter, and the update of one element.
+// `begin_<rule>` computes the numbers, once for each update.
 #include "common.cuh"
+#include "power.cuh"
+#include "step_state.cuh"
 
-// A table on the device lists the parameters, then for each (and one past the last) the first block that works on it. A
-// block finds its parameter by bisection and owns CHUNK elements of it. Launch: THREADS threads, a block for every chunk
-// of every parameter; every thread has UNROLL vectors of each array in flight. Floor: AdamW reads gradient, weight and both
-// moments and writes all but the gradient, 28 bytes an element (30 with a bf16 copy); SGD 12, with momentum 20. A bf16
-// gradient saves 2 of them.
+// A table on the device lists the parameters, then for each (and one past the last) the first block that
+// works on it. A block finds its parameter by bisection and owns CHUNK elements of it. Launch: THREADS
+// threads, a block for every chunk of every parameter; every thread has UNROLL vectors of each array in
+// flight. Floor: AdamW reads gradient, weight and both moments and writes all but the gradient, 28 bytes an
+// element (30 with a bf16 copy); SGD 12, with momentum 20. A bf16 gradient saves 2 of them.
 #define UNROLL 2
 
 // The addresses are 0 where there is none.
 struct Parameter {
-    u64 weight, gradient, first, second, compute;
+    u64 weight, gradient, states[MOST_STATES], compute;
     u64 elements;
     // DECAY: weight decay applies. ALIGNED: every address is a multiple of 16.
     u32 flags, unused;
@@ -18,7 +22,7 @@ struct Parameter {
 #define DECAY 1u
 #define ALIGNED 2u
 
-// The last parameter that begins at or before this block.
+// Returns the last parameter that begins at or before this block.
 __device__ __forceinline__ u32 parameter_of(const u32 *blocks, u32 count, u32 block) {
     u32 low = 0, high = count;
     while (high - low > 1) {
@@ -44,7 +48,8 @@ template <typename T> __device__ __forceinline__ Four take(const T *from, u64 at
     }
     return values;
 }
-template <typename T> __device__ __forceinline__ void put(T *to, u64 at, u64 end, bool aligned, const Four &values) {
+template <typename T>
+__device__ __forceinline__ void put(T *to, u64 at, u64 end, bool aligned, const Four &values) {
     if (aligned && at + 4 <= end) {
         Vector<T, 4> rounded;
 #pragma unroll
@@ -58,103 +63,134 @@ template <typename T> __device__ __forceinline__ void put(T *to, u64 at, u64 end
     }
 }
 
-// Runs `update` on all elements of this block's chunk: it loads UNROLL vectors before it stores one.
-template <typename Update>
-__device__ __forceinline__ void for_chunk(const Parameter *parameters, u32 count, const Update &update) {
+// AdamW, as `crates/tensor/src/ops/optimizer/adamw.rs` has it.
+struct alignas(16) AdamW {
+    static constexpr int STATES = 2;
+    float factor, keep, take1, beta2, take2, root_correction, epsilon, step_size;
+
+    __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
+                                           bool decay) const {
+        const float g = gradient * factor;
+        const float m = states[0] + take1 * (g - states[0]);
+        const float v = beta2 * states[1] + take2 * g * g;
+        const float root = sqrtf(v) / root_correction + epsilon;
+        weight = weight * (decay ? keep : 1.0f) - step_size * (m / root);
+        states[0] = m;
+        states[1] = v;
+    }
+};
+
+// SGD, as `crates/tensor/src/ops/optimizer/sgd.rs` has it; with momentum, a velocity is kept.
+template <bool MOMENTUM> struct alignas(16) Sgd {
+    static constexpr int STATES = MOMENTUM ? 1 : 0;
+    // `first`: 1 at the first update, where the velocity becomes the gradient whatever it held, else 0.
+    float factor, learning_rate, momentum, weight_decay, first;
+
+    __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
+                                           bool decay) const {
+        float step = gradient * factor + (decay ? weight_decay : 0.0f) * weight;
+        if (MOMENTUM) {
+            if (first == 0.0f) step = momentum * states[0] + step;
+            states[0] = step;
+        }
+        weight -= learning_rate * step;
+    }
+};
+
+// Updates UNROLL vectors from `start` on: it loads all of them before it stores one.
+template <typename Rule, typename G>
+__device__ __forceinline__ void update(const Parameter &parameter, u64 start, const Rule &rule) {
+    const u64 end = parameter.elements;
+    const bool aligned = parameter.flags & ALIGNED, decay = parameter.flags & DECAY;
+    float *weights = reinterpret_cast<float *>(parameter.weight);
+    bf16 *computes = reinterpret_cast<bf16 *>(parameter.compute);
+    float *arrays[MOST_STATES];
+    Four weight[UNROLL], gradient[UNROLL], states[MOST_STATES][UNROLL];
+#pragma unroll
+    for (int s = 0; s < Rule::STATES; s++) arrays[s] = reinterpret_cast<float *>(parameter.states[s]);
+#pragma unroll
+    for (int i = 0; i < UNROLL; i++) {
+        const u64 at = start + i * THREADS * 4;
+        gradient[i] = take(reinterpret_cast<const G *>(parameter.gradient), at, end, aligned);
+        weight[i] = take(weights, at, end, aligned);
+#pragma unroll
+        for (int s = 0; s < Rule::STATES; s++) states[s][i] = take(arrays[s], at, end, aligned);
+    }
+#pragma unroll
+    for (int i = 0; i < UNROLL; i++) {
+        const u64 at = start + i * THREADS * 4;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float kept[MOST_STATES];
+#pragma unroll
+            for (int s = 0; s < Rule::STATES; s++) kept[s] = states[s][i].at[j];
+            rule.update(gradient[i].at[j], weight[i].at[j], kept, decay);
+#pragma unroll
+            for (int s = 0; s < Rule::STATES; s++) states[s][i].at[j] = kept[s];
+        }
+        put(weights, at, end, aligned, weight[i]);
+#pragma unroll
+        for (int s = 0; s < Rule::STATES; s++) put(arrays[s], at, end, aligned, states[s][i]);
+        if (computes) put(computes, at, end, aligned, weight[i]);
+    }
+}
+
+// Updates this block's chunk, unless the step is skipped.
+template <typename Rule, typename G>
+__device__ __forceinline__ void update_chunk(const Parameter *parameters, const StepState *state, u32 count) {
+    const bool skip = state->skip != 0;
+    const Rule rule = *reinterpret_cast<const Rule *>(state->coefficients);
     const u32 *blocks = reinterpret_cast<const u32 *>(parameters + count);
     const u32 index = parameter_of(blocks, count, blockIdx.x);
+    if (skip) return;
     const Parameter parameter = parameters[index];
     const u64 first = u64(blockIdx.x - blocks[index]) * CHUNK;
 #pragma unroll 1
-    for (u32 piece = 0; piece < CHUNK; piece += THREADS * 4 * UNROLL) update(parameter, first + piece + threadIdx.x * 4);
-}
-
-// What the host computes in f64 for a step.
-struct AdamW { float factor, keep, take1, beta2, take2, root_correction, epsilon, step_size; };
-
-template <typename G> __device__ __forceinline__ void adamw(const Parameter &parameter, u64 start, AdamW c) {
-    const u64 end = parameter.elements;
-    const bool aligned = parameter.flags & ALIGNED;
-    float *weights = reinterpret_cast<float *>(parameter.weight);
-    float *firsts = reinterpret_cast<float *>(parameter.first);
-    float *seconds = reinterpret_cast<float *>(parameter.second);
-    bf16 *computes = reinterpret_cast<bf16 *>(parameter.compute);
-    Four weight[UNROLL], gradient[UNROLL], first[UNROLL], second[UNROLL];
-#pragma unroll
-    for (int i = 0; i < UNROLL; i++) {
-        const u64 at = start + i * THREADS * 4;
-        gradient[i] = take(reinterpret_cast<const G *>(parameter.gradient), at, end, aligned);
-        weight[i] = take(weights, at, end, aligned);
-        first[i] = take(firsts, at, end, aligned);
-        second[i] = take(seconds, at, end, aligned);
-    }
-    const float keep = parameter.flags & DECAY ? c.keep : 1.0f;
-#pragma unroll
-    for (int i = 0; i < UNROLL; i++) {
-        const u64 at = start + i * THREADS * 4;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float g = gradient[i].at[j] * c.factor;
-            const float m = first[i].at[j] + c.take1 * (g - first[i].at[j]);
-            const float v = c.beta2 * second[i].at[j] + c.take2 * g * g;
-            const float root = sqrtf(v) / c.root_correction + c.epsilon;
-            weight[i].at[j] = weight[i].at[j] * keep - c.step_size * (m / root);
-            first[i].at[j] = m;
-            second[i].at[j] = v;
-        }
-        put(weights, at, end, aligned, weight[i]);
-        put(firsts, at, end, aligned, first[i]);
-        put(seconds, at, end, aligned, second[i]);
-        if (computes) put(computes, at, end, aligned, weight[i]);
+    for (u32 piece = 0; piece < CHUNK; piece += THREADS * 4 * UNROLL) {
+        update<Rule, G>(parameter, first + piece + threadIdx.x * 4, rule);
     }
 }
 
-struct Sgd { float factor, learning_rate, momentum, weight_decay; u32 first_step; };
-
-// The momentum buffer is the parameter's `first`.
-template <typename G> __device__ __forceinline__ void sgd(const Parameter &parameter, u64 start, Sgd c) {
-    const u64 end = parameter.elements;
-    const bool aligned = parameter.flags & ALIGNED;
-    float *weights = reinterpret_cast<float *>(parameter.weight);
-    float *buffers = reinterpret_cast<float *>(parameter.first);
-    bf16 *computes = reinterpret_cast<bf16 *>(parameter.compute);
-    Four weight[UNROLL], gradient[UNROLL], buffer[UNROLL];
-#pragma unroll
-    for (int i = 0; i < UNROLL; i++) {
-        const u64 at = start + i * THREADS * 4;
-        gradient[i] = take(reinterpret_cast<const G *>(parameter.gradient), at, end, aligned);
-        weight[i] = take(weights, at, end, aligned);
-        if (buffers && !c.first_step) buffer[i] = take(buffers, at, end, aligned);
-    }
-#pragma unroll
-    for (int i = 0; i < UNROLL; i++) {
-        const u64 at = start + i * THREADS * 4;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float step = gradient[i].at[j] * c.factor + c.weight_decay * weight[i].at[j];
-            if (buffers && !c.first_step) step = c.momentum * buffer[i].at[j] + step;
-            buffer[i].at[j] = step;
-            weight[i].at[j] -= c.learning_rate * step;
-        }
-        put(weights, at, end, aligned, weight[i]);
-        if (buffers) put(buffers, at, end, aligned, buffer[i]);
-        if (computes) put(computes, at, end, aligned, weight[i]);
-    }
+// The factor of every gradient: what clips its norm, and the gradient scale.
+__device__ __forceinline__ float factor_of(const StepState &state) {
+    return __fmul_rn(state.clip_factor, state.gradient_scale);
 }
 
-// G: of the gradients. `factor`: the norm and what clips it, or null.
-#define FOR_TYPE(NAME, G)                                                                                              \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        adamw_##NAME(const Parameter *__restrict__ parameters, const float *__restrict__ factor, u32 count, float keep,\
-                     float take1, float beta2, float take2, float root_correction, float epsilon, float step_size) {   \
-        const AdamW c = {factor ? factor[1] : 1.0f, keep, take1, beta2, take2, root_correction, epsilon, step_size};   \
-        for_chunk(parameters, count, [&](const Parameter &p, u64 at) { adamw<G>(p, at, c); });                         \
-    }                                                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                                  \
-        sgd_##NAME(const Parameter *__restrict__ parameters, const float *__restrict__ factor, u32 count,              \
-                   float learning_rate, float momentum, float weight_decay, u32 first_step) {                          \
-        const Sgd c = {factor ? factor[1] : 1.0f, learning_rate, momentum, weight_decay, first_step};                  \
-        for_chunk(parameters, count, [&](const Parameter &p, u64 at) { sgd<G>(p, at, c); });                           \
+// Counts an update and computes its numbers, unless the step is skipped. Launch: one thread.
+KERNEL begin_adamw(StepState *state, float beta1, float beta2, float epsilon, float weight_decay) {
+    if (state->skip) return;
+    state->updates += 1;
+    const Exact one = {1.0}, rate = {state->learning_rate}, decay1 = {beta1}, decay2 = {beta2};
+    AdamW rule;
+    rule.factor = factor_of(*state);
+    rule.keep = __double2float_rn((one - rate * Exact{weight_decay}).value);
+    rule.take1 = __double2float_rn((one - decay1).value);
+    rule.beta2 = beta2;
+    rule.take2 = __double2float_rn((one - decay2).value);
+    rule.root_correction = __double2float_rn(__dsqrt_rn((one - power(decay2, state->updates)).value));
+    rule.epsilon = epsilon;
+    rule.step_size = __double2float_rn((rate / (one - power(decay1, state->updates))).value);
+    *reinterpret_cast<AdamW *>(state->coefficients) = rule;
+}
+
+KERNEL begin_sgd(StepState *state, float momentum, float weight_decay) {
+    if (state->skip) return;
+    state->updates += 1;
+    const float first = state->updates == 1 ? 1.0f : 0.0f;
+    const Sgd<true> rule = {factor_of(*state), state->learning_rate, momentum, weight_decay, first};
+    *reinterpret_cast<Sgd<true> *>(state->coefficients) = rule;
+}
+
+#define UPDATE(NAME, RULE, G)                                                                                \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        NAME(const Parameter *__restrict__ parameters, const StepState *__restrict__ state, u32 count) {     \
+        update_chunk<RULE, G>(parameters, state, count);                                                     \
     }
+
+// By the type of the gradients.
+#define FOR_TYPE(NAME, G)                                                                                    \
+    UPDATE(adamw_##NAME, AdamW, G)                                                                           \
+    UPDATE(sgd_##NAME, Sgd<false>, G)                                                                        \
+    UPDATE(sgd_momentum_##NAME, Sgd<true>, G)
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -8,7 +8,7 @@ use common::devices::all;
 use device::{Category, DType, Description, Device, DeviceOptions, Request};
 use nn::models::{Mlp, MlpSizes};
 use nn::{Input, Model, Recompute, Stage};
-use optim::{Kind, Optimizer, Slot};
+use optim::{Optimizer, Slot, StepState, UpdateRule};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
@@ -114,7 +114,10 @@ fn memory_is_constant_over_steps() {
         let slot =
             |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
         let slots: Vec<_> = mlp.parameters().list().iter().map(slot).collect();
-        let mut optimizer = Optimizer::new(&device, &slots, Kind::Sgd { momentum: 0.9 }, 0.0).unwrap();
+        let rule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 };
+        let optimizer = Optimizer::new(&device, &slots, rule).unwrap();
+        let state = StepState::new(&device).unwrap();
+        state.set_learning_rate(0.01).unwrap();
         let mut after = Vec::new();
         for _ in 0..40 {
             let (x, y) = batch(&device);
@@ -124,7 +127,7 @@ fn memory_is_constant_over_steps() {
             let mut gradients = Gradients::default();
             tape.backward(loss, &mut gradients).unwrap();
             let list: Vec<_> = gradients.iter().map(|(_, tensor)| tensor.clone()).collect();
-            optimizer.step(&list, 0.01, None).unwrap();
+            optimizer.step(&list, &state).unwrap();
             drop((list, gradients, y));
             after.push((fresh.usage(), fresh.peak()));
         }

@@ -9,7 +9,7 @@ use common::{Recording, relative, tokens};
 use device::{Backend, Category, DType, Device, DeviceOptions};
 use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
 use nn::{Input, Model, Parameters, Stage};
-use optim::{GradientNorm, Kind, Optimizer, Schedule, Slot};
+use optim::{GradientNorm, Optimizer, Schedule, Slot, StepState, UpdateRule};
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
@@ -99,8 +99,8 @@ fn twenty_adamw_steps(device: &Device) {
     let recording = Recording::open();
     let gpt = tiny_gpt(device, &recording);
     let slots = slots(gpt.parameters());
-    let kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8 };
-    let mut optimizer = Optimizer::new(device, &slots, kind, 0.1).unwrap();
+    let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    let optimizer = Optimizer::new(device, &slots, rule).unwrap();
     let norm = GradientNorm::new(device, &slots, 1.0).unwrap();
     let schedule = Schedule { peak: 1e-3, minimum: 1e-4, warmup_steps: 5, steps: 20 };
     let count = BATCH * POSITIONS;
@@ -118,8 +118,9 @@ fn twenty_adamw_steps(device: &Device) {
         tape.backward(loss, &mut gradients).unwrap();
         let gradients = by_parameter(gpt.parameters(), &gradients);
         norm.measure(&gradients).unwrap();
-        norms.push(norm.value().unwrap());
-        optimizer.step(&gradients, schedule.rate(step as u64), Some(&norm)).unwrap();
+        norms.push(norm.state().norm().unwrap());
+        norm.state().set_learning_rate(schedule.rate(step as u64)).unwrap();
+        optimizer.step(&gradients, norm.state()).unwrap();
     }
     let error = relative(&losses, &recording.values("adamw.losses"));
     assert!(error < tolerance, "losses {error}");
@@ -156,7 +157,10 @@ fn ten_sgd_steps(device: &Device) {
     let mlp = Mlp::new(device, &sizes, &Stage::whole(5), 1, DType::F32).unwrap();
     recording.load(mlp.parameters(), "mlp.init.");
     let slots = slots(mlp.parameters());
-    let mut optimizer = Optimizer::new(device, &slots, Kind::Sgd { momentum: 0.9 }, 0.0).unwrap();
+    let rule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 };
+    let optimizer = Optimizer::new(device, &slots, rule).unwrap();
+    let state = StepState::new(device).unwrap();
+    state.set_learning_rate(0.01).unwrap();
     let x = Tensor::from_host(device, &recording.floats("mlp.x"), [10, 3], Category::Input).unwrap();
     let y = Tensor::from_host(device, &recording.floats("mlp.y"), [10, 100], Category::Input).unwrap();
     let mut losses = Vec::new();
@@ -167,7 +171,7 @@ fn ten_sgd_steps(device: &Device) {
         losses.push(loss.tensor().to_vec::<f32>().unwrap()[0]);
         let mut gradients = Gradients::default();
         tape.backward(loss, &mut gradients).unwrap();
-        optimizer.step(&by_parameter(mlp.parameters(), &gradients), 0.01, None).unwrap();
+        optimizer.step(&by_parameter(mlp.parameters(), &gradients), &state).unwrap();
     }
     let error = relative(&losses, &recording.values("mlp.losses"));
     assert!(error < tolerance, "losses {error}: {losses:?} {:?}", recording.values("mlp.losses"));

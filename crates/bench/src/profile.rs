@@ -169,8 +169,8 @@ impl<'a> Alone<'a> {
         self.part.reduction.finish(&mut *self.plane)?;
         let gradients = self.part.reduction.gradients();
         self.norm.measure(gradients)?;
-        // The weights stay as they are.
-        self.optimizer.step(gradients, 0.0, Some(&self.norm))?;
+        // The learning rate is 0: the weights stay as they are.
+        self.optimizer.step(gradients, self.norm.state())?;
         let updated = self.device.mark()?;
         self.device.synchronize()?;
         let time = |from: &Mark, to: &Mark| -> Result<f64> {

@@ -40,6 +40,9 @@ pub(crate) struct Manifest {
     version: String,
     /// Steps that were done.
     pub(crate) step: u64,
+    /// Updates that the optimizer had made; absent where every step made one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    updates: Option<u32>,
     /// The settings that decide the bits, each as TOML.
     pub(crate) configuration: BTreeMap<String, String>,
     /// Of the corpus; none for synthetic data.
@@ -55,6 +58,7 @@ pub(crate) struct Manifest {
 impl Manifest {
     pub(crate) fn new(
         step: u64,
+        updates: u32,
         configuration: BTreeMap<String, String>,
         corpus_sha256: Option<String>,
         validation_loss: Option<f64>,
@@ -64,6 +68,7 @@ impl Manifest {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             step,
+            updates: Some(updates),
             configuration,
             corpus_sha256,
             validation_loss: validation_loss.filter(|loss| loss.is_finite()),
@@ -84,6 +89,11 @@ impl Manifest {
     /// Its own hash, which depends on everything in the checkpoint.
     pub(crate) fn id(&self) -> &str {
         &self.manifest_sha256
+    }
+
+    /// Updates that the optimizer had made.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates.map_or(self.step, u64::from)
     }
 
     pub(crate) fn to_text(&self) -> Vec<u8> {
@@ -129,5 +139,28 @@ impl Manifest {
             return Err(CheckpointError::damaged(path, what));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a manifest of 5 steps, and returns the number of updates that is read from it.
+    fn updates_read(written: Option<u32>) -> u64 {
+        let state = FileDigest::new(0, Sha256::new());
+        let mut manifest = Manifest::new(5, 0, BTreeMap::new(), None, None, state);
+        manifest.updates = written;
+        manifest.manifest_sha256 = manifest.digest();
+        let directory = tempfile::tempdir().unwrap();
+        let text = manifest.to_text();
+        assert_eq!(String::from_utf8(text.clone()).unwrap().contains("updates"), written.is_some());
+        fs::write(directory.path().join(MANIFEST), text).unwrap();
+        Manifest::read(directory.path()).unwrap().updates()
+    }
+
+    #[test]
+    fn a_manifest_without_updates_made_one_in_every_step() {
+        assert_eq!([None, Some(3), Some(5)].map(updates_read), [5, 3, 5]);
     }
 }

@@ -80,6 +80,11 @@ impl Checkpoint {
         self.manifest.step
     }
 
+    /// Updates that the optimizer had made: at most one for each step.
+    pub fn updates(&self) -> u32 {
+        u32::try_from(self.manifest.updates()).unwrap_or(u32::MAX)
+    }
+
     /// The settings that decide the bits, by key, as TOML.
     pub fn configuration(&self) -> &BTreeMap<String, String> {
         &self.manifest.configuration

@@ -8,6 +8,7 @@ use crate::reader::LOSSES;
 pub struct Snapshot {
     pub(crate) entries: Vec<Entry>,
     pub(crate) values: Vec<f32>,
+    pub(crate) updates: u32,
 }
 
 impl Snapshot {
@@ -24,6 +25,11 @@ impl Snapshot {
         let bytes = 4 * start as u64..4 * self.values.len() as u64;
         self.entries.push(Entry { name, shape: shape.to_vec(), bytes });
         &mut self.values[start..]
+    }
+
+    /// Sets the number of updates that the optimizer has made. Equal to the number of steps unless some were skipped.
+    pub fn set_updates(&mut self, updates: u32) {
+        self.updates = updates;
     }
 
     /// Adds the loss of every step so far.

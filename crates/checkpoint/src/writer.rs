@@ -148,7 +148,7 @@ impl Job {
         let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.values)?;
         let corpus = (self.contents.corpus_sha256)();
         let configuration = self.contents.configuration.clone();
-        let manifest = Manifest::new(step, configuration, corpus, validation_loss, state);
+        let manifest = Manifest::new(step, snapshot.updates, configuration, corpus, validation_loss, state);
         let path = temporary.join(MANIFEST);
         let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
         file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;

@@ -1,11 +1,13 @@
-//! Optimizers, the gradient's norm, and learning-rate schedules. They know parameters and gradients, not ranks.
+//! Optimizers, the gradient's norm, and learning-rate schedules. They know parameters and gradients, not
+//! ranks.
 //!
-//! The one idea: **everything an update needs is on the device before the update starts**. The norm and the clipping
-//! factor are a device tensor that the update reads, so nothing waits for the host.
+//! The one idea: **everything an update needs is on the device before the update starts**. Learning rate,
+//! norm, clipping factor, skip flag and number of updates are one device tensor, the [`StepState`], so
+//! nothing waits for the host.
 //!
 //! ```
 //! use device::{Category, Device, DeviceOptions};
-//! use optim::{GradientNorm, Kind, Optimizer, Slot};
+//! use optim::{GradientNorm, Optimizer, Slot, UpdateRule};
 //! use tensor::Tensor;
 //! let device = Device::cpu(0, &DeviceOptions::default())?;
 //! let weight = Tensor::from_host(&device, &[1.0f32, 2.0], [2], Category::Parameter)?;
@@ -13,17 +15,23 @@
 //! let slots = [Slot { name: "w".into(), weight: weight.clone(), decay: false }];
 //! let norm = GradientNorm::new(&device, &slots, 1.0)?;
 //! norm.measure(&[gradient.clone()])?;
-//! assert_eq!(norm.value()?, 5.0);
-//! let mut sgd = Optimizer::new(&device, &slots, Kind::Sgd { momentum: 0.0 }, 0.0)?;
-//! sgd.step(&[gradient], 0.1, Some(&norm))?;
+//! assert_eq!(norm.state().norm()?, 5.0);
+//! let sgd = Optimizer::new(&device, &slots, UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.0 })?;
+//! norm.state().set_learning_rate(0.1)?;
+//! sgd.step(&[gradient], norm.state())?;
 //! assert!((weight.to_vec::<f32>()?[0] - (1.0 - 0.1 * 3.0 / 5.0)).abs() < 1e-6);
+//! assert_eq!(norm.state().updates()?, 1);
 //! # Ok::<(), tensor::TensorError>(())
 //! ```
 
 mod norm;
 mod optimizer;
 mod schedule;
+mod slot;
 
 pub use norm::GradientNorm;
-pub use optimizer::{Kind, Optimizer, Slot, State};
+pub use optimizer::{NamedState, Optimizer, state_name};
 pub use schedule::Schedule;
+pub use slot::Slot;
+pub use tensor::ops::StepState;
+pub use tensor::ops::optimizer::{StateTensor, UpdateRule};

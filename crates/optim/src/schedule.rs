@@ -5,18 +5,19 @@ use std::f64::consts::PI;
 /// Linear warm-up, then half a cosine that would reach the minimum at the step after the last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// The highest rate, reached at the end of the warm-up.
+    /// The highest rate, which the warm-up ends at.
     pub peak: f64,
-    /// The rate that the cosine falls to.
+    /// The rate that the cosine would reach at the step after the last.
     pub minimum: f64,
-    /// Steps of warm-up.
+    /// Number of warm-up steps.
     pub warmup_steps: u64,
-    /// Steps in all.
+    /// Number of all steps.
     pub steps: u64,
 }
 
 impl Schedule {
-    /// The rate of step `step`, counted from 0: the first of w warm-up steps has peak/w, the one after them the peak.
+    /// Returns the rate of step `step`, counted from 0. The first of w warm-up steps has peak / w, the first
+    /// step after them the peak.
     pub fn rate(&self, step: u64) -> f32 {
         let rate = if step < self.warmup_steps {
             self.peak * (step + 1) as f64 / self.warmup_steps as f64
@@ -34,7 +35,7 @@ mod tests {
     use super::Schedule;
 
     #[test]
-    fn rises_then_falls_towards_the_minimum() {
+    fn rate_rises_then_falls_towards_the_minimum() {
         let schedule = Schedule { peak: 1e-3, minimum: 1e-4, warmup_steps: 5, steps: 20 };
         let close =
             |step: u64, expected: f64| assert!((f64::from(schedule.rate(step)) - expected).abs() < 1e-9);
@@ -47,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn no_warmup_and_constant() {
+    fn equal_peak_and_minimum_give_a_constant_rate() {
         let schedule = Schedule { peak: 0.5, minimum: 0.5, warmup_steps: 0, steps: 1 };
         assert_eq!([schedule.rate(0), schedule.rate(7)], [0.5, 0.5]);
     }

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Category, DType, Device, DeviceOptions, Request};
-use optim::{GradientNorm, Kind, Optimizer, Slot};
+use optim::{GradientNorm, Optimizer, Slot, UpdateRule};
 use tensor::Tensor;
 
 const LENGTHS: [usize; 4] = [5, 10_000, 1, 300];
@@ -11,8 +11,9 @@ fn values(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|index| ((index * 37 + seed * 101) % 97) as f32 / 97.0 - 0.5).collect()
 }
 
-/// Bits of all weights and states after three updates, of which the first `first` slots are in a call of their own.
-fn updated(kind: Kind, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>> {
+/// Bits of all weights and states after three updates, of which the first `first` slots are in a call of
+/// their own.
+fn updated(rule: UpdateRule, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>> {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let slot = |(index, length): (usize, usize)| {
         let weight =
@@ -20,12 +21,12 @@ fn updated(kind: Kind, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>> {
         Slot { name: format!("w{index}"), weight, decay: index % 2 == 0 }
     };
     let slots: Vec<Slot> = LENGTHS.into_iter().enumerate().map(slot).collect();
-    let mut optimizer = match first {
-        None => Optimizer::new(&device, &slots, kind, 0.1).unwrap(),
-        Some(first) => Optimizer::in_two_calls(&device, &slots, kind, 0.1, first).unwrap(),
+    let optimizer = match first {
+        None => Optimizer::new(&device, &slots, rule).unwrap(),
+        Some(first) => Optimizer::in_two_calls(&device, &slots, rule, first).unwrap(),
     };
-    for (index, state) in optimizer.states().iter().enumerate() {
-        state.master.set(&values(index, LENGTHS[index])).unwrap();
+    for (index, master) in optimizer.masters().enumerate() {
+        master.set(&values(index, LENGTHS[index])).unwrap();
     }
     let norm = GradientNorm::new(&device, &slots, 1.0).unwrap();
     for step in 1..=3 {
@@ -35,16 +36,16 @@ fn updated(kind: Kind, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>> {
         };
         let gradients: Vec<Tensor> = LENGTHS.into_iter().enumerate().map(gradient).collect();
         norm.measure(&gradients).unwrap();
-        let rate = 0.01 * step as f32;
+        let state = norm.state();
+        state.set_learning_rate(0.01 * step as f32).unwrap();
         match first {
-            None => optimizer.step(&gradients, rate, Some(&norm)).unwrap(),
+            None => optimizer.step(&gradients, state).unwrap(),
             Some(_) => {
-                optimizer.step_first(&gradients, rate, Some(&norm)).unwrap();
-                assert_eq!(optimizer.steps() as usize, step - 1);
-                optimizer.step_rest(&gradients, rate, Some(&norm)).unwrap();
+                optimizer.step_first(&gradients, state).unwrap();
+                optimizer.step_rest(&gradients, state).unwrap();
             }
         }
-        assert_eq!(optimizer.steps() as usize, step);
+        assert_eq!(state.updates().unwrap() as usize, step);
     }
     let f32s = |tensor: &Tensor| tensor.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
     let weight = |slot: &Slot| match dtype {
@@ -53,21 +54,53 @@ fn updated(kind: Kind, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>> {
             slot.weight.to_vec::<half::bf16>().unwrap().into_iter().map(|v| u32::from(v.to_bits())).collect()
         }
     };
-    let states = optimizer.states().iter().flat_map(|state| {
-        [Some(&state.master), state.first.as_ref(), state.second.as_ref()].into_iter().flatten()
-    });
-    optimizer.slots().iter().map(weight).chain(states.map(f32s)).collect()
+    let states = optimizer.named_state().map(|state| f32s(state.tensor));
+    optimizer.slots().iter().map(weight).chain(states).collect()
 }
+
+const RULES: [UpdateRule; 3] = [
+    UpdateRule::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1 },
+    UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.1 },
+    UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.1 },
+];
 
 #[test]
 fn any_slots_may_come_first() {
-    let adamw = Kind::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 };
-    for kind in [adamw, Kind::Sgd { momentum: 0.9 }, Kind::Sgd { momentum: 0.0 }] {
+    for rule in RULES {
         for dtype in [DType::F32, DType::Bf16] {
-            let one = updated(kind, dtype, None);
+            let one = updated(rule, dtype, None);
             assert!(one.iter().flatten().any(|bits| *bits != 0));
             for first in [0, 1, 3, 4, 9] {
-                assert!(updated(kind, dtype, Some(first)) == one, "{kind:?} {dtype} {first}");
+                assert!(updated(rule, dtype, Some(first)) == one, "{rule:?} {dtype} {first}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tensor_that_is_kept_has_a_stable_name() {
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let kept = [&["adamw.first", "adamw.second"][..], &["sgd.velocity"], &[]];
+    for (rule, kept) in RULES.into_iter().zip(kept) {
+        for dtype in [DType::F32, DType::Bf16] {
+            let slot = |name: &str, shape: [usize; 2]| {
+                let request = Request::new(Category::Parameter, "weight");
+                let weight = Tensor::zeros(&device, shape, dtype, request).unwrap();
+                Slot { name: name.to_owned(), weight, decay: true }
+            };
+            let slots = [slot("a.weight", [2, 3]), slot("b.weight", [4, 1])];
+            let optimizer = Optimizer::new(&device, &slots, rule).unwrap();
+            let mut expected = Vec::new();
+            for (index, slot) in slots.iter().enumerate() {
+                // An f32 weight is its own master.
+                expected.extend((dtype != DType::F32).then(|| (index, slot.name.clone())));
+                expected.extend(kept.iter().map(|kept| (index, format!("{kept}.{}", slot.name))));
+            }
+            let found: Vec<_> = optimizer.named_state().map(|state| (state.slot, state.name)).collect();
+            assert_eq!(found, expected, "{rule:?} {dtype}");
+            for state in optimizer.named_state() {
+                assert_eq!(state.tensor.dtype(), DType::F32);
+                assert_eq!(state.tensor.shape(), slots[state.slot].weight.shape());
             }
         }
     }

@@ -6,7 +6,7 @@ use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, Tex
 use device::{DType, Device};
 use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
 use nn::{Model, Recompute, Stage};
-use optim::{Kind, Schedule};
+use optim::{Schedule, UpdateRule};
 
 use crate::error::{Result, WorkerError};
 use config::{self, DataKind, OptimKind, RunConfig};
@@ -115,18 +115,19 @@ fn recompute(config: &RunConfig) -> Recompute {
     }
 }
 
-/// The optimizer's kind and its weight decay.
-pub fn optimizer_kind(config: &RunConfig) -> (Kind, f32) {
+/// The rule that updates the parameters.
+pub fn update_rule(config: &RunConfig) -> UpdateRule {
     let optim = &config.optim;
-    let kind = match optim.kind {
-        OptimKind::AdamW => Kind::AdamW {
+    let weight_decay = optim.weight_decay as f32;
+    match optim.kind {
+        OptimKind::AdamW => UpdateRule::AdamW {
             beta1: optim.beta1 as f32,
             beta2: optim.beta2 as f32,
             epsilon: optim.epsilon as f32,
+            weight_decay,
         },
-        OptimKind::Sgd => Kind::Sgd { momentum: optim.momentum as f32 },
-    };
-    (kind, optim.weight_decay as f32)
+        OptimKind::Sgd => UpdateRule::Sgd { momentum: optim.momentum as f32, weight_decay },
+    }
 }
 
 /// The learning rate over the run.

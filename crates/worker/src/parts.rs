@@ -77,18 +77,18 @@ pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Re
             slots.push(Slot { name: name.clone(), weight: piece.of(tensor)?, decay: *decay });
         }
     }
-    let (kind, weight_decay) = build::optimizer_kind(config);
     let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));
-    let optimizer = Optimizer::in_two_calls(device, &slots, kind, weight_decay, first)?;
-    let mut kept = slots.iter().zip(optimizer.states());
+    let optimizer = Optimizer::in_two_calls(device, &slots, build::update_rule(config), first)?;
+    let mut masters = slots.iter().zip(optimizer.masters());
     for StagePart { model, reduction } in parts {
-        for (piece, (slot, state)) in reduction.shards().own().iter().zip(&mut kept) {
-            if !state.master.shares_storage(&slot.weight) {
+        for (piece, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {
+            if !master.shares_storage(&slot.weight) {
                 let parameter = ParameterId(piece.parameter);
-                model.parameters().fill_initial(parameter, piece.elements.start, &state.master)?;
+                model.parameters().fill_initial(parameter, piece.elements.start, master)?;
             }
         }
     }
+    drop(masters);
     Ok(optimizer)
 }
 

@@ -3,13 +3,13 @@
 //! Ranks may each keep arrays of their stages alone, and data-parallel ranks each a part of an array. Then rank 0's host gets
 //! it from those that have it, over the control plane in messages of bounded length, and nothing is allocated on a device.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
 use collective::ControlPlane;
 use device::DType;
 use nn::Parameters;
-use optim::{Kind, State};
 use tensor::{Shape, Tensor};
 
 use crate::build;
@@ -32,43 +32,40 @@ pub struct Array {
     own: Option<Tensor>,
 }
 
-/// A tensor that the optimizer keeps for a parameter.
-type Which = fn(&State) -> Option<&Tensor>;
+/// The tensors that this rank's optimizer keeps, by stage and name.
+type Kept = HashMap<(usize, String), Tensor>;
 
 /// Every parameter's master weights, by the name of the parameter, in the order of the whole model.
 pub fn masters(worker: &Worker) -> Vec<Array> {
+    masters_among(worker, &kept(worker))
+}
+
+fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     let whole = worker.setup().config.precision.compute == DType::F32;
-    let master = |place: usize| {
-        // Weights in f32 are their own masters and whole on every rank of the stage.
-        if whole {
-            whole_weight(worker, place)
-        } else {
-            array(worker, place, "", |state| Some(&state.master))
-        }
-    };
-    (0..worker.blueprint().parameters.len()).map(master).collect()
+    let entries = worker.blueprint().parameters.iter().enumerate();
+    // Weights in f32 are their own masters and whole on every rank of the stage.
+    let master = entries.map(|(place, entry)| match whole {
+        true => whole_weight(worker, place),
+        false => array(worker, place, entry.name.clone(), kept),
+    });
+    master.collect()
 }
 
 /// The masters, then the optimizer's other tensors.
 pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
-    let mut all = masters(worker);
-    for place in 0..worker.blueprint().parameters.len() {
-        let kept = kept(worker).iter();
-        all.extend(kept.map(|(prefix, which)| array(worker, place, prefix, which)));
+    let kept = kept(worker);
+    let mut all = masters_among(worker, &kept);
+    let rule = build::update_rule(&worker.setup().config);
+    for (place, entry) in worker.blueprint().parameters.iter().enumerate() {
+        let names = rule.states().iter().map(|state| optim::state_name(state, &entry.name));
+        all.extend(names.map(|name| array(worker, place, name, &kept)));
     }
     all
 }
 
-/// What the optimizer keeps beside masters, with the prefix of its name.
-fn kept(worker: &Worker) -> &'static [(&'static str, Which)] {
-    match build::optimizer_kind(&worker.setup().config).0 {
-        Kind::AdamW { .. } => &[
-            ("adamw.first.", |state| state.first.as_ref()),
-            ("adamw.second.", |state| state.second.as_ref()),
-        ],
-        Kind::Sgd { momentum: 0.0 } => &[],
-        Kind::Sgd { .. } => &[("sgd.velocity.", |state| state.first.as_ref())],
-    }
+fn kept(worker: &Worker) -> Kept {
+    let states = worker.optimizer_state();
+    states.map(|(stage, _, state)| ((stage, state.name), state.tensor.clone())).collect()
 }
 
 /// The stage whose parameter counts, and its number there.
@@ -88,16 +85,15 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
     Array { name: entry.name.clone(), shape: entry.shape, sources, own }
 }
 
-/// What the optimizer has of a parameter.
-fn array(worker: &Worker, place: usize, prefix: &str, which: impl Fn(&State) -> Option<&Tensor>) -> Array {
+/// The array `name` that optimizers keep for a parameter.
+fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let shards = worker.blueprint().shards(stage);
     let source = |data_rank| (rank_of(worker, data_rank, stage), shards.part(data_rank, parameter));
     let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
-    let own = worker.optimizer_states();
-    let own = own.filter(|(number, piece, _)| (*number, piece.parameter) == (stage, parameter));
-    let own = own.filter_map(|(.., state)| which(state)).next().cloned();
-    Array { name: format!("{prefix}{}", entry.name), shape: entry.shape, sources: sources.collect(), own }
+    let (sources, key) = (sources.collect(), (stage, name));
+    let own = kept.get(&key).cloned();
+    Array { name: key.1, shape: entry.shape, sources, own }
 }
 
 /// Where the arrays of a checkpoint go on this rank: everything that it keeps, also copies of what counts elsewhere.
@@ -107,17 +103,11 @@ pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
     for model in worker.models().filter(|_| whole) {
         targets.extend(model.parameters().list().iter().map(whole_parameter));
     }
-    for (stage, piece, state) in worker.optimizer_states() {
-        let Some(model) = worker.model(stage) else { continue };
-        let parameter = &model.parameters().list()[piece.parameter];
-        let master: (&str, Which) = ("", |state| Some(&state.master));
-        let kept = std::iter::once(&master).filter(|_| !whole).chain(kept(worker));
-        targets.extend(kept.filter_map(|(prefix, which)| {
-            let name = format!("{prefix}{}", parameter.name);
-            let (shape, first) = (parameter.tensor.shape(), piece.elements.start);
-            Some(Target { name, shape, first, tensor: which(state)?.clone() })
-        }));
-    }
+    targets.extend(worker.optimizer_state().filter_map(|(stage, piece, state)| {
+        let parameter = &worker.model(stage)?.parameters().list()[piece.parameter];
+        let (shape, first) = (parameter.tensor.shape(), piece.elements.start);
+        Some(Target { name: state.name, shape, first, tensor: state.tensor.clone() })
+    }));
     targets
 }
 
@@ -141,6 +131,7 @@ impl Worker {
             array.bring(self, values)?;
         }
         snapshot.add_losses(losses);
+        snapshot.set_updates(self.updates()?);
         Ok(())
     }
 
@@ -160,8 +151,7 @@ impl Worker {
         let parameters = self.models().flat_map(|model| model.parameters().list());
         let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
         checkpoint.load::<WorkerError>(rounded.map(whole_parameter))?;
-        self.resume_at(checkpoint.step());
-        Ok(())
+        self.set_updates(checkpoint.updates())
     }
 }
 

@@ -6,7 +6,7 @@ use collective::Communicator;
 use data::MicroBatch;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
-use optim::{Optimizer, Schedule, State};
+use optim::{NamedState, Optimizer, Schedule};
 use parallel::RankGrid;
 use parallel::data::Piece;
 use parallel::pipeline::{Executor, StagePart};
@@ -179,17 +179,27 @@ impl Worker {
         self.parts.iter().map(|part| &*part.model)
     }
 
-    /// The optimizer's state of every piece that the rank updates, with the piece's stage.
-    pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &Piece, &State)> {
+    /// The tensors that the optimizer keeps, each with the piece that it updates and the piece's stage.
+    pub(crate) fn optimizer_state<'a>(&'a self) -> impl Iterator<Item = (usize, &'a Piece, NamedState<'a>)> {
         let stages = self.blueprint.stages_of(self.grid.stage()).zip(&self.parts);
-        let pieces = stages
-            .flat_map(|(stage, part)| part.reduction.shards().own().iter().map(move |piece| (stage, piece)));
-        pieces.zip(self.optimizer.states()).map(|((stage, piece), state)| (stage, piece, state))
+        let own = |(stage, part): (usize, &'a StagePart)| {
+            part.reduction.shards().own().iter().map(move |piece| (stage, piece))
+        };
+        let pieces: Vec<_> = stages.flat_map(own).collect();
+        self.optimizer.named_state().map(move |state| {
+            let (stage, piece) = pieces[state.slot];
+            (stage, piece, state)
+        })
     }
 
-    /// Continues as if the optimizer had made `steps` updates.
-    pub(crate) fn resume_at(&mut self, steps: u64) {
-        self.optimizer.resume_at(u32::try_from(steps).unwrap_or(u32::MAX));
+    /// Updates that the optimizer has made: one for each step that was not skipped. Waits for the device.
+    pub(crate) fn updates(&self) -> Result<u32> {
+        Ok(self.norm.norm.state().updates()?)
+    }
+
+    /// Continues as if the optimizer had made `updates` updates.
+    pub(crate) fn set_updates(&self, updates: u32) -> Result<()> {
+        Ok(self.norm.norm.state().set_updates(updates)?)
     }
 
     /// Parameters of the whole model, each counted once.

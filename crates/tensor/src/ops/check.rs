@@ -144,17 +144,10 @@ pub(crate) fn elements(
     Err(wrong(operator, operand, tensor, format!("{expected} elements")))
 }
 
-/// Refuses a clipping factor that is not the result of [`super::norm::finish`].
-pub(crate) fn factor(operator: &'static str, factor: Option<&Tensor>) -> Result<()> {
-    let Some(factor) = factor else { return Ok(()) };
-    f32s(operator, &[("factor", factor)])?;
-    shape(operator, "factor", factor, [2])
-}
-
-/// What gradients are multiplied by.
-pub(crate) fn factor_value(factor: Option<&Tensor>) -> Result<f32> {
-    match factor {
-        Some(factor) => Ok(factor.read::<f32>()?[1]),
-        None => Ok(1.0),
+/// Refuses another number of tensors than `expected`.
+pub(crate) fn count(operator: &'static str, found: usize, expected: usize) -> Result<()> {
+    if found == expected {
+        return Ok(());
     }
+    Err(TensorError::Count { operator, found, expected })
 }

@@ -10,7 +10,6 @@
 //! [`Category::Workspace`]: device::Category::Workspace
 
 pub mod activation;
-pub mod adamw;
 pub mod add;
 pub mod attention;
 pub mod cast;
@@ -29,11 +28,11 @@ pub mod linear;
 mod math;
 pub mod mse;
 pub mod norm;
-mod optimizer;
+pub mod optimizer;
 pub mod random;
 mod rows;
 pub mod scale;
-pub mod sgd;
+mod step_state;
 mod table;
 mod target;
 pub mod tree;
@@ -41,5 +40,6 @@ pub mod tree;
 pub use activation::Activation;
 pub use check::DTYPES;
 pub use families::FAMILIES;
+pub use step_state::StepState;
 pub use table::Table;
 pub use target::GradientTarget;

@@ -1,9 +1,9 @@
 //! The Euclidean norm of many tensors and the factor that clips it, in two steps.
 //!
-//! [`measure`] does both for all of a rank's own tensors. First [`chunk_sums`] gives Σx² of every [`CHUNK`]
-//! elements counted from a tensor's start; then [`finish`] adds such sums in order. Whoever owns a tensor, or
-//! a part of one that begins on a chunk, has the same sums, so the norm does not depend on how tensors are
-//! spread over ranks.
+//! [`measure`] does both for all tensors of a rank. First [`chunk_sums`] gives Σx² of every [`CHUNK`]
+//! elements counted from a tensor's start; then [`finish`] adds the sums in order. A part of a tensor that
+//! begins on a chunk has the sums of the whole, so the norm does not depend on how tensors are spread over
+//! ranks.
 
 use device::parallel::{for_pieces, simd};
 use device::{Backend, Family, Function, dispatch};
@@ -11,10 +11,10 @@ use device::{Backend, Family, Function, dispatch};
 use super::kernels::family;
 use super::math::sum2_f64;
 use super::table::{Table, halves};
-use super::{check, gpu, rows};
+use super::{StepState, check, gpu, rows};
 use crate::{Result, Tensor};
 
-/// Elements of one partial sum; parts of a tensor may be cut at its multiples.
+/// Elements of one partial sum. Parts of a tensor are cut at its multiples.
 pub const CHUNK: usize = 4096;
 /// Partial sums of one task.
 const SUMS_PER_TASK: usize = 16;
@@ -22,10 +22,13 @@ const SUMS_PER_TASK: usize = 16;
 const SUMS_PER_BLOCK: u32 = gpu::THREADS / 32;
 
 /// `kernels/norm.cu`.
-pub(super) static FAMILY: Family =
-    family!("norm", constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK as u32)]);
+pub(super) static FAMILY: Family = family!(
+    "norm",
+    headers: ["step_state.cuh"],
+    constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK as u32)],
+);
 
-/// How many partial sums `elements` elements have.
+/// Returns the number of partial sums of `elements` elements.
 pub const fn chunks(elements: usize) -> usize {
     elements.div_ceil(CHUNK)
 }
@@ -75,46 +78,45 @@ fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
     });
 }
 
-/// out\[0\] = √(Σ sums), added in f64 in an order that their number decides; out\[1\] = min(1, max_norm /
-/// (norm + 1e-6)), as PyTorch's `clip_grad_norm_`, or 1 where `max_norm` is 0. `out` has two elements; a norm
-/// that is not a number gives a factor that is none. Errors: shapes or types that do not agree.
-pub fn finish(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
+/// Norm and clipping factor of `state`: √(Σ sums) times the gradient scale, added in f64 in an order that
+/// their number decides; and min(1, max_norm / (norm + 1e-6)), as PyTorch's `clip_grad_norm_`, or 1 where
+/// `max_norm` is 0. A norm that is NaN gives a factor that is. Errors: sums that are not f32.
+pub fn finish(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
-    check::f32s(OPERATOR, &[("sums", sums), ("out", out)])?;
-    check::shape(OPERATOR, "out", out, [2])?;
-    match out.device().backend() {
+    check::f32s(OPERATOR, &[("sums", sums)])?;
+    match sums.device().backend() {
         Backend::Meta => Ok(()),
-        Backend::Cpu => finish_on_host(sums, max_norm, out),
+        Backend::Cpu => finish_on_host(sums, max_norm, state),
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
-            let launch = out.device().kernel(Function::new(&FAMILY, "finish")).read(sums.region());
-            let launch = launch.write(out.region()).u32(count).f32(max_norm);
+            let launch = sums.device().kernel(Function::new(&FAMILY, "finish")).read(sums.region());
+            let launch = launch.write(state.region()).u32(count).f32(max_norm);
             Ok(launch.cost(sums.bytes() as u64, u64::from(count)).launch([1, 1, 1], gpu::THREADS)?)
         }
     }
 }
 
-fn finish_on_host(sums: &Tensor, max_norm: f32, out: &Tensor) -> Result<()> {
+fn finish_on_host(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
     let total: f64 = sums.read::<f32>()?.iter().map(|sum| f64::from(*sum)).sum();
-    let norm = total.sqrt();
+    let scale = f64::from(state.read()?.gradient_scale());
+    let norm = total.sqrt() * scale;
     let factor = if max_norm == 0.0 { 1.0 } else { f64::from(max_norm) / (norm + 1e-6) };
-    out.set(&[norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 }])
+    state.set_norm(norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 })
 }
 
-/// [`chunk_sums`] of all `gradients`, of one type, one after the other into `sums`, then [`finish`] into
-/// `out`; on a GPU in one launch. `table` was made for that many gradients. Errors: shapes, types or counts
-/// that do not agree.
+/// [`chunk_sums`] of all `gradients`, of one type, one after the other into `sums`, then [`finish`]; on a GPU
+/// in one launch. `table` was made for that many gradients. Errors: shapes, types or counts that do not
+/// agree.
 pub fn measure(
     table: &Table,
     gradients: &[Tensor],
     sums: &Tensor,
     max_norm: f32,
-    out: &Tensor,
+    state: &StepState,
 ) -> Result<()> {
     const OPERATOR: &str = "norm.measure";
     table.check(OPERATOR, gradients.len())?;
-    check::f32s(OPERATOR, &[("sums", sums), ("out", out)])?;
-    check::shape(OPERATOR, "out", out, [2])?;
+    check::f32s(OPERATOR, &[("sums", sums)])?;
     check::gradients(OPERATOR, gradients.iter())?;
     let mut firsts = Vec::with_capacity(gradients.len());
     let mut total = 0;
@@ -123,19 +125,19 @@ pub fn measure(
         total += chunks(gradient.elements());
     }
     check::elements(OPERATOR, "sums", sums, total)?;
-    if out.device().backend() == Backend::Cuda {
-        return measure_on_gpu(OPERATOR, table, gradients, sums, max_norm, out);
+    if sums.device().backend() == Backend::Cuda {
+        return measure_on_gpu(OPERATOR, table, gradients, sums, max_norm, state);
     }
     for (gradient, first) in gradients.iter().zip(firsts) {
         chunk_sums(gradient, &sums.view(first, [chunks(gradient.elements())])?)?;
     }
-    finish(sums, max_norm, out)
+    finish(sums, max_norm, state)
 }
 
-/// [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk, into `sums`
-/// from `places[i]` on; all other sums become 0. On a GPU in one launch. `table` was made by
-/// [`Table::of_parts`] for that many. Errors: shapes, types or counts that do not agree, a place outside
-/// `sums`.
+/// [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk: part i's
+/// sums go into `sums` from `places[i]` on, and all other sums become 0. On a GPU in one launch. `table` was
+/// made by [`Table::of_parts`] for that many. Errors: shapes, types or counts that do not agree, a place
+/// outside `sums`.
 pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.part_sums";
     table.check(OPERATOR, parts.len())?;
@@ -177,8 +179,8 @@ fn part_sums_on_gpu(
     Ok(launch.launch([total.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
 }
 
-/// Where tensors are, the first chunk of each and the one after the last, as kernels find them in a table;
-/// and that last number.
+/// Returns the words of a kernel's table (addresses and sizes of the tensors, the first chunk of each, the
+/// number of chunks), and the number of chunks.
 fn listed(operator: &'static str, tensors: &[Tensor]) -> Result<(Vec<u32>, u32)> {
     let entry = |tensor: &Tensor| [halves(gpu::address(tensor)), halves(tensor.elements() as u64)];
     let mut words: Vec<u32> = tensors.iter().flat_map(entry).flatten().collect();
@@ -198,18 +200,18 @@ fn measure_on_gpu(
     gradients: &[Tensor],
     sums: &Tensor,
     max_norm: f32,
-    out: &Tensor,
+    state: &StepState,
 ) -> Result<()> {
     let (mut words, chunks) = listed(operator, gradients)?;
     if chunks == 0 {
-        return finish(sums, max_norm, out);
+        return finish(sums, max_norm, state);
     }
     // The counter of blocks that are done, which every launch leaves at 0.
     words.push(0);
     let dtype = check::gradients(operator, gradients.iter())?;
     let kernel = Function::new(&FAMILY, "measure").of(dtype);
-    let launch = out.device().kernel(kernel).write(table.holding(words)?.region());
-    let launch = launch.write(sums.region()).write(out.region());
+    let launch = sums.device().kernel(kernel).write(table.holding(words)?.region());
+    let launch = launch.write(sums.region()).write(state.region());
     let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks).f32(max_norm);
     let elements: u64 = gradients.iter().map(|gradient| gradient.elements() as u64).sum();
     let launch = launch.cost(dtype.bytes() as u64 * elements, 2 * elements);

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 
 use device::Device;
 
-use crate::{Result, Tensor, TensorError};
+use super::check;
+use crate::{Result, Tensor};
 
 /// Bytes of an optimizer's table: 56 for each tensor, and where its blocks begin; 0 for no tensor.
 fn parameter_bytes(tensors: usize) -> usize {
@@ -22,8 +23,8 @@ fn part_bytes(parts: usize) -> usize {
     16 * parts + 4 * (parts + 1) + 4 * parts
 }
 
-/// A table for one operator's tensors, which stay where they are from call to call. It is written when an
-/// address is not the one of the call before; where the backend is no GPU it has no bytes.
+/// A table of one operator's tensors, which stay where they are from call to call. It is written again when
+/// an address has changed since the last call. On the CPU it has no bytes.
 #[derive(Debug)]
 pub struct Table {
     words: Tensor,
@@ -32,17 +33,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// For [`super::adamw::step`] or [`super::sgd::step`] with that many items. Errors: out of memory.
+    /// A table for [`super::optimizer::update`] of `tensors` items. Errors: out of memory.
     pub fn of_parameters(device: &Device, tensors: usize) -> Result<Self> {
         Self::new(device, "optimizer.table", tensors, parameter_bytes(tensors))
     }
 
-    /// For [`super::norm::measure`] with that many gradients. Errors: out of memory.
+    /// A table for [`super::norm::measure`] of `tensors` gradients. Errors: out of memory.
     pub fn of_gradients(device: &Device, tensors: usize) -> Result<Self> {
         Self::new(device, "norm.table", tensors, gradient_bytes(tensors))
     }
 
-    /// For [`super::norm::part_sums`] of that many parts. Errors: out of memory.
+    /// A table for [`super::norm::part_sums`] of `parts` parts. Errors: out of memory.
     pub fn of_parts(device: &Device, parts: usize) -> Result<Self> {
         Self::new(device, "norm.table", parts, part_bytes(parts))
     }
@@ -54,13 +55,10 @@ impl Table {
 
     /// Refuses another number of tensors than the table was made for.
     pub(super) fn check(&self, operator: &'static str, tensors: usize) -> Result<()> {
-        if tensors == self.tensors {
-            return Ok(());
-        }
-        Err(TensorError::Count { operator, found: tensors, expected: self.tensors })
+        check::count(operator, tensors, self.tensors)
     }
 
-    /// The table on the device, once it holds `words`.
+    /// Returns the table on the device, after it holds `words`.
     pub(super) fn holding(&self, words: Vec<u32>) -> Result<&Tensor> {
         if *self.written.borrow() != words {
             self.words.set(&words)?;
@@ -70,7 +68,7 @@ impl Table {
     }
 }
 
-/// A 64-bit number as a kernel finds it in memory.
+/// The words of a 64-bit number in memory, as a kernel reads it.
 pub(super) fn halves(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }

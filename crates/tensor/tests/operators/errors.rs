@@ -1,8 +1,9 @@
 use device::{Category, Device};
 use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::optimizer::{self, Item, UpdateRule};
 use tensor::ops::{
-    Activation, GradientTarget, Table, activation, adamw, add, attention, cast, cross_entropy, embedding,
-    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd, tree,
+    Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, embedding,
+    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, tree,
 };
 use tensor::{DType, Tensor, TensorError};
 
@@ -142,18 +143,21 @@ fn refusals_of_sequences_and_losses() {
 fn refusals_of_elementwise_operators_and_optimizers() {
     let device = cpu();
     let [v3, v4] = [zeros(&device, [3]), zeros(&device, [4])];
-    let [row2, sums] = [zeros(&device, [2]), zeros(&device, [1])];
+    let row2 = zeros(&device, [2]);
     let tokens = ids(&device, &[0, 1], [1, 2]);
-    let adam =
-        adamw::Hyper { learning_rate: 1.0, beta1: 0.9, beta2: 0.9, epsilon: 1.0, weight_decay: 0.0, step: 1 };
-    let plain = sgd::Hyper { learning_rate: 1.0, momentum: 0.0, weight_decay: 0.0, first_step: true };
-    let table = Table::of_parameters(&device, 1).unwrap();
-    let adam_of = |gradient, first, second, factor| {
-        let item = adamw::Item { weight: &v3, gradient, first, second, compute: None, decay: true };
-        adamw::step(&table, &[item], &adam, factor)
+    let (table, state) = (Table::of_parameters(&device, 1).unwrap(), StepState::new(&device).unwrap());
+    let adamw = UpdateRule::AdamW { beta1: 0.9, beta2: 0.9, epsilon: 1.0, weight_decay: 0.0 };
+    let adam_of = |gradient: &Tensor, first: &Tensor, second: &Tensor| {
+        let states = &[first.clone(), second.clone()];
+        let item = Item { weight: &v3, gradient, states, compute: None, decay: true };
+        optimizer::update(&table, &adamw, &[item], &state)
     };
-    let sgd_of = |gradient, momentum, compute| {
-        sgd::step(&table, &[sgd::Item { weight: &v3, gradient, momentum, compute }], &plain, None)
+    let sgd_of = |gradient: &Tensor, velocity: Option<&Tensor>, compute: Option<&Tensor>| {
+        let rule =
+            UpdateRule::Sgd { momentum: if velocity.is_some() { 0.9 } else { 0.0 }, weight_decay: 0.0 };
+        let states = &velocity.cloned().into_iter().collect::<Vec<_>>();
+        let item = Item { weight: &v3, gradient, states, compute, decay: true };
+        optimizer::update(&table, &rule, &[item], &state)
     };
     let half = |shape: [usize; 1]| typed(&device, DType::Bf16, &vec![0.0; shape[0]], shape);
     check(vec![
@@ -168,16 +172,15 @@ fn refusals_of_elementwise_operators_and_optimizers() {
         ("random.normal: target is u32", random::normal(&tokens, 1, "x", 0.0, 1.0)),
         ("random.uniform: target is u32", random::uniform(&tokens, 1, "x", 0.0, 1.0)),
         ("norm.chunk_sums: sums", norm::chunk_sums(&v3, &row2)),
-        ("norm.finish: out", norm::finish(&sums, 1.0, &sums)),
-        ("adamw.step: gradient", adam_of(&v4, &v3, &v3, None)),
-        ("adamw.step: second", adam_of(&v3, &v3, &v4, None)),
-        ("adamw.step: factor", adam_of(&zeros(&device, [3]), &v3, &v3, Some(&sums))),
-        ("in use", adam_of(&v3, &zeros(&device, [3]), &zeros(&device, [3]), None)),
+        ("norm.finish: sums is u32", norm::finish(&tokens, 1.0, &state)),
+        ("adamw.step: gradient", adam_of(&v4, &v3, &v3)),
+        ("adamw.step: adamw.second", adam_of(&v3, &v3, &v4)),
+        ("in use", adam_of(&v3, &zeros(&device, [3]), &zeros(&device, [3]))),
         ("sgd.step: gradient", sgd_of(&v4, None, None)),
-        ("sgd.step: momentum", sgd_of(&zeros(&device, [3]), Some(&v4), None)),
+        ("sgd.step: sgd.velocity", sgd_of(&zeros(&device, [3]), Some(&v4), None)),
         ("sgd.step: compute is f32", sgd_of(&zeros(&device, [3]), None, Some(&v3))),
         ("sgd.step: compute has", sgd_of(&zeros(&device, [3]), None, Some(&half([4])))),
-        ("sgd.step: 0 tensors, expected 1", sgd::step(&table, &[], &plain, None)),
+        ("adamw.step: 0 tensors, expected 1", optimizer::update(&table, &adamw, &[], &state)),
         ("add.forward: b is bf16, expected f32", add::forward(&v3, &half([3])).map(drop)),
         ("add.forward: b is f32, expected bf16", add::forward(&half([3]), &v3).map(drop)),
         ("expected", add::forward(&half([3]), &half([3])).map(drop)),

@@ -1,11 +1,23 @@
 use tensor::Tensor;
-use tensor::ops::{Table, norm};
+use tensor::ops::{StepState, Table, norm};
 
 use crate::support::{Case, bits, gradient_cases, read, repeats, tensor};
 
-/// An f32 tensor, of sums or of a result.
+/// An f32 tensor of sums.
 fn single<const N: usize>(case: &Case, values: [f32; N]) -> Tensor {
     tensor(&case.device, &values, [N])
+}
+
+/// A state whose norm and factor are to be overwritten.
+fn unmeasured(case: &Case) -> StepState {
+    let state = StepState::new(&case.device).unwrap();
+    state.set_norm(f32::NAN, f32::NAN).unwrap();
+    state
+}
+
+/// Norm and clipping factor.
+fn measured(state: &StepState) -> [f64; 2] {
+    [state.norm(), state.clip_factor()].map(|value| f64::from(value.unwrap()))
 }
 
 fn unwritten(case: &Case, count: usize) -> Tensor {
@@ -33,9 +45,9 @@ fn norm_and_factor_of_several_tensors() {
         for (max_norm, factor) in
             [(0.0, 1.0), (1.0, 1.0 / (length + 1e-6)), (1e9, 1.0), (length as f32 / 2.0, 0.5)]
         {
-            let out = single(&case, [f32::NAN; 2]);
-            norm::finish(&sums, max_norm, &out).unwrap();
-            let found = read(&out);
+            let state = unmeasured(&case);
+            norm::finish(&sums, max_norm, &state).unwrap();
+            let found = measured(&state);
             assert!((found[0] / length - 1.0).abs() < 1e-6, "{found:?}");
             assert!((found[1] / factor - 1.0).abs() < 1e-6, "{found:?} for {max_norm}");
         }
@@ -50,7 +62,7 @@ fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
             // Other addresses in every round.
             let gradients = LENGTHS.map(|length| case.operand(&format!("{round}"), [length]).0);
             let [sums, apart] = [(); 2].map(|()| unwritten(&case, total()));
-            let [out, expected] = [(); 2].map(|()| single(&case, [f32::NAN; 2]));
+            let [state, expected] = [(); 2].map(|()| unmeasured(&case));
             let mut first = 0;
             for gradient in &gradients {
                 let count = norm::chunks(gradient.elements());
@@ -59,15 +71,15 @@ fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
             }
             norm::finish(&apart, 0.5, &expected).unwrap();
             for _ in 0..repeats(20) {
-                out.set(&[f32::NAN; 2]).unwrap();
-                norm::measure(&table, &gradients, &sums, 0.5, &out).unwrap();
+                state.set_norm(f32::NAN, f32::NAN).unwrap();
+                norm::measure(&table, &gradients, &sums, 0.5, &state).unwrap();
                 assert_eq!(bits(&sums), bits(&apart), "{}", case.name());
-                assert_eq!(bits(&out), bits(&expected), "{}", case.name());
+                assert_eq!(bits(state.tensor()), bits(expected.tensor()), "{}", case.name());
             }
         }
         let one = [case.operand("x", [5]).0];
-        let (sums, out) = (single(&case, [0.0]), single(&case, [0.0; 2]));
-        let error = norm::measure(&table, &one, &sums, 0.0, &out).unwrap_err().to_string();
+        let sums = single(&case, [0.0]);
+        let error = norm::measure(&table, &one, &sums, 0.0, &unmeasured(&case)).unwrap_err().to_string();
         assert_eq!(error, "norm.measure: 1 tensors, expected 6");
     }
 }
@@ -108,9 +120,8 @@ fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
         let firsts: Vec<_> = firsts.collect();
         norm::part_sums(&table, &whole, &firsts, &all).unwrap();
         let expected = unwritten(&case, total());
-        let (gradients, out) =
-            (Table::of_gradients(&case.device, LENGTHS.len()).unwrap(), single(&case, [0.0; 2]));
-        norm::measure(&gradients, &whole, &expected, 1.0, &out).unwrap();
+        let gradients = Table::of_gradients(&case.device, LENGTHS.len()).unwrap();
+        norm::measure(&gradients, &whole, &expected, 1.0, &unmeasured(&case)).unwrap();
         assert_eq!(bits(&all), bits(&expected), "{}", case.name());
         // The part of the longest one from its fourth chunk on, and another one whole.
         let table = Table::of_parts(&case.device, 2).unwrap();
@@ -133,12 +144,24 @@ fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
 }
 
 #[test]
-fn values_that_are_no_numbers_show() {
+fn a_norm_that_is_not_finite_shows() {
     for case in gradient_cases() {
-        let out = single(&case, [0.0; 2]);
-        norm::finish(&single(&case, [1.0, f32::NAN]), 1.0, &out).unwrap();
-        assert!(read(&out).iter().all(|v| v.is_nan()));
-        norm::finish(&single(&case, [f32::INFINITY]), 1.0, &out).unwrap();
-        assert_eq!(read(&out), [f64::INFINITY, 0.0]);
+        let state = unmeasured(&case);
+        norm::finish(&single(&case, [1.0, f32::NAN]), 1.0, &state).unwrap();
+        assert!(measured(&state).iter().all(|v| v.is_nan()));
+        norm::finish(&single(&case, [f32::INFINITY]), 1.0, &state).unwrap();
+        assert_eq!(measured(&state), [f64::INFINITY, 0.0]);
+    }
+}
+
+#[test]
+fn the_norm_is_that_of_scaled_gradients() {
+    for case in gradient_cases() {
+        let state = unmeasured(&case);
+        state.set_gradient_scale(0.25).unwrap();
+        norm::finish(&single(&case, [9.0, 16.0]), 1.0, &state).unwrap();
+        let [norm, factor] = measured(&state);
+        assert_eq!(norm, 1.25, "{}", case.name());
+        assert!((factor - 0.8).abs() < 1e-6, "{}", case.name());
     }
 }

@@ -1,11 +1,17 @@
+use device::Device;
 use half::bf16;
-use tensor::ops::{Table, adamw, sgd};
+use tensor::ops::optimizer::{self, Item, UpdateRule};
+use tensor::ops::{StepState, Table};
 use tensor::{DType, Tensor};
 
-use crate::support::{Case, bits, close, close_sums, gradient_cases, normal, read, tensor, typed};
+use crate::support::{Case, bits, close, close_sums, cpu, gradient_cases, normal, read, tensor, typed};
 
 /// One element, an odd length, more than one piece and block.
 const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
+
+const ADAMW: UpdateRule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+const SGD: UpdateRule = UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.01 };
+const MOMENTUM: UpdateRule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01 };
 
 /// Asserts that `copy` is `weight` rounded.
 fn is_rounded(copy: &Tensor, weight: &Tensor) {
@@ -13,66 +19,85 @@ fn is_rounded(copy: &Tensor, weight: &Tensor) {
     assert_eq!(bits(copy), rounded.collect::<Vec<_>>());
 }
 
-/// A weight and its two moments, in f32, and its bf16 copy. The cases' types are those of the gradients.
+/// A weight with its state, in f32, and its bf16 copy. The cases' types are those of the gradients.
 struct Parameter {
     weight: Tensor,
-    first: Tensor,
-    second: Tensor,
+    states: Vec<Tensor>,
     compute: Option<Tensor>,
 }
 
-fn parameter(case: &Case, length: usize, copied: bool) -> Parameter {
-    let zeros = || tensor(&case.device, &vec![0f32; length], [length]);
-    let compute = copied.then(|| typed(&case.device, DType::Bf16, &vec![f32::NAN; length], [length]));
-    Parameter { weight: case.single().operand("w", [length]).0, first: zeros(), second: zeros(), compute }
+impl Parameter {
+    /// A parameter whose state holds `initial`.
+    fn new(case: &Case, rule: &UpdateRule, length: usize, copied: bool, initial: f32) -> Self {
+        let state = || tensor(&case.device, &vec![initial; length], [length]);
+        let compute = copied.then(|| typed(&case.device, DType::Bf16, &vec![f32::NAN; length], [length]));
+        let states = rule.states().iter().map(|_| state()).collect();
+        Parameter { weight: case.single().operand("w", [length]).0, states, compute }
+    }
+
+    fn item<'a>(&'a self, gradient: &'a Tensor, decay: bool) -> Item<'a> {
+        Item { weight: &self.weight, gradient, states: &self.states, compute: self.compute.as_ref(), decay }
+    }
+
+    /// The bits of all its tensors.
+    fn bits(&self) -> Vec<Vec<u32>> {
+        [&self.weight].into_iter().chain(&self.states).chain(&self.compute).map(bits).collect()
+    }
+}
+
+fn state(device: &Device, learning_rate: f32) -> StepState {
+    let state = StepState::new(device).unwrap();
+    state.set_learning_rate(learning_rate).unwrap();
+    state
+}
+
+/// One whole update.
+fn step(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &StepState) {
+    optimizer::begin(rule, state).unwrap();
+    optimizer::update(table, rule, items, state).unwrap();
 }
 
 #[test]
 fn adamw_follows_the_published_formula_for_many_steps() {
     for case in gradient_cases() {
-        for (clip, copied) in [(1.0f64, false), (0.5, true)] {
-            adamw_steps(&case, clip, copied);
+        for (clip, scale, copied) in [(1.0, 1.0, false), (0.5, 1.0, true), (0.5, 0.25, false)] {
+            adamw_steps(&case, clip, scale, copied);
         }
     }
 }
 
-fn adamw_steps(case: &Case, clip: f64, copied: bool) {
+fn adamw_steps(case: &Case, clip: f32, scale: f32, copied: bool) {
     let (rate, beta1, beta2, epsilon, decay) = (0.01f32, 0.9f32, 0.95f32, 1e-8f32, 0.1f32);
-    let factor = tensor(&case.device, &[7.0, clip as f32], [2]);
-    let made = LENGTHS.map(|length| parameter(case, length, copied));
+    let state = state(&case.device, rate);
+    state.set_norm(7.0, clip).unwrap();
+    state.set_gradient_scale(scale).unwrap();
+    let made = LENGTHS.map(|length| Parameter::new(case, &ADAMW, length, copied, 0.0));
     let mut expected = LENGTHS.map(|n| (case.single().operand("w", [n]).1, vec![0.0; n], vec![0.0; n]));
     // What goes into the first moments, without signs.
     let mut added = LENGTHS.map(|n| vec![0.0; n]);
     let table = Table::of_parameters(&case.device, LENGTHS.len()).unwrap();
-    for step in 1..=5u32 {
-        let gradients = LENGTHS.map(|n| case.operand(&format!("g{step}"), [n]));
-        let item = |i: usize| adamw::Item {
-            weight: &made[i].weight,
-            gradient: &gradients[i].0,
-            first: &made[i].first,
-            second: &made[i].second,
-            compute: made[i].compute.as_ref(),
-            decay: i != 1,
-        };
-        let items: Vec<_> = (0..LENGTHS.len()).map(item).collect();
-        let hyper = adamw::Hyper { learning_rate: rate, beta1, beta2, epsilon, weight_decay: decay, step };
-        adamw::step(&table, &items, &hyper, (clip != 1.0).then_some(&factor)).unwrap();
+    for count in 1..=5u32 {
+        let gradients = LENGTHS.map(|n| case.operand(&format!("g{count}"), [n]));
+        let items: Vec<_> = (0..LENGTHS.len()).map(|i| made[i].item(&gradients[i].0, i != 1)).collect();
+        step(&table, &ADAMW, &items, &state);
+        assert_eq!(state.updates().unwrap(), count);
+        let factor = f64::from(clip) * f64::from(scale);
         let [rate, b1, b2, epsilon] = [rate, beta1, beta2, epsilon].map(f64::from);
         for (i, (weights, first, second)) in expected.iter_mut().enumerate() {
             let decay = if i == 1 { 0.0 } else { f64::from(decay) };
-            for (k, g) in gradients[i].1.iter().map(|g| g * clip).enumerate() {
+            for (k, g) in gradients[i].1.iter().map(|g| g * factor).enumerate() {
                 weights[k] -= rate * decay * weights[k];
                 added[i][k] = b1 * added[i][k] + (1.0 - b1) * g.abs();
                 first[k] = b1 * first[k] + (1.0 - b1) * g;
                 second[k] = b2 * second[k] + (1.0 - b2) * g * g;
-                let corrected: f64 = second[k] / (1.0 - b2.powi(step as i32));
-                weights[k] -= rate * first[k] / (1.0 - b1.powi(step as i32)) / (corrected.sqrt() + epsilon);
+                let corrected: f64 = second[k] / (1.0 - b2.powi(count as i32));
+                weights[k] -= rate * first[k] / (1.0 - b1.powi(count as i32)) / (corrected.sqrt() + epsilon);
             }
         }
         for ((made, (weights, first, second)), added) in made.iter().zip(&expected).zip(&added) {
             close("weight", &read(&made.weight), weights);
-            close_sums("first", &read(&made.first), first, added);
-            close("second", &read(&made.second), second);
+            close_sums("first", &read(&made.states[0]), first, added);
+            close("second", &read(&made.states[1]), second);
             if let Some(copy) = &made.compute {
                 is_rounded(copy, &made.weight);
             }
@@ -83,44 +108,38 @@ fn adamw_steps(case: &Case, clip: f64, copied: bool) {
 #[test]
 fn sgd_follows_the_published_formula_for_many_steps() {
     for case in gradient_cases() {
-        for (with_momentum, copied) in [(false, true), (true, false), (true, true)] {
-            LENGTHS.into_iter().for_each(|length| sgd_steps(&case, length, with_momentum, copied));
+        for (rule, copied) in [(SGD, true), (MOMENTUM, false), (MOMENTUM, true)] {
+            LENGTHS.into_iter().for_each(|length| sgd_steps(&case, &rule, length, copied));
         }
     }
 }
 
-fn sgd_steps(case: &Case, length: usize, with_momentum: bool, copied: bool) {
+fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
     let (rate, mu, decay) = (0.1f32, 0.9f32, 0.01f32);
-    let (made, mut expected) = (parameter(case, length, copied), case.single().operand("w", [length]).1);
-    let buffer = tensor(&case.device, &vec![f32::NAN; length], [length]);
-    let mut momentum = vec![0.0; length];
+    let state = state(&case.device, rate);
+    // The first update overwrites the velocity, whatever it holds.
+    let made = Parameter::new(case, rule, length, copied, f32::NAN);
+    let mut expected = case.single().operand("w", [length]).1;
+    let mut velocity = vec![0.0; length];
     // What goes into both, without signs.
     let mut added: Vec<_> = expected.iter().map(|w: &f64| (w.abs(), 0.0)).collect();
     let table = Table::of_parameters(&case.device, 1).unwrap();
-    for step in 0..4 {
-        let (gradient, wide) = case.operand(&format!("g{step}"), [length]);
-        let items = [sgd::Item {
-            weight: &made.weight,
-            gradient: &gradient,
-            momentum: with_momentum.then_some(&buffer),
-            compute: made.compute.as_ref(),
-        }];
-        let hyper =
-            sgd::Hyper { learning_rate: rate, momentum: mu, weight_decay: decay, first_step: step == 0 };
-        sgd::step(&table, &items, &hyper, None).unwrap();
-        let mu = if step > 0 && with_momentum { f64::from(mu) } else { 0.0 };
-        let state = expected.iter_mut().zip(&mut momentum).zip(&mut added);
-        for (((weight, momentum), added), g) in state.zip(wide) {
+    for count in 0..4 {
+        let (gradient, wide) = case.operand(&format!("g{count}"), [length]);
+        step(&table, rule, &[made.item(&gradient, true)], &state);
+        let mu = if count > 0 && !made.states.is_empty() { f64::from(mu) } else { 0.0 };
+        let all = expected.iter_mut().zip(&mut velocity).zip(&mut added);
+        for (((weight, velocity), added), g) in all.zip(wide) {
             added.1 = mu * added.1 + g.abs() + f64::from(decay) * added.0;
             added.0 += f64::from(rate) * added.1;
-            *momentum = mu * *momentum + g + f64::from(decay) * *weight;
-            *weight -= f64::from(rate) * *momentum;
+            *velocity = mu * *velocity + g + f64::from(decay) * *weight;
+            *weight -= f64::from(rate) * *velocity;
         }
     }
-    let (to_weight, to_momentum): (Vec<_>, Vec<_>) = added.into_iter().unzip();
+    let (to_weight, to_velocity): (Vec<_>, Vec<_>) = added.into_iter().unzip();
     close_sums("weight", &read(&made.weight), &expected, &to_weight);
-    if with_momentum {
-        close_sums("momentum", &read(&buffer), &momentum, &to_momentum);
+    for kept in &made.states {
+        close_sums("velocity", &read(kept), &velocity, &to_velocity);
     }
     if let Some(copy) = &made.compute {
         is_rounded(copy, &made.weight);
@@ -128,50 +147,138 @@ fn sgd_steps(case: &Case, length: usize, with_momentum: bool, copied: bool) {
 }
 
 #[test]
-fn many_parameters_in_one_call_are_as_one_by_one() {
-    let hyper = adamw::Hyper {
-        learning_rate: 0.1,
-        beta1: 0.9,
-        beta2: 0.99,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        step: 3,
-    };
+fn decay_applies_to_the_items_that_ask_for_it() {
     for case in gradient_cases() {
-        // A second moment is not negative. Parts of a longer tensor begin at any element.
-        let state = |length: usize, start: usize| {
-            [("w", DType::F32), ("g", case.dtype), ("m", DType::F32), ("v", DType::F32)].map(
-                |(name, dtype)| {
-                    let mut values = vec![0.0; start];
-                    values.extend(normal(name, length).iter().map(|v| v.abs()));
-                    typed(&case.device, dtype, &values, [length + start]).view(start, [length]).unwrap()
-                },
-            )
-        };
-        let [together, alone] = [1, 0].map(|start| LENGTHS.map(|length| state(length, start)));
-        let item = |[weight, gradient, first, second]: &'_ [Tensor; 4]| {
-            let [weight, gradient, first, second] = [weight, gradient, first, second].map(Clone::clone);
-            (weight, gradient, first, second)
-        };
-        let owned = together.each_ref().map(item);
-        let items = owned.each_ref().map(|(weight, gradient, first, second)| adamw::Item {
-            weight,
-            gradient,
-            first,
-            second,
-            compute: None,
-            decay: true,
-        });
-        adamw::step(&Table::of_parameters(&case.device, 4).unwrap(), &items, &hyper, None).unwrap();
-        let table = Table::of_parameters(&case.device, 1).unwrap();
-        for [weight, gradient, first, second] in &alone {
-            let item = adamw::Item { weight, gradient, first, second, compute: None, decay: true };
-            adamw::step(&table, &[item], &hyper, None).unwrap();
+        for rule in [ADAMW, SGD, MOMENTUM] {
+            let [decayed, plain] = [true, false].map(|decay| {
+                let made = Parameter::new(&case, &rule, 33, false, 0.0);
+                let gradient = case.tensor(&[0.0; 33], [33]);
+                let table = Table::of_parameters(&case.device, 1).unwrap();
+                step(&table, &rule, &[made.item(&gradient, decay)], &state(&case.device, 0.1));
+                made
+            });
+            let weight = case.single().operand("w", [33]).1;
+            assert_eq!(read(&plain.weight), weight, "{rule:?}, {}", case.name());
+            assert_ne!(read(&decayed.weight), weight, "{rule:?}, {}", case.name());
         }
-        for (together, alone) in together.iter().flatten().zip(alone.iter().flatten()) {
-            assert_eq!(bits(together), bits(alone), "{}", case.name());
+    }
+}
+
+#[test]
+fn many_parameters_in_one_call_are_as_one_by_one() {
+    for case in gradient_cases() {
+        for rule in [ADAMW, SGD, MOMENTUM] {
+            many_and_one_by_one(&case, &rule);
         }
-        let short = adamw::step(&table, &items, &hyper, None).unwrap_err().to_string();
-        assert_eq!(short, "adamw.step: 4 tensors, expected 1");
+    }
+}
+
+fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
+    // A second moment is not negative. Parts of a longer tensor begin at any element.
+    let view = |name: &str, dtype: DType, length: usize, start: usize| {
+        let mut values = vec![0.0; start];
+        values.extend(normal(name, length).iter().map(|v| v.abs()));
+        typed(&case.device, dtype, &values, [length + start]).view(start, [length]).unwrap()
+    };
+    let parameter = |length: usize, start: usize| {
+        let states = rule.states().iter().map(|state| view(state.name, state.dtype, length, start));
+        let weight = view("w", DType::F32, length, start);
+        let made = Parameter { weight, states: states.collect(), compute: None };
+        (made, view("g", case.dtype, length, start))
+    };
+    let [together, alone] = [1, 0].map(|start| LENGTHS.map(|length| parameter(length, start)));
+    let state = state(&case.device, 0.1);
+    state.set_updates(2).unwrap();
+    optimizer::begin(rule, &state).unwrap();
+    let items = together.each_ref().map(|(made, gradient)| made.item(gradient, true));
+    let table = Table::of_parameters(&case.device, 4).unwrap();
+    optimizer::update(&table, rule, &items, &state).unwrap();
+    let table = Table::of_parameters(&case.device, 1).unwrap();
+    for (made, gradient) in &alone {
+        optimizer::update(&table, rule, &[made.item(gradient, true)], &state).unwrap();
+    }
+    for ((together, _), (alone, _)) in together.iter().zip(&alone) {
+        assert_eq!(together.bits(), alone.bits(), "{rule:?}, {}", case.name());
+    }
+    let short = optimizer::update(&table, rule, &items, &state).unwrap_err().to_string();
+    assert!(short.ends_with(".step: 4 tensors, expected 1"), "{short}");
+}
+
+/// What an update leaves: the bits of the parameter, and the number of updates.
+type Left = (Vec<Vec<u32>>, u32);
+
+#[test]
+fn a_skipped_update_changes_nothing_and_does_not_count() {
+    for case in gradient_cases() {
+        for rule in [ADAMW, SGD, MOMENTUM] {
+            // Updates of which the marked ones are skipped.
+            let run = |skipped: &[bool]| -> Vec<Left> {
+                let made = Parameter::new(&case, &rule, 40_001, true, 0.0);
+                let (gradient, _) = case.operand("g", [40_001]);
+                let (table, state) =
+                    (Table::of_parameters(&case.device, 1).unwrap(), state(&case.device, 0.1));
+                let each = skipped.iter().map(|skip| {
+                    state.set_skip(*skip).unwrap();
+                    step(&table, &rule, &[made.item(&gradient, true)], &state);
+                    (made.bits(), state.updates().unwrap())
+                });
+                each.collect()
+            };
+            let (all, some) = (run(&[false; 3]), run(&[true, false, true, false, true, false]));
+            let start = Parameter::new(&case, &rule, 40_001, true, 0.0);
+            let expected = [&(start.bits(), 0), &all[0], &all[0], &all[1], &all[1], &all[2]];
+            for (index, (found, expected)) in some.iter().zip(expected).enumerate() {
+                assert!(found == expected, "{rule:?}, update {index}, {}", case.name());
+            }
+            assert_eq!(all[2].1, 3);
+            assert_ne!(all[0].0, all[1].0);
+        }
+    }
+}
+
+#[test]
+fn a_gradient_scale_is_as_gradients_of_that_size() {
+    for case in gradient_cases() {
+        for rule in [ADAMW, SGD, MOMENTUM] {
+            // A power of two rounds nothing.
+            let [plain, scaled] = [(1.0f32, 1.0f32), (8.0, 0.125)].map(|(size, scale)| {
+                let made = Parameter::new(&case, &rule, 8192, true, 0.0);
+                let values: Vec<f32> = case.normal("g", 8192).iter().map(|g| g * size).collect();
+                let gradient = case.tensor(&values, [8192]);
+                let (table, state) =
+                    (Table::of_parameters(&case.device, 1).unwrap(), state(&case.device, 0.1));
+                state.set_gradient_scale(scale).unwrap();
+                step(&table, &rule, &[made.item(&gradient, true)], &state);
+                made.bits()
+            });
+            assert!(plain == scaled, "{rule:?}, {}", case.name());
+        }
+    }
+}
+
+#[test]
+fn the_numbers_of_an_update_are_the_same_bits_on_every_device() {
+    let betas =
+        [(0.9f32, 0.95f32), (0.9, 0.999), (0.0, 0.5), (0.99, 0.9999), (1e-30, 0.61237246), (0.8, 0.86)];
+    let counts = (0..200).chain([999, 12_345, 99_999, 1_000_000, 1 << 30]);
+    let counts: Vec<u32> = counts.collect();
+    for case in gradient_cases() {
+        let host = cpu();
+        let [found, expected] = [&case.device, &host].map(|device| state(device, 0.003));
+        let same = |rule: &UpdateRule, count: u32| {
+            for state in [&found, &expected] {
+                state.set_norm(2.0, 0.3).unwrap();
+                state.set_updates(count).unwrap();
+                optimizer::begin(rule, state).unwrap();
+            }
+            let what = format!("{rule:?} after {count} updates, {}", case.name());
+            assert_eq!(bits(found.tensor()), bits(expected.tensor()), "{what}");
+        };
+        for &count in &counts {
+            for (beta1, beta2) in betas {
+                same(&UpdateRule::AdamW { beta1, beta2, epsilon: 1e-8, weight_decay: 0.1 }, count);
+            }
+            [SGD, MOMENTUM].iter().for_each(|rule| same(rule, count));
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use device::Device;
 use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::optimizer::{self, Item, UpdateRule};
 use tensor::ops::{
-    Activation, GradientTarget, Table, activation, adamw, add, attention, cast, cross_entropy, embedding,
-    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, sgd,
+    Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, embedding,
+    feed_forward, fill, layer_norm, linear, mse, norm, random, scale,
 };
 use tensor::{DType, Tensor};
 
@@ -211,13 +212,13 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let gradients = [gradient("dtable", &shape), gradient("dqkv", &[dqkv.elements()])];
         let chunks = gradients.each_ref().map(|gradient| norm::chunks(gradient.elements()));
         let sums = self.make_f32("sums", &[chunks.iter().sum()]);
-        let out = self.make_f32("out", &[2]);
+        let state = StepState::new(self.device).unwrap();
         norm::chunk_sums(&gradients[0], &sums.view(0, [chunks[0]]).unwrap()).unwrap();
-        norm::finish(&sums, 1.0, &out).unwrap();
-        self.after("norm", &[&sums, &out]);
+        norm::finish(&sums, 1.0, &state).unwrap();
+        self.after("norm", &[&sums, state.tensor()]);
         let table = Table::of_gradients(self.device, gradients.len()).unwrap();
-        norm::measure(&table, &gradients, &sums, 1.0, &out).unwrap();
-        self.after("norm.measure", &[&sums, &out]);
+        norm::measure(&table, &gradients, &sums, 1.0, &state).unwrap();
+        self.after("norm.measure", &[&sums, state.tensor()]);
 
         let (weight, gradient) = (self.make_f32("table", &shape), &gradients[0]);
         let (first, second) = (self.make_f32("m", &shape), self.make_f32("v", &shape));
@@ -228,23 +229,19 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
             cast::into(&weight, compute).unwrap();
             self.after("cast.into", &[compute]);
         }
-        let item =
-            adamw::Item { weight: &weight, gradient, first: &first, second: &second, compute, decay: true };
-        let hyper = adamw::Hyper {
-            learning_rate: 1e-3,
-            beta1: 0.9,
-            beta2: 0.95,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-            step: 2,
-        };
+        state.set_learning_rate(1e-3).unwrap();
+        state.set_updates(1).unwrap();
+        let states = [first, second];
         let table = Table::of_parameters(self.device, 1).unwrap();
-        adamw::step(&table, &[item], &hyper, Some(&out)).unwrap();
-        self.after("adamw.step", &[&weight, &first, &second, head]);
-        let item = sgd::Item { weight: &weight, gradient, momentum: Some(&first), compute };
-        let hyper = sgd::Hyper { learning_rate: 1e-3, momentum: 0.9, weight_decay: 0.1, first_step: false };
-        sgd::step(&table, &[item], &hyper, Some(&out)).unwrap();
-        self.after("sgd.step", &[&weight, &first, head]);
+        let adamw = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+        let sgd = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.1 };
+        for (name, rule) in [("adamw.step", adamw), ("sgd.step", sgd)] {
+            let states = &states[..rule.states().len()];
+            let item = Item { weight: &weight, gradient, states, compute, decay: true };
+            optimizer::begin(&rule, &state).unwrap();
+            optimizer::update(&table, &rule, &[item], &state).unwrap();
+            self.after(name, &[&weight, &states[0], head, state.tensor()]);
+        }
         random::normal(&weight, 1, "table", 0.0, 0.02).unwrap();
         random::uniform(head, 1, "head", -1.0, 1.0).unwrap();
         self.after("random", &[&weight, head]);

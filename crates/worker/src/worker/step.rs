@@ -97,12 +97,12 @@ impl Worker {
                 norm.finish()?;
             }
         }
-        let rate = self.schedule.rate(step);
-        self.optimizer.step_first(&self.gradients, rate, Some(norm))?;
+        norm.state().set_learning_rate(self.schedule.rate(step))?;
+        self.optimizer.step_first(&self.gradients, norm.state())?;
         // What the next forward pass needs first travels while the rest is updated.
         self.give_weights(0, ..1)?;
         self.phases.enter(Phase::Update)?;
-        self.optimizer.step_rest(&self.gradients, rate, Some(&self.norm.norm))?;
+        self.optimizer.step_rest(&self.gradients, self.norm.norm.state())?;
         self.report(step)?;
         // Last, since what compute would wait for on the same stream would wait for all weights.
         for part in 0..self.parts.len() {
@@ -131,7 +131,7 @@ impl Worker {
                 loss.copy_from(&sum)?;
             }
         }
-        scalars.view(1, [1])?.copy_from(&self.norm.norm.result().view(0, [1])?)?;
+        scalars.view(1, [1])?.copy_from(&self.norm.norm.state().norm_tensor()?)?;
         if self.grid.pipeline() > 1 {
             self.phases.enter(Phase::Reduce)?;
             share_from_last(&mut *self.communicator.data, &self.grid, &loss)?;

@@ -47,14 +47,27 @@ fn setup(ranks: usize, sharded: bool) -> Setup {
 fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     let part = &worker.parts[0];
     let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
-    let step = worker.optimizer.steps() as f32;
+    let state = worker.norm.norm.state();
+    let step = state.updates()? as f32;
     for (piece, gradient) in shards.own().iter().zip(gradients) {
         let value = |element: usize| (0.1 + piece.parameter as f32 + step) * (1.0 + element as f32).sin();
         gradient.set(&piece.elements.clone().map(value).collect::<Vec<_>>())?;
     }
-    worker.optimizer.step(gradients, 0.01, None)?;
+    state.set_learning_rate(0.01)?;
+    worker.optimizer.step(gradients, state)?;
     gather_weights(&mut *worker.communicator.data, &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
+}
+
+/// Writes a checkpoint of `steps` steps to the run directory `to`.
+fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
+    let configuration = worker.setup.config.identity();
+    let contents = Contents { keep: 2, configuration, corpus_sha256: Arc::new(|| None) };
+    let mut writer = Writer::new(to, contents);
+    let mut snapshot = writer.begin();
+    worker.take_snapshot(&mut snapshot, &vec![0.5; steps as usize])?;
+    writer.write(snapshot, steps, None);
+    Ok(writer.finish()?)
 }
 
 /// The hashes after the start, or what the checkpoint in `from` holds, and after two updates; what there was between those
@@ -70,13 +83,8 @@ fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<St
         }
         let mut hashes = vec![agreed_hash(&mut worker)?, update(&mut worker)?];
         if worker.grid().rank() == 0 {
-            let configuration = setup.config.identity();
-            let contents = Contents { keep: 2, configuration, corpus_sha256: Arc::new(|| None) };
-            let mut writer = Writer::new(&to, contents);
-            let mut snapshot = writer.begin();
-            worker.take_snapshot(&mut snapshot, &[0.5])?;
-            writer.write(snapshot, u64::from(worker.optimizer.steps()), None);
-            writer.finish()?;
+            let steps = u64::from(worker.updates()?);
+            save(&mut worker, steps, &to)?;
         } else {
             worker.contribute()?;
         }
@@ -107,4 +115,26 @@ fn masters_in_parts_start_and_are_hashed_saved_and_restored_as_whole_ones() {
             assert_eq!(again[..2], reference[1..], "{ranks} ranks");
         }
     }
+}
+
+#[test]
+fn a_skipped_step_is_a_step_of_the_run_and_no_update() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path();
+    std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
+    let setup = setup(1, false);
+    let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
+    let first = update(&mut worker).unwrap();
+    worker.norm.norm.state().set_skip(true).unwrap();
+    assert_eq!(update(&mut worker).unwrap(), first);
+    save(&mut worker, 2, run_dir).unwrap();
+    let saved = checkpoint::newest(run_dir).unwrap().unwrap();
+    assert_eq!((saved.step(), saved.updates()), (2, 1));
+    worker.norm.norm.state().set_skip(false).unwrap();
+    let second = update(&mut worker).unwrap();
+    assert_ne!(second, first);
+    let mut again = Worker::new(&setup, Communicator::solo()).unwrap();
+    again.restore(&saved).unwrap();
+    assert_eq!(again.updates().unwrap(), 1);
+    assert_eq!(update(&mut again).unwrap(), second);
 }

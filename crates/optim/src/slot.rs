@@ -1,0 +1,14 @@
+//! A parameter as the optimizer sees it.
+
+use tensor::Tensor;
+
+/// A parameter, or a part of one.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// The parameter's name.
+    pub name: String,
+    /// Its values, f32 or bf16, updated in place.
+    pub weight: Tensor,
+    /// Whether weight decay applies to it. SGD decays every parameter, as PyTorch's does.
+    pub decay: bool,
+}

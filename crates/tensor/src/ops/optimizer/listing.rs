@@ -1,0 +1,74 @@
+//! The table of parameters that `kernels/optimizer.cu` reads.
+
+use device::Family;
+
+use super::piece::MOST_STATES;
+use super::update::Item;
+use crate::ops::gpu;
+use crate::ops::kernels::family;
+use crate::ops::table::{Table, halves};
+use crate::{Result, Tensor};
+
+/// Elements of one block of the kernels.
+const CHUNK: u32 = 4096;
+
+/// `kernels/optimizer.cu`.
+pub(in crate::ops) static FAMILY: Family = family!(
+    "optimizer",
+    headers: ["power.cuh", "step_state.cuh"],
+    constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK), ("MOST_STATES", MOST_STATES as u32)],
+);
+
+/// Words of a parameter: addresses of weight, gradient, states and bf16 copy, the number of elements, flags,
+/// padding.
+const WORDS: usize = 2 * (3 + MOST_STATES + 1) + 2;
+/// Bits of a parameter's flags.
+const DECAY: u32 = 1;
+const ALIGNED: u32 = 2;
+
+/// All parameters of a launch.
+pub(super) struct Listing<'a> {
+    pub(super) table: &'a Tensor,
+    pub(super) count: u32,
+    pub(super) blocks: u32,
+    /// Bytes that an update moves at least.
+    pub(super) bytes: u64,
+}
+
+/// Writes `items` into the table, unless it holds them.
+pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'_>]) -> Result<Listing<'a>> {
+    let mut words: Vec<u32> = items.iter().flat_map(words).collect();
+    let mut blocks = 0;
+    for item in items {
+        words.push(gpu::word(operator, blocks)?);
+        blocks += item.weight.elements().div_ceil(CHUNK as usize);
+    }
+    let blocks = gpu::word(operator, blocks)?;
+    words.push(blocks);
+    let bytes = items.iter().map(bytes).sum();
+    let count = gpu::word(operator, items.len())?;
+    Ok(Listing { table: table.holding(words)?, count, blocks, bytes })
+}
+
+fn words(item: &Item<'_>) -> [u32; WORDS] {
+    let mut tensors = [None; 3 + MOST_STATES];
+    (tensors[0], tensors[1]) = (Some(item.weight), Some(item.gradient));
+    tensors[2..].iter_mut().zip(item.states).for_each(|(place, state)| *place = Some(state));
+    tensors[2 + MOST_STATES] = item.compute;
+    let present: Vec<&Tensor> = tensors.into_iter().flatten().collect();
+    let aligned = if gpu::aligned(&present) { ALIGNED } else { 0 };
+    let addresses = tensors.map(|tensor| tensor.map_or(0, gpu::address));
+    let numbers = addresses.into_iter().chain([item.weight.elements() as u64]);
+    let mut words = [0; WORDS];
+    for (words, number) in words.chunks_exact_mut(2).zip(numbers) {
+        words.copy_from_slice(&halves(number));
+    }
+    words[WORDS - 2] = aligned | if item.decay { DECAY } else { 0 };
+    words
+}
+
+fn bytes(item: &Item<'_>) -> u64 {
+    let updated = std::iter::once(item.weight).chain(item.states);
+    let updated: u64 = updated.map(|tensor| 2 * tensor.bytes() as u64).sum();
+    updated + item.gradient.bytes() as u64 + item.compute.map_or(0, |tensor| tensor.bytes() as u64)
+}

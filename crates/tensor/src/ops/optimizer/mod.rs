@@ -1,0 +1,17 @@
+//! Updates of parameters by their gradients, all parameters in one call, by one of several rules.
+//!
+//! [`begin`] counts an update and computes the numbers that all elements share; [`update`] follows, once or
+//! for some of the parameters at a time. Both read the learning rate, the factor of the gradients and the
+//! skip flag from a [`StepState`](super::StepState) on the device. A rule is a file here, a struct of
+//! `kernels/optimizer.cu`, and a variant of [`UpdateRule`].
+
+mod adamw;
+mod listing;
+mod piece;
+mod rule;
+mod sgd;
+mod update;
+
+pub(super) use listing::FAMILY;
+pub use rule::{StateTensor, UpdateRule};
+pub use update::{Item, begin, update};

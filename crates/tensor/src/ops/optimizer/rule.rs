@@ -1,0 +1,109 @@
+//! The rules by which parameters are updated.
+
+use device::{DType, Float};
+
+use super::piece::Piece;
+use super::{adamw, sgd};
+use crate::ops::step_state::Coefficients;
+
+/// How a parameter follows its gradient, with the rule's constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum UpdateRule {
+    /// Adam with decoupled weight decay (Loshchilov and Hutter 2019), as `torch.optim.AdamW` computes it.
+    AdamW {
+        /// Decay of the first moment, the running mean of gradients.
+        beta1: f32,
+        /// Decay of the second moment, the running mean of squared gradients.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Fraction of a weight, times the learning rate, that an update takes from it.
+        weight_decay: f32,
+    },
+    /// Stochastic gradient descent, as `torch.optim.SGD` computes it.
+    Sgd {
+        /// Fraction of the velocity that an update keeps; 0: none is kept.
+        momentum: f32,
+        /// Fraction of a weight that is added to its gradient.
+        weight_decay: f32,
+    },
+}
+
+/// A tensor that a rule keeps for every parameter, of as many elements; zeros before the first update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateTensor {
+    /// Its name, which does not change: `adamw.first`.
+    pub name: &'static str,
+    /// Its element type.
+    pub dtype: DType,
+}
+
+impl UpdateRule {
+    /// The tensors that the rule keeps for every parameter.
+    pub fn states(&self) -> &'static [StateTensor] {
+        const fn f32s(name: &'static str) -> StateTensor {
+            StateTensor { name, dtype: DType::F32 }
+        }
+        match self {
+            UpdateRule::AdamW { .. } => const { &[f32s("adamw.first"), f32s("adamw.second")] },
+            UpdateRule::Sgd { momentum: 0.0, .. } => &[],
+            UpdateRule::Sgd { .. } => const { &[f32s("sgd.velocity")] },
+        }
+    }
+
+    /// Whether weight decay applies to every parameter, also to those that ask for none, as in PyTorch's
+    /// rule.
+    pub fn decays_all(&self) -> bool {
+        matches!(self, UpdateRule::Sgd { .. })
+    }
+
+    /// The operator's name in errors.
+    pub(super) fn operator(&self) -> &'static str {
+        match self {
+            UpdateRule::AdamW { .. } => "adamw.step",
+            UpdateRule::Sgd { .. } => "sgd.step",
+        }
+    }
+
+    /// The kernel that begins an update, and its constants in their order.
+    pub(super) fn begin_kernel(&self) -> (&'static str, Vec<f32>) {
+        match *self {
+            UpdateRule::AdamW { beta1, beta2, epsilon, weight_decay } => {
+                ("begin_adamw", vec![beta1, beta2, epsilon, weight_decay])
+            }
+            UpdateRule::Sgd { momentum, weight_decay } => ("begin_sgd", vec![momentum, weight_decay]),
+        }
+    }
+
+    /// The kernel that updates parameters, which is instantiated for the type of the gradients.
+    pub(super) fn update_kernel(&self) -> &'static str {
+        match self {
+            UpdateRule::AdamW { .. } => "adamw",
+            UpdateRule::Sgd { momentum: 0.0, .. } => "sgd",
+            UpdateRule::Sgd { .. } => "sgd_momentum",
+        }
+    }
+
+    /// Numbers of update `count`, from 1, on the CPU.
+    pub(super) fn coefficients(&self, learning_rate: f32, count: u32, factor: f32) -> Coefficients {
+        match *self {
+            UpdateRule::AdamW { beta1, beta2, epsilon, weight_decay } => {
+                let constants = adamw::Constants { beta1, beta2, epsilon, weight_decay };
+                adamw::coefficients(constants, learning_rate, count, factor)
+            }
+            UpdateRule::Sgd { momentum, weight_decay } => {
+                sgd::coefficients(momentum, weight_decay, learning_rate, count, factor)
+            }
+        }
+    }
+
+    /// Updates some elements on the CPU.
+    #[inline(always)]
+    pub(super) fn update<G: Float>(&self, piece: Piece<'_, G>, coefficients: &Coefficients) {
+        match self {
+            UpdateRule::AdamW { .. } => adamw::update(piece, coefficients),
+            UpdateRule::Sgd { momentum: 0.0, .. } => sgd::update(piece, coefficients),
+            UpdateRule::Sgd { .. } => sgd::update_with_momentum(piece, coefficients),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! An update of all parameters: the checks, the loop on the CPU and the launches.
+
+use device::parallel::{CHUNK, for_tasks, simd};
+use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, dispatch};
+
+use super::listing::{self, FAMILY};
+use super::piece::Piece;
+use super::rule::UpdateRule;
+use crate::ops::{StepState, Table, cast, check, gpu};
+use crate::{Result, Tensor};
+
+/// One parameter, or a part of one, with its state; all tensors of as many elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// The weight, f32, updated.
+    pub weight: &'a Tensor,
+    /// Its gradient: f32 or bf16, as those of all items.
+    pub gradient: &'a Tensor,
+    /// The tensors of [`UpdateRule::states`], updated.
+    pub states: &'a [Tensor],
+    /// The bf16 copy of the weight that is computed with, written along.
+    pub compute: Option<&'a Tensor>,
+    /// Whether weight decay applies to it.
+    pub decay: bool,
+}
+
+/// Counts an update and computes the numbers that all elements share, from the learning rate and the factor
+/// of the gradients as `state` has them now; where it says to skip, does nothing.
+pub fn begin(rule: &UpdateRule, state: &StepState) -> Result<()> {
+    let device = state.tensor().device();
+    match device.backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let mut words = state.write()?;
+            if !words.skip() {
+                words.count_update();
+                let (rate, factor) = (words.learning_rate(), words.factor());
+                let coefficients = rule.coefficients(rate, words.updates(), factor);
+                words.set_coefficients(&coefficients);
+            }
+            Ok(())
+        }
+        Backend::Cuda => {
+            let (name, constants) = rule.begin_kernel();
+            let launch = device.kernel(Function::new(&FAMILY, name)).write(state.region());
+            let launch = constants.into_iter().fold(launch, |launch, constant| launch.f32(constant));
+            Ok(launch.launch([1, 1, 1], 1)?)
+        }
+    }
+}
+
+/// Updates all items, of which `table` was made for that many, by the numbers of the last [`begin`]; where
+/// `state` says to skip, does nothing. Errors: shapes, types or counts that do not agree, tensors that
+/// overlap.
+pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
+    let operator = rule.operator();
+    table.check(operator, items.len())?;
+    items.iter().try_for_each(|item| check_item(rule, item))?;
+    let dtype = check::gradients(operator, items.iter().map(|item| item.gradient))?;
+    let Some(first) = items.first() else { return Ok(()) };
+    match first.weight.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => dispatch!(
+            dtype,
+            G => on_host::<G>(rule, items, state),
+            _ => Err(check::unsupported(operator, "gradient", first.gradient)),
+        ),
+        Backend::Cuda => on_gpu(table, rule, dtype, items, state),
+    }
+}
+
+fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
+    let (operator, elements) = (rule.operator(), item.weight.elements());
+    check::f32s(operator, &[("weight", item.weight)])?;
+    check::elements(operator, "gradient", item.gradient, elements)?;
+    check::count(operator, item.states.len(), rule.states().len())?;
+    for (tensor, state) in item.states.iter().zip(rule.states()) {
+        check::dtype(operator, state.name, tensor, state.dtype)?;
+        check::elements(operator, state.name, tensor, elements)?;
+    }
+    let Some(compute) = item.compute else { return Ok(()) };
+    check::dtype(operator, "compute", compute, DType::Bf16)?;
+    check::elements(operator, "compute", compute, elements)
+}
+
+/// One launch of `kernels/optimizer.cu`.
+fn on_gpu(
+    table: &Table,
+    rule: &UpdateRule,
+    gradients: DType,
+    items: &[Item<'_>],
+    state: &StepState,
+) -> Result<()> {
+    let listing = listing::list(rule.operator(), table, items)?;
+    let kernel = Function::new(&FAMILY, rule.update_kernel()).of(gradients);
+    let launch = state.tensor().device().kernel(kernel);
+    let launch = launch.read(listing.table.region()).read(state.region()).u32(listing.count);
+    Ok(launch.cost(listing.bytes, 0).launch([listing.blocks, 1, 1], gpu::THREADS)?)
+}
+
+fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
+    let words = state.read()?;
+    if words.skip() {
+        return Ok(());
+    }
+    let coefficients = words.coefficients();
+    let mut guards = items.iter().map(Guards::<G>::of).collect::<Result<Vec<_>>>()?;
+    let mut tasks = Vec::new();
+    for (guards, item) in guards.iter_mut().zip(items) {
+        let mut states: Vec<_> = guards.states.iter_mut().map(|state| state.chunks_mut(CHUNK)).collect();
+        let values = guards.weight.chunks_mut(CHUNK).zip(guards.gradient.chunks(CHUNK));
+        tasks.extend(values.map(|(weight, gradient)| {
+            let mut states = states.iter_mut().map(|chunks| chunks.next().unwrap_or_default());
+            let states = std::array::from_fn(|_| states.next().unwrap_or_default());
+            Piece { weight, gradient, states, decay: item.decay }
+        }));
+    }
+    for_tasks(tasks, |piece: Piece<'_, G>| {
+        simd(
+            #[inline(always)]
+            || rule.update(piece, &coefficients),
+        );
+    });
+    drop(guards);
+    let copies = items.iter().filter_map(|item| Some((item.weight, item.compute?)));
+    copies.into_iter().try_for_each(|(weight, compute)| {
+        cast::into(&weight.reshape([weight.elements()])?, &compute.reshape([weight.elements()])?)
+    })
+}
+
+struct Guards<'a, G> {
+    weight: WriteGuard<'a, f32>,
+    gradient: ReadGuard<'a, G>,
+    states: Vec<WriteGuard<'a, f32>>,
+}
+
+impl<'a, G: Float> Guards<'a, G> {
+    fn of(item: &Item<'a>) -> Result<Self> {
+        Ok(Guards {
+            weight: item.weight.write()?,
+            gradient: item.gradient.read()?,
+            states: item.states.iter().map(Tensor::write).collect::<Result<_>>()?,
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! The state of a training step, in one small tensor on the device.
+
+use std::cell::Cell;
+
+use device::{Category, DType, Device, ReadGuard, Region, Request, WriteGuard};
+
+use crate::{Result, Tensor};
+
+/// Places of the words of the tensor; `kernels/step_state.cuh` has the same.
+const NORM: usize = 0;
+const CLIP_FACTOR: usize = 1;
+const LEARNING_RATE: usize = 2;
+const GRADIENT_SCALE: usize = 3;
+const SKIP: usize = 4;
+const UPDATES: usize = 5;
+const COEFFICIENTS: usize = 8;
+/// Words of the tensor.
+const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
+/// The most numbers that all elements of an update share.
+pub(crate) const MOST_COEFFICIENTS: usize = 8;
+
+/// Numbers of one update that all elements share, in the order that its rule defines.
+pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
+
+/// Learning rate, gradient scale, gradient norm with its clipping factor, skip flag and number of updates,
+/// which operators read and write on the device, so that a step asks the host for nothing.
+///
+/// Setters enqueue a copy on the compute stream and return; getters wait for the device, and give zeros on
+/// Meta. Every word is an f32 but the skip flag and the number of updates, which are the bits of a u32.
+#[derive(Debug)]
+pub struct StepState {
+    words: Tensor,
+    /// The learning rate as last set: an equal one is not copied again.
+    learning_rate: Cell<f32>,
+}
+
+impl StepState {
+    /// The state before the first update: learning rate 0, gradient scale and clipping factor 1, not skipped.
+    /// Errors: out of memory.
+    pub fn new(device: &Device) -> Result<Self> {
+        let request = Request::new(Category::OptimizerState, "step_state");
+        let words = Tensor::empty(device, [WORDS], DType::F32, request)?;
+        let mut initial = [0.0; WORDS];
+        (initial[CLIP_FACTOR], initial[GRADIENT_SCALE]) = (1.0, 1.0);
+        words.set(&initial)?;
+        Ok(StepState { words, learning_rate: Cell::new(0.0) })
+    }
+
+    /// All words, f32 \[16\].
+    pub fn tensor(&self) -> &Tensor {
+        &self.words
+    }
+
+    /// The norm of the gradient before clipping, f32 \[1\].
+    pub fn norm_tensor(&self) -> Result<Tensor> {
+        self.words.view(NORM, [1])
+    }
+
+    /// The norm of the gradient before clipping.
+    pub fn norm(&self) -> Result<f32> {
+        self.get(NORM)
+    }
+
+    /// The factor that clips the gradient.
+    pub fn clip_factor(&self) -> Result<f32> {
+        self.get(CLIP_FACTOR)
+    }
+
+    /// Updates made. One that is skipped does not count.
+    pub fn updates(&self) -> Result<u32> {
+        Ok(self.get(UPDATES)?.to_bits())
+    }
+
+    /// Sets the learning rate of the updates that follow.
+    pub fn set_learning_rate(&self, rate: f32) -> Result<()> {
+        if self.learning_rate.get().to_bits() != rate.to_bits() {
+            self.set(LEARNING_RATE, rate)?;
+            self.learning_rate.set(rate);
+        }
+        Ok(())
+    }
+
+    /// Sets the factor of every gradient, 1 / loss scale; the norm that follows is that of the scaled
+    /// gradients.
+    pub fn set_gradient_scale(&self, scale: f32) -> Result<()> {
+        self.set(GRADIENT_SCALE, scale)
+    }
+
+    /// Sets whether the updates that follow leave everything as it is.
+    pub fn set_skip(&self, skip: bool) -> Result<()> {
+        self.set(SKIP, f32::from_bits(u32::from(skip)))
+    }
+
+    /// Continues from a saved number of updates.
+    pub fn set_updates(&self, updates: u32) -> Result<()> {
+        self.set(UPDATES, f32::from_bits(updates))
+    }
+
+    /// Sets the clipping factor and the norm, as [`super::norm::finish`] does.
+    pub fn set_norm(&self, norm: f32, clip_factor: f32) -> Result<()> {
+        self.words.view(NORM, [2])?.set(&[norm, clip_factor])
+    }
+
+    fn get(&self, word: usize) -> Result<f32> {
+        Ok(self.words.view(word, [1])?.to_vec::<f32>()?.first().copied().unwrap_or_default())
+    }
+
+    fn set(&self, word: usize, value: f32) -> Result<()> {
+        self.words.view(word, [1])?.set(&[value])
+    }
+
+    /// The words on the device, for kernels.
+    pub(crate) fn region(&self) -> Region<'_> {
+        self.words.region()
+    }
+
+    /// The words on the CPU, to read.
+    pub(crate) fn read(&self) -> Result<Words<ReadGuard<'_, f32>>> {
+        Ok(Words(self.words.read()?))
+    }
+
+    /// The words on the CPU, to write.
+    pub(crate) fn write(&self) -> Result<Words<WriteGuard<'_, f32>>> {
+        Ok(Words(self.words.write()?))
+    }
+}
+
+/// The words on the CPU by name.
+pub(crate) struct Words<T>(T);
+
+impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
+    pub(crate) fn learning_rate(&self) -> f32 {
+        self.0[LEARNING_RATE]
+    }
+
+    pub(crate) fn gradient_scale(&self) -> f32 {
+        self.0[GRADIENT_SCALE]
+    }
+
+    /// The factor of every gradient: what clips its norm, and the gradient scale.
+    pub(crate) fn factor(&self) -> f32 {
+        self.0[CLIP_FACTOR] * self.0[GRADIENT_SCALE]
+    }
+
+    pub(crate) fn skip(&self) -> bool {
+        self.0[SKIP].to_bits() != 0
+    }
+
+    pub(crate) fn updates(&self) -> u32 {
+        self.0[UPDATES].to_bits()
+    }
+
+    pub(crate) fn coefficients(&self) -> Coefficients {
+        std::array::from_fn(|index| self.0[COEFFICIENTS + index])
+    }
+}
+
+impl<T: std::ops::DerefMut<Target = [f32]>> Words<T> {
+    pub(crate) fn count_update(&mut self) {
+        self.0[UPDATES] = f32::from_bits(self.updates() + 1);
+    }
+
+    pub(crate) fn set_coefficients(&mut self, coefficients: &Coefficients) {
+        self.0[COEFFICIENTS..].copy_from_slice(coefficients);
+    }
+}
