@@ -60,8 +60,9 @@ impl Buffer {
     /// misaligned, or being written.
     pub fn read<T: Element>(&self, offset: usize, len: usize) -> Result<ReadGuard<'_, T>> {
         let (pointer, release) = self.borrow::<T>(offset, len, false)?;
-        // SAFETY: `borrow` checked bounds and alignment and that no writer overlaps while the guard lives; the buffer
-        // outlives the guard, its memory is initialised, and any bit pattern is a `T` (`Element: Pod`).
+        // SAFETY: `borrow` checked bounds and alignment and that no writer overlaps while the guard lives;
+        // the buffer outlives the guard, its memory is initialised, and any bit pattern is a `T` (`Element:
+        // Pod`).
         let slice = unsafe { std::slice::from_raw_parts(pointer, len) };
         Ok(ReadGuard { slice, release })
     }

@@ -28,7 +28,7 @@ impl<'a> MatrixRef<'a> {
         MatrixRef { data, rows, columns, row_stride: stride, column_stride: 1 }
     }
 
-    /// The same elements with rows and columns exchanged.
+    /// Returns the transpose of the matrix.
     pub fn transposed(self) -> Self {
         MatrixRef {
             data: self.data,
@@ -63,8 +63,8 @@ pub fn gemm(
     gemm_then(a, b, out, stride, alpha, accumulate, |_| ());
 }
 
-/// [`gemm`], and `then` on every finished run of whole rows (`stride` elements apart, the last one's tail left
-/// out) while it is still in the cache: a matmul's epilogue.
+/// [`gemm`], and `then` on every finished run of whole rows (`stride` elements apart, the last one's tail
+/// left out) while it is still in the cache: a matmul's epilogue.
 ///
 /// # Panics
 /// As [`gemm`].
@@ -97,8 +97,8 @@ pub fn gemm_then(
     }
 }
 
-/// Rows of one task: about four tasks, each of 32 to 256 rows. Every task packs the whole right operand for itself,
-/// which costs a row's share of it the less the more rows there are.
+/// Rows of one task: about four tasks, each of 32 to 256 rows. Every task packs the whole right operand for
+/// itself, which costs a row's share of it the less the more rows there are.
 fn row_tile(rows: usize) -> usize {
     rows.div_ceil(4).next_multiple_of(32).clamp(32, 256)
 }
@@ -131,8 +131,8 @@ fn tile_product(
         } else {
             ((rows, b.columns), (1, stride as isize), (a_start, a_strides), (b_start, b_strides))
         };
-        // SAFETY: `gemm_then` asserted that both operands and the output hold every element that these sizes and
-        // strides reach; `out` is exclusive to this tile; sizes below isize::MAX fit its arguments.
+        // SAFETY: `gemm_then` asserted that both operands and the output hold every element that these sizes
+        // and strides reach; `out` is exclusive to this tile; sizes below isize::MAX fit its arguments.
         unsafe {
             gemm_f32::gemm::f32::get_gemm_fn()(
                 shape.0,

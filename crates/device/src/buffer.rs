@@ -44,7 +44,7 @@ impl Buffer {
         self.address
     }
 
-    /// What stands behind it.
+    /// Backend of the device.
     pub fn backend(&self) -> Backend {
         self.backend
     }
@@ -75,16 +75,16 @@ impl fmt::Debug for Buffer {
 /// Some bytes of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
-    /// Where they are.
+    /// First element in the buffer.
     pub buffer: &'a Buffer,
     /// First byte.
     pub offset: usize,
-    /// How many.
+    /// Number of elements.
     pub bytes: usize,
 }
 
 impl<'a> Region<'a> {
-    /// Where it begins on the device. Errors: a region that is not inside its buffer.
+    /// Device address of the first element. Errors: a region outside its buffer.
     pub(crate) fn checked_address(&self) -> Result<u64> {
         let end = self.end();
         if end > self.buffer.bytes {
@@ -93,7 +93,7 @@ impl<'a> Region<'a> {
         Ok(self.buffer.address + self.offset as u64)
     }
 
-    /// Where it ends in its buffer.
+    /// End in the buffer.
     pub(crate) fn end(&self) -> usize {
         self.offset.saturating_add(self.bytes)
     }

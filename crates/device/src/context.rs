@@ -1,4 +1,4 @@
-//! Who is asking: the category, module, operator and step that go with every request for memory.
+//! The context of a request for memory: category, module, operator and step.
 
 use std::cell::Cell;
 
@@ -6,10 +6,10 @@ use memory::{Category, Label};
 
 use crate::{Device, StreamKind};
 
-/// What an operator says of an allocation.
+/// An operator's description of an allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// What the bytes are for.
+    /// Purpose of the bytes.
     pub category: Category,
     /// The operator that asks.
     pub operator: &'static str,
@@ -23,7 +23,7 @@ impl Request {
         Request { category, operator, stream: StreamKind::Compute }
     }
 
-    /// The same request on another stream.
+    /// Returns the request on another stream.
     pub const fn on(self, stream: StreamKind) -> Self {
         Request { stream, ..self }
     }

@@ -22,7 +22,7 @@ use crate::stream::{Event, StreamKind};
 /// The allocator over whichever driver the backend has.
 pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
 
-/// What stands behind a device's memory and does its work.
+/// The backend of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// Host memory and host threads.
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// What a device is, as far as memory is concerned; Meta imitates one.
+/// The description of a device; Meta imitates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The sort of hardware.
@@ -79,10 +79,10 @@ pub struct Description {
     pub model: String,
     /// Bytes that the device has in all.
     pub total_bytes: u64,
-    /// Bytes of those that Meta's allocator does not get: context, kernels, libraries, connections to other ranks. 0 of a
-    /// device that is there, whose driver knows by itself.
+    /// Bytes of those that Meta's allocator does not get: context, kernels, libraries, connections to other
+    /// ranks. 0 of a device that is there, whose driver knows by itself.
     pub taken_bytes: u64,
-    /// What the driver hands out memory in multiples of.
+    /// Granularity of the driver's memory, in bytes.
     pub granularity: u64,
     /// A GPU's compute capability, major and minor; 0 of a host.
     pub compute_capability: (u32, u32),
@@ -109,7 +109,7 @@ impl Description {
     }
 }
 
-/// How a device's allocator is set up.
+/// Options of a device's allocator.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// The caching allocator's settings.
@@ -126,10 +126,10 @@ struct State {
     backend: Backend,
     // Before the rest, so that nothing is under way when memory and context go.
     blas_workspace: RefCell<Option<Buffer>>,
-    /// What nobody has asked for yet.
+    /// Compute-stream waits not yet collected by `take_waits`.
     waits: RefCell<Vec<Wait>>,
     cuda: Option<Cuda>,
-    /// What went wrong where it could not be said.
+    /// The first error of a place that could not return it.
     deferred: RefCell<Option<DeviceError>>,
     rank: usize,
     description: Description,
@@ -148,8 +148,8 @@ impl Device {
         Self::new(Backend::Cpu, rank, description, raw, None, options)
     }
 
-    /// GPU `ordinal` as `rank`'s device, with the kernels of `families` compiled and loaded. Errors: settings that the
-    /// allocator refuses, a driver that does, kernels that do not compile.
+    /// GPU `ordinal` as `rank`'s device, with the kernels of `families` compiled and loaded. Errors: settings
+    /// that the allocator refuses, a driver that does, kernels that do not compile.
     pub fn cuda(rank: usize, ordinal: usize, families: Families, options: &DeviceOptions) -> Result<Self> {
         let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
         let (cuda, description) = Cuda::new(ordinal, families).map_err(named)?;
@@ -198,7 +198,7 @@ impl Device {
         Ok(device)
     }
 
-    /// What stands behind it.
+    /// Returns the backend.
     pub fn backend(&self) -> Backend {
         self.0.backend
     }
@@ -218,7 +218,7 @@ impl Device {
         self.0.rank
     }
 
-    /// What it is.
+    /// Returns the description.
     pub fn description(&self) -> &Description {
         &self.0.description
     }
@@ -295,7 +295,8 @@ impl Device {
         self.0.flops.set(self.0.flops.get().saturating_add(flops));
     }
 
-    /// Operations of all matmuls that Meta did not compute so far: matmuls and attention, by their operands' sizes.
+    /// Operations of all matmuls that Meta did not compute so far: matmuls and attention, by their operands'
+    /// sizes.
     pub fn flops(&self) -> u64 {
         self.0.flops.get()
     }
@@ -333,17 +334,17 @@ impl Device {
         event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
     }
 
-    /// From now on every wait of the host on this device asks `guard`, with how long it has waited, whether it still makes
-    /// sense, and fails with the reason if it does not: work that waits for another rank may never end. Elsewhere than on a
-    /// GPU the host never waits.
+    /// From now on every wait of the host on this device asks `guard`, with how long it has waited, whether
+    /// it still makes sense, and fails with the reason if it does not: work that waits for another rank may
+    /// never end. Elsewhere than on a GPU the host never waits.
     pub fn set_guard(&self, guard: Option<WaitGuard>) {
         if let Some(cuda) = self.gpu() {
             cuda.events.set_guard(guard);
         }
     }
 
-    /// The driver's handle of a stream, for a library that enqueues on it. Errors: not a GPU; what went wrong before and could
-    /// not be said there.
+    /// The driver's handle of a stream, for a library that enqueues on it. Errors: not a GPU; what went wrong
+    /// before and could not be said there.
     pub fn stream_handle(&self, stream: StreamKind) -> Result<*mut c_void> {
         Ok(self.gpu_or_refuse("stream_handle")?.streams.handle(stream).cast())
     }
@@ -353,7 +354,7 @@ impl Device {
         self.make_current_elsewhere()()
     }
 
-    /// What another thread calls for [`Device::make_current`] there.
+    /// Returns a function that makes the device current in another thread.
     pub fn make_current_elsewhere(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
         let context = self.gpu().map(|cuda| Arc::clone(&cuda.context));
         let (rank, device) = (self.0.rank, self.0.description.name.clone());

@@ -48,8 +48,8 @@ dtypes! {
     U32 = "u32", u32;
 }
 
-/// Evaluates an expression with `$T` as the host type, a [`Float`](crate::Float), of a [`DType`](crate::DType) known at
-/// run time; types that are not floating-point take the last arm.
+/// Evaluates an expression with `$T` as the host type, a [`Float`](crate::Float), of a
+/// [`DType`](crate::DType) known at run time; types that are not floating-point take the last arm.
 ///
 /// ```
 /// use device::{DType, Float, dispatch};
@@ -99,7 +99,7 @@ pub trait Element: bytemuck::Pod + Send + Sync {
 
 /// A floating-point element, which is computed with as f32 and rounded to the nearest value, ties to even.
 pub trait Float: Element + Into<f32> + Into<f64> {
-    /// The same value in f32.
+    /// Returns the value in f32.
     fn to_f32(self) -> f32;
 
     /// The nearest value.

@@ -1,4 +1,4 @@
-//! What can go wrong on a device, with who asked and for how much.
+//! Errors of a device, with the origin and size of the failed request.
 
 use memory::AllocationError;
 

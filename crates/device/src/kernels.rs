@@ -1,4 +1,5 @@
-//! Kernel families and functions: what a GPU compiles and launches. The operators that own kernels state them.
+//! Kernel families and functions: what a GPU compiles and launches. The operators that own kernels state
+//! them.
 
 use std::fmt;
 
@@ -34,7 +35,7 @@ impl Function {
         Function { family, variant: 0, name, dtypes: [None; 2] }
     }
 
-    /// The same kernel in another of the family's variants.
+    /// Returns the kernel in another variant of its family.
     pub const fn variant(self, index: usize) -> Self {
         Function { variant: index, ..self }
     }
@@ -65,7 +66,7 @@ impl Function {
         dtypes.fold(self.name.to_owned(), |symbol, dtype| format!("{symbol}_{dtype}"))
     }
 
-    /// What tells functions apart.
+    /// Key of a function.
     pub(crate) fn key(&self) -> Key {
         (std::ptr::from_ref(self.family), self.variant, self.name, self.dtypes)
     }

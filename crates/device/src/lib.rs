@@ -1,11 +1,10 @@
-//! What a rank computes on: one device, its caching allocator, its logical streams.
+//! The device of a rank, with its caching allocator and its logical streams.
 //!
-//! The one idea: **every byte that an operator touches is a [`Buffer`] from the caching allocator of
-//! crate `memory`**, on every backend. [`Backend::Cpu`] backs the allocator's segments with host memory,
-//! [`Backend::Cuda`] with a GPU's, and [`Backend::Meta`] with nothing, so that the same program can be run for its
-//! memory alone.
-//! Code above this crate allocates, launches and frees in the same order on each, and so the allocator's
-//! counters are the same.
+//! The one idea: **every byte that an operator touches is a [`Buffer`] from the caching allocator of crate
+//! `memory`**, on every backend. [`Backend::Cpu`] backs the allocator's segments with host memory,
+//! [`Backend::Cuda`] with a GPU's, and [`Backend::Meta`] with nothing, so that the same program can be run
+//! for its memory alone. Code above this crate allocates, launches and frees in the same order on each, and
+//! so the allocator's counters are the same.
 //!
 //! A device belongs to one worker thread (it is not `Send`); a [`Buffer`] may be dropped on any thread.
 //!
@@ -22,7 +21,8 @@
 //! # Ok::<(), device::DeviceError>(())
 //! ```
 //!
-//! What it must never know: autograd, models, ranks' relations. `unsafe` is in `access`, `blas`, `raw` and `cuda` only.
+//! It knows nothing of autograd, models and the relations of ranks. `unsafe` is in `access`, `blas`, `raw`
+//! and `cuda` only.
 
 mod access;
 mod arrival;

@@ -7,8 +7,8 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::stream::StreamKind;
 
-/// A point in the compute stream's work that knows when it was reached: on a GPU by the device's clock, elsewhere, where
-/// each call ends before the next begins, by the host's.
+/// A point in the compute stream's work that knows when it was reached: on a GPU by the device's clock,
+/// elsewhere, where each call ends before the next begins, by the host's.
 #[derive(Debug)]
 pub struct Mark {
     device: Device,
@@ -22,8 +22,9 @@ pub(crate) enum Moment {
 }
 
 impl Device {
-    /// Marks the end of what the compute stream has been given so far. It waits for nothing and costs an event of a pool; what
-    /// is marked is timed when both ends are over, see [`Mark::until`]. Errors: the driver's.
+    /// Marks the end of what the compute stream has been given so far. It waits for nothing and costs an
+    /// event of a pool; what is marked is timed when both ends are over, see [`Mark::until`]. Errors: the
+    /// driver's.
     pub fn mark(&self) -> Result<Mark> {
         Ok(self.marked(self.moment()?))
     }
@@ -40,8 +41,9 @@ impl Device {
 }
 
 impl Mark {
-    /// The time from this mark to a later one of the same device, by the clock of that; `None` as long as the work before the
-    /// later one is not over, and between devices of different backends. It never waits. Errors: what failed in that work.
+    /// The time from this mark to a later one of the same device, by the clock of that; `None` as long as the
+    /// work before the later one is not over, and between devices of different backends. It never waits.
+    /// Errors: what failed in that work.
     pub fn until(&self, later: &Mark) -> Result<Option<Duration>> {
         let milliseconds = match (&self.moment, &later.moment) {
             (Moment::Host(earlier), Moment::Host(later)) => {

@@ -10,11 +10,11 @@ pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 /// One operand, row-major and dense.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    /// Its elements.
+    /// Elements of the operand.
     pub region: Region<'a>,
     /// Their type: f32 or bf16.
     pub dtype: DType,
-    /// Whether the transpose of the operand is what is stored.
+    /// The transpose of the operand is stored.
     pub transposed: bool,
 }
 
@@ -30,14 +30,14 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// What is done to a matmul before it is written.
+/// An operation on a matmul's result before it is written.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<'a> {
     /// Nothing.
     None,
     /// Row `bias` is added to every row: n elements of the output's type.
     Bias(Region<'a>),
-    /// The same; the sum goes to `pre` and its GELU to the output.
+    /// Adds the bias; the sum goes to `pre`, its GELU to the output.
     GeluBias {
         /// n elements of the output's type.
         bias: Region<'a>,
@@ -46,7 +46,7 @@ pub enum Epilogue<'a> {
     },
     /// The matmul is multiplied by GELU's derivative at `pre`, `[m, n]` of the output's type.
     GeluGradient {
-        /// What GELU was applied to.
+        /// Input of GELU.
         pre: Region<'a>,
     },
     /// The sum of op(a)'s columns is written besides: m elements of the output's type.
@@ -68,14 +68,14 @@ pub struct Matmul<'a> {
     pub b: Operand<'a>,
     /// The output; never transposed.
     pub out: Operand<'a>,
-    /// Whether what is there is added to.
+    /// Adds to the output instead of overwriting it.
     pub accumulate: bool,
-    /// What is done before writing.
+    /// Operation before writing.
     pub epilogue: Epilogue<'a>,
 }
 
 impl Matmul<'_> {
-    /// What it must do at least: every operand moved once, and two operations a term.
+    /// The least work: each operand moved once, and two FLOPs a term.
     pub(crate) fn work(&self) -> Work {
         let (m, n, k) = (self.m as u64, self.n as u64, self.k as u64);
         let bytes = |elements: u64, operand: &Operand<'_>| elements * operand.dtype.bytes() as u64;

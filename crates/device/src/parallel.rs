@@ -20,7 +20,8 @@ pub fn simd<R>(body: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(Body(body))
 }
 
-/// Calls `body(index, piece)` for every piece of `piece_len` elements of `out`, in parallel where there is more than one.
+/// Calls `body(index, piece)` for every piece of `piece_len` elements of `out`, in parallel where there is
+/// more than one.
 pub fn for_pieces<T: Send>(out: &mut [T], piece_len: usize, body: impl Fn(usize, &mut [T]) + Sync) {
     if out.len() <= piece_len {
         if !out.is_empty() {
@@ -36,8 +37,8 @@ pub fn map<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync + Send) -> Ve
     (0..count).into_par_iter().map(body).collect()
 }
 
-/// Calls `body` for every task, in parallel where there is more than one: for loops that write several slices,
-/// each task holding its own pieces of them.
+/// Calls `body` for every task, in parallel where there is more than one: for loops that write several
+/// slices, each task holding its own pieces of them.
 pub fn for_tasks<T: Send>(tasks: Vec<T>, body: impl Fn(T) + Sync + Send) {
     if tasks.len() <= 1 {
         tasks.into_iter().for_each(body);

@@ -45,7 +45,7 @@ impl Event {
         self.stream
     }
 
-    /// How many events that stream had recorded before it.
+    /// Number of events that the stream had recorded before.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

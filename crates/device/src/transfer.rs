@@ -48,8 +48,8 @@ impl Device {
         Ok(())
     }
 
-    /// Begins to copy `source`, of at most 64 elements, to the host; [`HostCopy::wait`] has the values, as they are once
-    /// the work enqueued so far is done, and waits for nothing that is enqueued later.
+    /// Begins to copy `source`, of at most 64 elements, to the host; [`HostCopy::wait`] has the values, as
+    /// they are once the work enqueued so far is done, and waits for nothing that is enqueued later.
     pub fn begin_copy_to_host<T: Element>(&self, source: Region<'_>) -> Result<HostCopy<T>> {
         let elements = elements::<T>(source)?;
         let Some(cuda) = self.gpu_to_use()? else {
@@ -150,7 +150,7 @@ fn moved(bytes: usize) -> Work {
     Work { bytes: bytes as u64, flops: 0 }
 }
 
-/// Whether a region can be taken as 32-bit words; every element type has at least 16 bits.
+/// Returns whether a region can be copied as 32-bit words; every element type has at least 16 bits.
 fn words(region: Region<'_>) -> bool {
     region.bytes.is_multiple_of(4) && region.offset.is_multiple_of(4)
 }

@@ -14,7 +14,8 @@ fn values(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// One product: its sizes, which operands are stored transposed, gaps between rows, alpha and whether it adds.
+/// One product: its sizes, which operands are stored transposed, gaps between rows, alpha and whether it
+/// adds.
 #[derive(Clone, Copy, Debug)]
 struct Product {
     rows: usize,

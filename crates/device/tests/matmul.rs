@@ -1,4 +1,5 @@
-//! Matmuls of a GPU, where there is one, against sums in f64: every epilogue, operands stored either way, odd sizes.
+//! Matmuls of a GPU, where there is one, against sums in f64: every epilogue, operands stored either way, odd
+//! sizes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

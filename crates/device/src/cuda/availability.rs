@@ -11,9 +11,9 @@ const NEEDED_VERSION: i32 = 13_000;
 /// A GPU that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its number in this process, after `CUDA_VISIBLE_DEVICES`.
+    /// Number in this process, after `CUDA_VISIBLE_DEVICES`.
     pub ordinal: usize,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
@@ -26,9 +26,9 @@ pub enum Unavailable {
     /// The driver does not know the calls used here.
     #[error("the NVIDIA driver supports CUDA {}.{}, and {}.{} is needed: update the driver", have / 1000, have % 1000 / 10, needed / 1000, needed % 1000 / 10)]
     OldDriver {
-        /// What it supports, as 1000 · major + 10 · minor.
+        /// Supported CUDA version, as 1000 · major + 10 · minor.
         have: i32,
-        /// What is needed, likewise.
+        /// Required CUDA version, likewise.
         needed: i32,
     },
     /// The driver sees none.
@@ -40,7 +40,7 @@ pub enum Unavailable {
     /// A library that kernels or matmuls need.
     #[error("{library} cannot be opened: install the CUDA {major} run-time libraries or set LD_LIBRARY_PATH", major = NEEDED_VERSION / 1000)]
     NoLibrary {
-        /// Its file name.
+        /// File name of the library.
         library: &'static str,
     },
     /// The driver answers with an error.
@@ -95,7 +95,7 @@ fn libraries() -> Result<(), Unavailable> {
     }
 }
 
-/// On how many of the GPUs this process has an active primary context, which is where everything here computes.
+/// Number of GPUs on which this process has an active primary context.
 pub(crate) fn contexts() -> super::error::Result<u64> {
     let count = result::device::get_count().named("cuDeviceGetCount")?;
     let mut contexts = 0;
@@ -111,7 +111,7 @@ pub(crate) fn contexts() -> super::error::Result<u64> {
     Ok(contexts)
 }
 
-/// What the driver supports, as 1000 · major + 10 · minor; 0 where it does not say. Needs the driver's library.
+/// CUDA version of the driver, as 1000 · major + 10 · minor; 0 if unknown. Needs the driver's library.
 pub(crate) fn driver_version() -> i32 {
     let mut version = 0;
     // SAFETY: the driver's library is there, and the call writes one integer, also before initialisation.

@@ -1,7 +1,8 @@
 //! Matmuls by cuBLASLt. A plan is made once for each shape, type, epilogue and alignment, and kept.
 //!
-//! Which algorithm runs is the repository's table's choice for the matmul, or else the library's first one (`choice.rs`):
-//! a function of shapes, types, device and library version, never of a timing. TF32 is not used.
+//! Which algorithm runs is the repository's table's choice for the matmul, or else the library's first one
+//! (`choice.rs`): a function of shapes, types, device and library version, never of a timing. TF32 is not
+//! used.
 #![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
 
 use std::cell::RefCell;
@@ -23,10 +24,10 @@ use crate::stream::StreamKind;
 /// Descriptions that the library keeps, and the algorithm that was chosen.
 pub(super) struct Plan {
     pub(super) description: sys::cublasLtMatmulDesc_t,
-    /// Of the library's first operand (our right one), its second, and the output.
+    /// Layouts of the library's first operand (our right one), its second, and the output.
     pub(super) layouts: [sys::cublasLtMatrixLayout_t; 3],
     pub(super) algorithm: sys::cublasLtMatmulAlgo_t,
-    /// Whether the table chose it.
+    /// The table chose the algorithm.
     pub(super) from_table: bool,
     pub(super) calls: u64,
 }
@@ -138,8 +139,8 @@ fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys:
     let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
     let (a, b, out) = (address(call.a.region), address(call.b.region), address(call.out.region));
     let [first, second, output] = plan.layouts;
-    // SAFETY: `check` held every region against its buffer; layouts describe them; the workspace is the device's own,
-    // of the size that the plan was told; the stream belongs to the device.
+    // SAFETY: `check` held every region against its buffer; layouts describe them; the workspace is the
+    // device's own, of the size that the plan was told; the stream belongs to the device.
     unsafe {
         result::matmul(
             blas.handle,
@@ -185,7 +186,8 @@ impl Plan {
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(b_transposed))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(a_transposed))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-        // An epilogue's addresses are part of the choice: any non-null one will do here. What it has no use for stays unset.
+        // An epilogue's addresses are part of the choice: any non-null one will do here. What it has no use
+        // for stays unset.
         let (bias, pre) = operands_of(key.epilogue);
         if bias {
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &data_type(key.types[2]))?;
@@ -239,7 +241,7 @@ impl Plan {
     }
 }
 
-/// Whether an epilogue reads or writes a bias, and whether values from before GELU.
+/// Returns whether an epilogue has a bias, and whether it has an input of GELU.
 fn operands_of(epilogue: EpilogueKind) -> (bool, bool) {
     match epilogue {
         EpilogueKind::None => (false, false),

@@ -1,5 +1,5 @@
-//! Which algorithm of cuBLASLt computes a matmul: the table's, or else the library's first choice; and what there is to
-//! choose from.
+//! Which algorithm of cuBLASLt computes a matmul: the table's, or else the library's first choice; and what
+//! there is to choose from.
 #![allow(unsafe_code)] // cuBLASLt's questions and untyped attributes
 
 use std::ffi::{c_int, c_void};
@@ -16,16 +16,17 @@ use crate::matmul_table::{Choice, MatmulKey, MatmulTable};
 /// A matmul that a device has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedMatmul {
-    /// What it is.
+    /// The matmul.
     pub key: MatmulKey,
-    /// How often.
+    /// Number of calls.
     pub calls: u64,
-    /// Whether the table chose its algorithm.
+    /// The table chose the algorithm.
     pub from_table: bool,
 }
 
 impl Device {
-    /// The matmuls since the device was made, or since [`Device::set_matmul_table`], in their order. Errors: not a GPU.
+    /// The matmuls since the device was made, or since [`Device::set_matmul_table`], in their order. Errors:
+    /// not a GPU.
     pub fn planned_matmuls(&self) -> crate::Result<Vec<PlannedMatmul>> {
         let plans = self.gpu_or_refuse("planned_matmuls")?.blas.plans.borrow();
         let planned = plans.iter().map(|(key, plan)| {
@@ -50,8 +51,8 @@ impl Device {
         Ok(())
     }
 
-    /// At most `most` algorithms for a matmul, in the order in which the library would choose them. Errors: not a GPU, a
-    /// matmul that the library does not have.
+    /// At most `most` algorithms for a matmul, in the order in which the library would choose them. Errors:
+    /// not a GPU, a matmul that the library does not have.
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
         let found = Plan::new(key)
@@ -87,7 +88,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the library can compute this matmul so, in the constant workspace.
+    /// Returns whether the library can run this matmul with the algorithm in the constant workspace.
     fn is_possible(&self, handle: sys::cublasLtHandle_t, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
         let [first, second, output] = self.layouts;
         let mut answer = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
@@ -143,7 +144,7 @@ impl Plan {
     }
 }
 
-/// What the library is told about an algorithm to look for.
+/// Preferences for the library's search of an algorithm.
 struct Wishes(sys::cublasLtMatmulPreference_t);
 
 impl Wishes {

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::error::{CudaError, Named, Result};
 use crate::kernels::Family;
 
-/// What a cached file begins with; another number where the format changes.
+/// First bytes of a cached file; the number changes with the format.
 const MAGIC: &[u8] = b"plimsoll cubin 1\n";
 /// Bytes of a SHA-256.
 const DIGEST: usize = 32;
@@ -34,7 +34,8 @@ pub fn compile(family: &Family, variant: usize, architecture: &str) -> Result<Ve
     let header_names = family.headers.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>>>()?;
     let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
     let mut program = std::ptr::null_mut();
-    // SAFETY: every text is alive, ends with 0, and is copied by the call; as many headers are given as named.
+    // SAFETY: every text is alive, ends with 0, and is copied by the call; as many headers are given as
+    // named.
     unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
@@ -92,7 +93,7 @@ fn options(family: &Family, variant: usize, architecture: &str) -> Vec<String> {
     options
 }
 
-/// Whether NVRTC can be opened: all that [`compile`] needs.
+/// Returns whether NVRTC can be opened, which is all that [`compile`] needs.
 pub fn compiler_is_there() -> bool {
     // SAFETY: opening the library runs its initialisers, which it is made for.
     unsafe { sys::is_culib_present() }
@@ -113,7 +114,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// In the directory of [`CACHE_VARIABLE`], else the user's cache. Without either nothing is kept.
+    /// The cache in the directory of [`CACHE_VARIABLE`], else in the user's cache; without either, none.
     pub(crate) fn of_user() -> Self {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -127,8 +128,8 @@ impl Cache {
         Cache { directory: Some(directory.to_owned()) }
     }
 
-    /// What was kept for these inputs, or else `make`'s result, which is then kept. A file that is damaged or not
-    /// one of ours is made anew. Errors: `make`'s.
+    /// Returns the cached result for these inputs, or else `make`'s, which is then cached. A file that is
+    /// damaged or not one of ours is made anew. Errors: `make`'s.
     pub(crate) fn get_or_make(&self, key: &Key, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let Some(path) = self.directory.as_ref().map(|directory| directory.join(key.file_name())) else {
             return make();
@@ -145,7 +146,7 @@ impl Cache {
     }
 }
 
-/// What decides machine code.
+/// The inputs that decide machine code.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     name: &'static str,

@@ -26,7 +26,8 @@ impl Cuda {
         Ok(copied.named("cuMemcpyDtoDAsync").and_then(|()| timed.finish()))
     }
 
-    /// Enqueues a copy between GPUs of as much as `target` has, which a copy engine makes. Errors: the driver's.
+    /// Enqueues a copy between GPUs of as much as `target` has, which a copy engine makes. Errors: the
+    /// driver's.
     pub(crate) fn copy_between(
         &self,
         name: &'static str,
@@ -37,7 +38,8 @@ impl Cuda {
         let stream = self.streams.handle(stream);
         let work = Work { bytes: target.bytes as u64, flops: 0 };
         let timed = self.timed(stream, "copy", || name.to_owned(), work);
-        // SAFETY: both are mapped, and one is as long as the other; who shares memory keeps it while work uses it.
+        // SAFETY: both are mapped, and one is as long as the other; who shares memory keeps it while work
+        // uses it.
         let copied =
             unsafe { sys::cuMemcpyAsync(target.address, source.address, target.bytes, stream) }.result();
         copied.named("cuMemcpyAsync").and_then(|()| timed.finish())

@@ -1,4 +1,4 @@
-//! What the driver and its libraries answer when they refuse.
+//! Refusals of the driver and its libraries.
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
@@ -10,9 +10,9 @@ use cudarc::nvrtc::result::NvrtcError;
 pub struct CudaError {
     /// The function that was called.
     pub call: &'static str,
-    /// Its number for what went wrong.
+    /// Error number.
     pub code: i64,
-    /// Its words for that.
+    /// Error text.
     pub text: String,
 }
 

@@ -157,8 +157,9 @@ impl Launch<'_> {
         let mut pointers: Vec<*mut c_void> = self.arguments.iter_mut().map(Argument::pointer).collect();
         let stream = cuda.streams.handle(self.stream);
         let timed = cuda.timed(stream, function.family().name, || function.symbol(), self.work);
-        // SAFETY: function and stream are alive; number and sizes of the arguments are the kernel's parameters; addresses
-        // come from regions inside live buffers, whose memory is reused in stream order only.
+        // SAFETY: function and stream are alive; number and sizes of the arguments are the kernel's
+        // parameters; addresses come from regions inside live buffers, whose memory is reused in stream order
+        // only.
         let launched = unsafe {
             result::launch_kernel(
                 kernel.handle,

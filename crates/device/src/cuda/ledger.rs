@@ -1,4 +1,4 @@
-//! What the driver says is used, beside what the allocator reserved.
+//! Device memory that is used outside of the allocator, by the driver's account.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use crate::error::DeviceError;
 pub(crate) struct Start {
     pub(crate) after_context: u64,
     pub(crate) after_modules: u64,
-    /// What a library for talking to other ranks took.
+    /// Bytes that a communication library took.
     pub(crate) communicators: Cell<u64>,
 }
 
@@ -25,7 +25,7 @@ pub struct Ledger {
     pub context: u64,
     /// Used by kernels and library handles, which came next.
     pub modules: u64,
-    /// What connections to other ranks took.
+    /// Bytes that connections to other ranks took.
     pub communicators: u64,
     /// Used now, less all of these and less what the allocator has reserved.
     pub rest: i64,
@@ -55,8 +55,8 @@ impl Device {
         Ok(Some(Ledger { context: start.after_context, modules, communicators, rest, used, contexts }))
     }
 
-    /// Does `body`, and accounts for what it takes of the device beside the allocator as connections to other ranks. Errors:
-    /// its own; the driver's.
+    /// Does `body`, and accounts for what it takes of the device beside the allocator as connections to other
+    /// ranks. Errors: its own; the driver's.
     pub fn connecting<T, E: From<DeviceError>>(
         &self,
         body: impl FnOnce() -> std::result::Result<T, E>,

@@ -46,7 +46,7 @@ pub(crate) use error::Named;
 use error::Result;
 use streams::EventPool;
 
-/// What a GPU device has besides its allocator.
+/// The parts of a GPU device besides its allocator.
 pub(crate) struct Cuda {
     // Fields are dropped in this order: what uses the context before the context.
     pub(crate) profile: RefCell<Option<Rc<profile::Profile>>>,
@@ -55,11 +55,11 @@ pub(crate) struct Cuda {
     pub(crate) modules: RefCell<modules::Modules>,
     pub(crate) blas: blas::Blas,
     pub(crate) events: Rc<EventPool>,
-    /// Those that say when.
+    /// Events of the streams.
     pub(crate) marks: Rc<EventPool>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) ledger: ledger::Start,
-    /// What the allocator's driver has given out.
+    /// Memory that the allocator's driver has given out.
     pub(crate) given: Arc<Mutex<Given>>,
     pub(crate) context: Arc<CudaContext>,
 }
@@ -97,7 +97,7 @@ impl Cuda {
     }
 }
 
-/// What GPU `ordinal` is, without making a context on it. Errors: no such GPU.
+/// Describes GPU `ordinal` without making a context on it. Errors: no such GPU.
 pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
     result::init().named("cuInit")?;
@@ -133,7 +133,8 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     })
 }
 
-/// The driver's unit of memory on GPU `ordinal`; 2 MiB, which it is on all GPUs so far, where the driver does not say.
+/// The driver's unit of memory on GPU `ordinal`; 2 MiB, which it is on all GPUs so far, where the driver does
+/// not say.
 fn granularity(ordinal: usize) -> u64 {
     let location = sys::CUmemLocation {
         type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -147,8 +148,8 @@ fn granularity(ordinal: usize) -> u64 {
     if asked.result().is_ok() && bytes > 0 { bytes as u64 } else { 2 << 20 }
 }
 
-/// Compiles what is not in the cache of `families` for GPU `ordinal`; `progress` hears how many of how many modules are
-/// done. Later devices of this process find the result. Errors: no such GPU, a compiler's log.
+/// Compiles what is not in the cache of `families` for GPU `ordinal`; `progress` hears how many of how many
+/// modules are done. Later devices of this process find the result. Errors: no such GPU, a compiler's log.
 pub fn prepare_kernels(
     ordinal: usize,
     families: Families,

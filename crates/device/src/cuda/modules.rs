@@ -95,8 +95,8 @@ impl Modules {
         Ok(loaded)
     }
 
-    /// The kernel, with at least `shared_bytes` of dynamic shared memory allowed; `None` if the family has no such kernel or
-    /// is not loaded.
+    /// The kernel, with at least `shared_bytes` of dynamic shared memory allowed; `None` if the family has no
+    /// such kernel or is not loaded.
     pub(crate) fn kernel(&mut self, function: Function, shared_bytes: u32) -> Result<Option<&Kernel>> {
         let key = function.key();
         if !self.kernels.contains_key(&key) {
@@ -126,7 +126,8 @@ impl Modules {
         let handle = unsafe { result::module::get_function(*module, name) }.ok()?;
         let mut parameters = Vec::new();
         let (mut offset, mut size) = (0, 0);
-        // SAFETY: the handle is alive, and both pointers are to live values; past the last parameter it refuses.
+        // SAFETY: the handle is alive, and both pointers are to live values; past the last parameter it
+        // refuses.
         while unsafe { sys::cuFuncGetParamInfo(handle, parameters.len(), &raw mut offset, &raw mut size) }
             .result()
             .is_ok()

@@ -1,4 +1,4 @@
-//! What the device did and for how long, when somebody asks: the step benchmark's source.
+//! Times of the device's work, for benchmarks that ask for them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -123,8 +123,8 @@ impl Device {
         }
     }
 
-    /// Marks the begin of something that the caller gives `stream` by other means than this device's; it is in the profile,
-    /// if one is taken, from here to [`Span::end`].
+    /// Marks the begin of something that the caller gives `stream` by other means than this device's; it is
+    /// in the profile, if one is taken, from here to [`Span::end`].
     pub fn span(&self, stream: StreamKind, family: &'static str, name: &'static str) -> Span<'_> {
         let begin = |cuda: &Cuda| {
             cuda.timed(cuda.streams.handle(stream), family, || name.to_owned(), Work::default())

@@ -11,7 +11,7 @@ use super::share::{Extent, FILE, NAME_BYTES};
 use crate::buffer::Region;
 use crate::device::Device;
 
-/// Where a page to be mapped comes from.
+/// Source of a page to be mapped.
 #[derive(Debug)]
 pub enum PageSource {
     /// This process, by [`super::Page::number`]; its owner holds it meanwhile.
@@ -41,7 +41,8 @@ enum RunKind {
     Enabled { peer: sys::CUdevice },
 }
 
-/// Memory of one rank, its own or another's, as one GPU reaches it. Dropping it unmaps it: the work that uses it must be over.
+/// Memory of one rank, its own or another's, as one GPU reaches it. Dropping it unmaps it: the work that uses
+/// it must be over.
 #[derive(Debug)]
 pub struct PeerMemory {
     device: Device,
@@ -49,7 +50,8 @@ pub struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// What these extents of `device` itself hold; the caller keeps it allocated as long as work uses it.
+    /// Returns the content of extents of `device` itself, which the caller keeps allocated while work uses
+    /// it.
     pub fn own(device: &Device, extents: &[Extent]) -> Self {
         let run = |extent: &Extent| Run {
             theirs: extent.address,
@@ -72,8 +74,8 @@ impl PeerMemory {
         PeerMemory { device: device.clone(), runs: Vec::new() }
     }
 
-    /// Takes addresses for these extents' pages, which are in the order of their addresses; nothing is behind them before
-    /// [`PeerMemory::map`]. Errors: the driver's.
+    /// Takes addresses for these extents' pages, which are in the order of their addresses; nothing is behind
+    /// them before [`PeerMemory::map`]. Errors: the driver's.
     pub fn reserve(&mut self, extents: &[Extent]) -> crate::Result<()> {
         for extent in extents.iter().filter(|extent| extent.is_page) {
             match self.runs.last_mut() {
@@ -176,7 +178,7 @@ impl PeerMemory {
         }
     }
 
-    /// Where `bytes` bytes at the owner's `address` are for this GPU; `None` where they are not mapped.
+    /// Address on this GPU of `bytes` bytes at the owner's `address`; `None` where they are not mapped.
     pub fn at(&self, address: u64, bytes: usize) -> Option<PeerAddress<'_>> {
         let run = self.runs.iter().find(|run| {
             run.theirs <= address
@@ -236,12 +238,12 @@ impl<'a> PeerAddress<'a> {
         Ok(PeerAddress { address: region.checked_address()?, bytes: region.bytes, memory: PhantomData })
     }
 
-    /// How many bytes are there.
+    /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a kernel can take it as vectors of 16 bytes.
+    /// Returns whether a kernel can read the range as 16-byte vectors.
     pub fn is_aligned(&self) -> bool {
         self.address.is_multiple_of(16)
     }

@@ -1,5 +1,6 @@
-//! Device memory that another rank's GPU is to reach, in this process or another of this host: what its owner says of it.
-//! Others map it as the driver gave it out ([`super::PeerMemory`]). Nothing is allocated for that.
+//! Device memory that another rank's GPU is to reach, in this process or another of this host: what its owner
+//! says of it. Others map it as the driver gave it out ([`super::PeerMemory`]). Nothing is allocated for
+//! that.
 #![allow(unsafe_code)] // mappings and handles are the driver's
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -20,9 +21,9 @@ pub(super) const NAME_BYTES: usize = 64;
 /// Device memory as the driver gave it out: what is mapped is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
-    /// Where it begins on its owner's side.
+    /// First address on the owner's side.
     pub address: u64,
-    /// How much it is.
+    /// Size in bytes.
     pub bytes: u64,
     /// A page of a range, or else an allocation.
     pub is_page: bool,
@@ -36,14 +37,15 @@ impl Device {
         Ok(uuid.map_err(|error| self.cuda_error(error))?.bytes.map(|byte| byte as u8))
     }
 
-    /// The number in this process of the GPU `uuid`, if this one reads and writes its memory. Errors: as above.
+    /// The number in this process of the GPU `uuid`, if this one reads and writes its memory. Errors: as
+    /// above.
     pub fn reachable(&self, uuid: [u8; 16]) -> crate::Result<Option<usize>> {
         let cuda = self.gpu_or_refuse("cuDeviceCanAccessPeer")?;
         reachable(cuda, uuid).map_err(|error| self.cuda_error(error))
     }
 
-    /// What holds these regions, each extent once, by address. Errors: a region outside its buffer, or memory that this
-    /// device's allocator did not give out.
+    /// Returns the extents that hold these regions, each once, by address. Errors: a region outside its
+    /// buffer, or memory that this device's allocator did not give out.
     pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
         let cuda = self.gpu_or_refuse("extents")?;
         let given = Given::of(&cuda.given);
@@ -69,7 +71,8 @@ impl Device {
         self.gpu_or_refuse("cuMemRetainAllocationHandle")?;
         let mut handle = 0;
         let at = std::ptr::without_provenance_mut(extent.address as usize);
-        // SAFETY: the address is of a mapped page, or the driver refuses; the handle is released when dropped.
+        // SAFETY: the address is of a mapped page, or the driver refuses; the handle is released when
+        // dropped.
         let held = unsafe { sys::cuMemRetainAllocationHandle(&raw mut handle, at) }.result();
         held.named("cuMemRetainAllocationHandle").map_err(|error| self.cuda_error(error))?;
         Ok(Page { handle })
@@ -121,7 +124,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Its number, for other ranks of this process.
+    /// Number of the GPU, for other ranks of this process.
     pub fn number(&self) -> u64 {
         self.handle
     }

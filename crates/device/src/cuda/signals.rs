@@ -1,7 +1,8 @@
 //! Words of host memory by which the streams of several GPUs wait for each other.
 //!
-//! They lie in host memory, not on a device, so that a host that gives up can end its own GPU's waits with a plain store:
-//! nothing that is enqueued would get past a stream that waits. A wait takes no multiprocessor.
+//! The words lie in host memory, not on a device, so that a host that gives up can end its own GPU's waits
+//! with a plain store: nothing that is enqueued would get past a stream that waits. A wait takes no
+//! multiprocessor.
 #![allow(unsafe_code)] // memory that GPUs write to, and operations on it
 
 use std::fs::File;
@@ -25,7 +26,7 @@ const SPACING: usize = 64;
 pub struct SignalPage {
     map: MmapMut,
     context: Arc<CudaContext>,
-    /// Where the GPU sees it.
+    /// Address on the GPU.
     address: u64,
 }
 
@@ -36,7 +37,7 @@ pub struct Word(u64);
 impl SignalPage {
     /// Words of a page.
     pub const WORDS: usize = PAGE_BYTES / SPACING;
-    /// How long its file is.
+    /// Length of the file in bytes.
     pub const BYTES: usize = PAGE_BYTES;
 
     /// A word, for the GPU. A number past the last is the last.
@@ -49,7 +50,7 @@ impl SignalPage {
         self.host(index).store(value, Ordering::SeqCst);
     }
 
-    /// What a word says now.
+    /// Present value of a word.
     pub fn load(&self, index: usize) -> u32 {
         self.host(index).load(Ordering::SeqCst)
     }
@@ -57,8 +58,8 @@ impl SignalPage {
     fn host(&self, index: usize) -> &AtomicU32 {
         let offset = index.min(Self::WORDS - 1) * SPACING;
         let word = self.map.as_ptr().wrapping_add(offset).cast_mut().cast();
-        // SAFETY: the word lies in the mapping, which lives as long as `self`, on a multiple of its size; hosts and GPUs
-        // access it as a whole, and nobody makes a plain reference to it.
+        // SAFETY: the word lies in the mapping, which lives as long as `self`, on a multiple of its size;
+        // hosts and GPUs access it as a whole, and nobody makes a plain reference to it.
         unsafe { AtomicU32::from_ptr(word) }
     }
 }
@@ -72,15 +73,16 @@ impl Drop for SignalPage {
 }
 
 impl Device {
-    /// Maps a page of signals, which is a file of [`SignalPage::BYTES`] zeros, for this GPU. Errors: a device that is no
-    /// GPU, one without operations on words, the driver's.
+    /// Maps a page of signals, which is a file of [`SignalPage::BYTES`] zeros, for this GPU. Errors: a device
+    /// that is no GPU, one without operations on words, the driver's.
     pub fn signal_page(&self, file: &File) -> crate::Result<SignalPage> {
         let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
         map(file, &cuda.context).map_err(|error| self.cuda_error(error))
     }
 
-    /// Enqueues to write a value to each of `writes`, after all work before, and then to wait until each of `waits` has
-    /// come to its value or, counted around the end of u32, up to 2^31 past it. Errors: the driver's.
+    /// Enqueues to write a value to each of `writes`, after all work before, and then to wait until each of
+    /// `waits` has come to its value or, counted around the end of u32, up to 2^31 past it. Errors: the
+    /// driver's.
     pub fn signal(
         &self,
         writes: &[(Word, u32)],
@@ -92,8 +94,8 @@ impl Device {
         let wait = |(word, value): &(Word, u32)| wait_operation(*word, *value);
         let mut operations: Vec<_> = writes.iter().map(write).chain(waits.iter().map(wait)).collect();
         let (count, stream) = (operations.len() as u32, cuda.streams.handle(stream));
-        // SAFETY: the words are of pages that are mapped until the work on them is over, as their owner promises; the
-        // operations are alive during the call.
+        // SAFETY: the words are of pages that are mapped until the work on them is over, as their owner
+        // promises; the operations are alive during the call.
         unsafe { sys::cuStreamBatchMemOp_v2(stream, count, operations.as_mut_ptr(), 0) }
             .result()
             .named("cuStreamBatchMemOp")

@@ -90,7 +90,8 @@ impl Staging {
             piece.memory.slice_mut()[..values.len()].copy_from_slice(values);
             let source = &piece.memory.slice()[..values.len()];
             let target = address + (index * PIECE) as u64;
-            // SAFETY: the target was checked to be inside a live buffer; the source stays untouched until `busy` is over.
+            // SAFETY: the target was checked to be inside a live buffer; the source stays untouched until
+            // `busy` is over.
             unsafe { result::memcpy_htod_async(target, source, stream) }.named("cuMemcpyHtoDAsync")?;
             piece.busy = Some(events.record(stream)?);
         }
@@ -107,7 +108,8 @@ impl Staging {
                 let source = address + ((round * PIECES + index) * PIECE) as u64;
                 let piece = self.next()?;
                 let target = &mut piece.memory.slice_mut()[..values.len()];
-                // SAFETY: the source was checked to be inside a live buffer; the target is not looked at before `busy` is over.
+                // SAFETY: the source was checked to be inside a live buffer; the target is not looked at
+                // before `busy` is over.
                 unsafe { result::memcpy_dtoh_async(target, source, stream) }.named("cuMemcpyDtoHAsync")?;
                 piece.busy = Some(events.record(stream)?);
             }
@@ -143,7 +145,8 @@ impl Fetches {
             None => Pinned::new(&self.context, FETCH_BYTES)?,
         };
         let target = &mut block.slice_mut()[..bytes];
-        // SAFETY: the source was checked to be inside a live buffer; the target is looked at after `done` alone.
+        // SAFETY: the source was checked to be inside a live buffer; the target is looked at after `done`
+        // alone.
         unsafe { result::memcpy_dtoh_async(target, address, stream) }.named("cuMemcpyDtoHAsync")?;
         let done = self.events.record(stream)?;
         Ok(Fetch { owner: Rc::clone(self), block: Some(block), bytes, done })

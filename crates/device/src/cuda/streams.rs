@@ -17,7 +17,8 @@ pub(crate) struct Streams {
     handles: [sys::CUstream; StreamKind::ALL.len()],
 }
 
-// SAFETY: the driver's stream handles may be used from any thread whose context is current, which callers see to.
+// SAFETY: the driver's stream handles may be used from any thread whose context is current, which callers see
+// to.
 unsafe impl Send for Streams {}
 // SAFETY: as above; the driver locks.
 unsafe impl Sync for Streams {}
@@ -138,7 +139,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Whether the work before it is over. Errors: what failed in that work.
+    /// Returns whether the work before the event is done. Errors: a failure of that work.
     pub(crate) fn is_over(&self) -> Result<bool> {
         // SAFETY: the event is alive as long as `self`.
         match unsafe { result::event::query(self.event) } {
@@ -148,8 +149,8 @@ impl Point {
         }
     }
 
-    /// Waits on the host. With a guard it looks now and then whether waiting still makes sense: work that waits for another
-    /// rank may never end. Errors: what failed in that work, what the guard says.
+    /// Waits on the host. With a guard it looks now and then whether waiting still makes sense: work that
+    /// waits for another rank may never end. Errors: what failed in that work, what the guard says.
     pub(crate) fn wait(&self) -> Result<()> {
         let guard = self.pool.guard.borrow().clone();
         let Some(guard) = guard else {
@@ -174,7 +175,8 @@ impl Point {
     /// Makes `stream` wait.
     pub(crate) fn hold(&self, stream: sys::CUstream) -> Result<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: stream and event are of one context and alive; the driver remembers the point, not the event.
+        // SAFETY: stream and event are of one context and alive; the driver remembers the point, not the
+        // event.
         unsafe { result::stream::wait_event(stream, self.event, flags) }.named("cuStreamWaitEvent")
     }
 

@@ -1,7 +1,8 @@
 //! Matmuls by what decides how they are computed, and a table of chosen algorithms in the repository.
 //!
-//! cuBLASLt's own first choice is good on average and not the best for every shape. Which one is, `plimsoll bench matmul`
-//! measures once, on one model of device with one version of the library, and writes down; a run never times anything.
+//! cuBLASLt's own first choice is good on average and not the best for every shape. Which one is, `plimsoll
+//! bench matmul` measures once, on one model of device with one version of the library, and writes down; a
+//! run never times anything.
 
 mod table;
 
@@ -13,7 +14,7 @@ use crate::matmul::{Epilogue, Matmul};
 
 pub use table::{Choice, MatmulTable, TableError};
 
-/// What a matmul does before it writes, without its operands.
+/// The kind of an epilogue, without its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EpilogueKind {
     /// [`Epilogue::None`].
@@ -28,18 +29,18 @@ pub enum EpilogueKind {
     BiasGradient,
 }
 
-/// What decides a matmul's algorithm.
+/// The facts that decide a matmul's algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatmulKey {
     /// m, n, k: out\[m, n\] = op(a)\[m, k\] · op(b)\[k, n\].
     pub sizes: [usize; 3],
-    /// Whether the transpose of a, and of b, is what is stored.
+    /// The transposes of a, and of b, are stored.
     pub transposed: [bool; 2],
     /// Types of a, b and the output.
     pub types: [DType; 3],
-    /// Whether the output is added to.
+    /// The matmul adds to its output.
     pub accumulate: bool,
-    /// What is done before writing.
+    /// Operation before writing.
     pub epilogue: EpilogueKind,
     /// Bytes that every operand's address is a multiple of, as far as the library is told.
     pub alignment: u32,
@@ -49,7 +50,7 @@ pub struct MatmulKey {
 const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
 impl MatmulKey {
-    /// What `call` is.
+    /// Returns the key of `call`.
     pub fn of(call: &Matmul<'_>) -> Self {
         let addresses = [call.a, call.b, call.out]
             .map(|operand| operand.region.buffer.address() + operand.region.offset as u64);
@@ -66,7 +67,7 @@ impl MatmulKey {
 }
 
 impl Epilogue<'_> {
-    /// Its kind.
+    /// Kind of the epilogue.
     pub fn kind(&self) -> EpilogueKind {
         match self {
             Epilogue::None => EpilogueKind::None,
@@ -92,8 +93,8 @@ impl EpilogueKind {
     }
 }
 
-/// `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, how a and b are stored, types, whether the output is set or added
-/// to, epilogue, alignment.
+/// `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, how a and b are stored, types, whether the output
+/// is set or added to, epilogue, alignment.
 impl fmt::Display for MatmulKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], [a, b, out]) = (self.sizes, self.types);

@@ -5,12 +5,13 @@ use std::fmt;
 
 use super::MatmulKey;
 
-/// An algorithm of cuBLASLt: the library's own description, which it gives out to be kept for this version of it.
+/// An algorithm of cuBLASLt: the library's own description, which it gives out to be kept for this version of
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// `cublasLtMatmulAlgo_t`.
     pub algorithm: [u64; 8],
-    /// What it is, for people.
+    /// Description for people.
     pub note: String,
 }
 
@@ -25,17 +26,17 @@ pub struct MatmulTable {
     pub choices: BTreeMap<MatmulKey, Choice>,
 }
 
-/// A line of a table that is none.
+/// A line that does not parse as a table entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TableError {
     /// Which line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
-/// Those of the repository, one for each model of device.
+/// Tables of the repository, one for each model of device.
 const EMBEDDED: [&str; 1] = [include_str!("nvidia_h200.txt")];
 
 impl MatmulTable {

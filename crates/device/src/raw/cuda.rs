@@ -9,10 +9,10 @@ use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
 use crate::cuda::Streams;
 
-/// What the driver has given out and not got back: bytes by address.
+/// Memory that the driver has given out: bytes by address.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
-    /// Whole allocations.
+    /// Allocations that are not mapped ranges.
     pub(crate) allocations: BTreeMap<u64, u64>,
     /// Mapped pages.
     pub(crate) pages: BTreeMap<u64, u64>,
@@ -34,7 +34,7 @@ pub(crate) struct CudaMemory {
     /// Given back when the device goes, as are the ranges.
     given: Arc<Mutex<Given>>,
     ranges: HashMap<u64, u64>,
-    /// Whether pages are made so that other processes can be given them.
+    /// Pages are created so that other processes can map them.
     shareable: bool,
     events: HashMap<u64, Recorded>,
     next_event: u64,
@@ -127,7 +127,8 @@ impl RawMemory for CudaMemory {
 
     fn free(&mut self, address: u64, _bytes: u64) -> Result<(), RawError> {
         self.bind()?;
-        // SAFETY: the allocator gives back what `allocate` gave it, once; the driver waits for work that uses it.
+        // SAFETY: the allocator gives back what `allocate` gave it, once; the driver waits for work that uses
+        // it.
         unsafe { result::free_sync(address) }.map_err(refused)?;
         Given::of(&self.given).allocations.remove(&address);
         Ok(())
@@ -257,7 +258,7 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Of the memory that the allocator's pages are.
+/// Properties of the allocator's pages.
 pub(crate) fn properties(
     location: sys::CUmemLocation,
     handle_type: sys::CUmemAllocationHandleType_enum,

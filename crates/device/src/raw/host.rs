@@ -9,7 +9,7 @@ use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 /// Bytes of physical memory where the system does not say.
 const UNKNOWN_TOTAL: u64 = 64 << 30;
 
-/// What a host's memory comes in.
+/// Granularity of host memory.
 pub(crate) const PAGE: u64 = 4096;
 
 /// The host's memory as a driver.
@@ -85,7 +85,8 @@ impl RawMemory for HostMemory {
             self.mappings.iter().find(|(start, m)| **start <= address && address < **start + m.len() as u64);
         let (start, mapping) = range.ok_or_else(|| unknown(address))?;
         let offset = (address - start) as usize;
-        // SAFETY: the allocator unmaps only idle pages, so no slice points into them; the pages read as zero after.
+        // SAFETY: the allocator unmaps only idle pages, so no slice points into them; the pages read as zero
+        // after.
         let advised =
             unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes as usize) };
         advised.map_err(|e| RawError::Driver {
@@ -125,7 +126,7 @@ pub(crate) fn physical_memory() -> u64 {
         .map_or(UNKNOWN_TOTAL, |kib| kib << 10)
 }
 
-/// What this host calls its processor.
+/// Model name of this host's processor.
 pub(crate) fn processor_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

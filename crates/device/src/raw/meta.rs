@@ -37,7 +37,7 @@ impl MetaMemory {
         placement
     }
 
-    /// What the driver takes for so many bytes.
+    /// Bytes that the driver takes for a request.
     fn rounded(&self, bytes: u64) -> u64 {
         bytes.checked_next_multiple_of(self.granularity).unwrap_or(u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! Where a backend's segments come from.
+//! Sources of segments, one for each backend.
 
 pub(crate) mod cuda;
 pub(crate) mod host;
