@@ -4,27 +4,11 @@
 
 use std::ops::{Deref, DerefMut};
 
+use crate::borrows::Borrow;
 use crate::buffer::Buffer;
-use crate::device::Backend;
+use crate::description::Backend;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
-
-/// Regions of one buffer that guards hold now.
-#[derive(Debug, Default)]
-pub(crate) struct Borrows(Vec<Borrow>);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Borrow {
-    start: usize,
-    end: usize,
-    write: bool,
-}
-
-impl Borrow {
-    fn conflicts(&self, other: &Borrow) -> bool {
-        self.start < other.end && other.start < self.end && (self.write || other.write)
-    }
-}
 
 /// Elements that may be read until it is dropped.
 #[derive(Debug)]

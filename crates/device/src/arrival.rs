@@ -6,8 +6,10 @@ use std::rc::Rc;
 
 use crate::device::Device;
 use crate::error::Result;
-use crate::marks::{Mark, Moment};
-use crate::stream::{Event, StreamKind};
+use crate::event::Event;
+use crate::marks::Mark;
+use crate::moment::Wait;
+use crate::stream::StreamKind;
 
 /// The end of what a stream brings into some memory, which may be many buffers. Compute is made to wait for
 /// it once, however many of them it touches.
@@ -19,9 +21,6 @@ struct Coming {
     event: Event,
     awaited: Cell<bool>,
 }
-
-/// When compute came to a wait, and when it went on.
-pub(crate) type Wait = (Moment, Moment);
 
 impl Device {
     /// Marks the work given to `stream` so far as arriving. Errors: the driver's.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memory::{Allocation, BlockId};
 
-use crate::access::Borrows;
-use crate::device::{Backend, DeviceAllocator};
+use crate::borrows::Borrows;
+use crate::description::{Backend, DeviceAllocator};
 use crate::error::{DeviceError, Result};
 
 /// Device memory that goes back to the caching allocator when dropped, on whichever thread that is.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use memory::{Category, Label};
 
-use crate::{Device, StreamKind};
+use crate::stream::StreamKind;
 
 /// An operator's description of an allocation.
 #[derive(Clone, Copy, Debug)]
@@ -34,29 +34,4 @@ impl Request {
 pub(crate) struct Context {
     pub(crate) module: Cell<Label>,
     pub(crate) step: Cell<u32>,
-}
-
-/// While it lives, allocations are labelled with a module path; dropping it restores the outer one.
-#[derive(Debug)]
-pub struct ModuleScope {
-    device: Device,
-    outer: Label,
-}
-
-impl ModuleScope {
-    /// The module `name` inside of the one in force, which a scope made by [`ModuleScope::at`] may have set.
-    pub(crate) fn enter(device: &Device, name: &str) -> Self {
-        Self::at(device, device.intern_inside(device.current_module(), name))
-    }
-
-    pub(crate) fn at(device: &Device, module: Label) -> Self {
-        let outer = device.context().module.replace(module);
-        ModuleScope { device: device.clone(), outer }
-    }
-}
-
-impl Drop for ModuleScope {
-    fn drop(&mut self) {
-        self.device.context().module.set(self.outer);
-    }
 }

@@ -6,117 +6,20 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memory::{Allocator, Category, Label, RawMemory, Settings, Statistics, Tag};
+use memory::{Allocator, Category, Label, RawMemory, Statistics, Tag};
 
-use crate::arrival::Wait;
 use crate::buffer::Buffer;
-use crate::context::{Context, ModuleScope, Request};
+use crate::context::{Context, Request};
 use crate::cuda::{Cuda, CudaError, Families, Named, WaitGuard};
+use crate::description::{Backend, Description, DeviceAllocator, DeviceOptions, Kind};
 use crate::error::{DeviceError, Result};
+use crate::event::Event;
 use crate::matmul::WORKSPACE_BYTES;
+use crate::moment::Wait;
 use crate::raw::cuda::CudaMemory;
-use crate::raw::host::{HostMemory, PAGE, physical_memory, processor_model};
+use crate::raw::host::HostMemory;
 use crate::raw::meta::MetaMemory;
-use crate::stream::{Event, StreamKind};
-
-/// The allocator over whichever driver the backend has.
-pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
-
-/// The backend of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// Host memory and host threads.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
-    /// Nothing: allocations are counted, operators compute nothing.
-    Meta,
-}
-
-impl Backend {
-    /// Name in files and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Cpu => "cpu",
-            Backend::Cuda => "cuda",
-            Backend::Meta => "meta",
-        }
-    }
-}
-
-/// The sort of hardware that a description is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A host.
-    Cpu,
-    /// An NVIDIA GPU: calls take workspaces there.
-    Cuda,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Kind; 2] = [Kind::Cpu, Kind::Cuda];
-
-    /// Name in files and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Cpu => "cpu",
-            Kind::Cuda => "cuda",
-        }
-    }
-}
-
-/// The description of a device; Meta imitates one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
-    /// The sort of hardware.
-    pub kind: Kind,
-    /// Name for tables and messages.
-    pub name: String,
-    /// The model of the hardware: bits are promised on one model alone.
-    pub model: String,
-    /// Bytes that the device has in all.
-    pub total_bytes: u64,
-    /// Bytes of those that Meta's allocator does not get: context, kernels, libraries, connections to other
-    /// ranks. 0 of a device that is there, whose driver knows by itself.
-    pub taken_bytes: u64,
-    /// Granularity of the driver's memory, in bytes.
-    pub granularity: u64,
-    /// A GPU's compute capability, major and minor; 0 of a host.
-    pub compute_capability: (u32, u32),
-    /// A GPU's multiprocessors; 0 of a host.
-    pub multiprocessors: u32,
-    /// Versions of what computes on it: bits are promised for one set of them.
-    pub libraries: String,
-}
-
-impl Description {
-    /// This host as a CPU device.
-    pub fn host() -> Self {
-        Description {
-            kind: Kind::Cpu,
-            name: "cpu".to_owned(),
-            model: processor_model(),
-            total_bytes: physical_memory(),
-            taken_bytes: 0,
-            granularity: PAGE,
-            compute_capability: (0, 0),
-            multiprocessors: 0,
-            libraries: String::new(),
-        }
-    }
-}
-
-/// Options of a device's allocator.
-#[derive(Clone, Debug, Default)]
-pub struct DeviceOptions {
-    /// The caching allocator's settings.
-    pub settings: Settings,
-    /// At most this many bytes from the driver; `None`: all of the device.
-    pub limit_bytes: Option<u64>,
-}
+use crate::stream::StreamKind;
 
 /// One rank's device. Cheap to clone; all clones are the same device. Not `Send`: it is its worker's.
 #[derive(Clone)]
@@ -265,19 +168,9 @@ impl Device {
         self.allocator().empty_cache().map_err(refused)
     }
 
-    /// Labels allocations with `name`, inside the module path in force, until the guard is dropped.
-    pub fn module(&self, name: &str) -> ModuleScope {
-        ModuleScope::enter(self, name)
-    }
-
     /// The module that allocations are labelled with now.
     pub fn current_module(&self) -> Label {
         self.0.context.module.get()
-    }
-
-    /// Labels allocations with a module met before (a backward rule's), until the guard is dropped.
-    pub fn at_module(&self, module: Label) -> ModuleScope {
-        ModuleScope::at(self, module)
     }
 
     /// The step that allocations are labelled with now.

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cuda::Point;
 use crate::device::Device;
 use crate::error::Result;
+use crate::moment::Moment;
 use crate::stream::StreamKind;
 
 /// A point in the compute stream's work that knows when it was reached: on a GPU by the device's clock,
@@ -13,12 +13,6 @@ use crate::stream::StreamKind;
 pub struct Mark {
     device: Device,
     moment: Moment,
-}
-
-#[derive(Debug)]
-pub(crate) enum Moment {
-    Host(Instant),
-    Stream(Point),
 }
 
 impl Device {

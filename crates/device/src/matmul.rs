@@ -1,8 +1,8 @@
 //! A matmul with its epilogue, as operators ask a GPU for it.
 
 use crate::buffer::Region;
-use crate::cuda::Work;
 use crate::dtype::DType;
+use crate::work::Work;
 
 /// Workspace of the GPU's matmul library, for the whole life of a device: what NVIDIA recommends for Hopper.
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;

@@ -3,11 +3,12 @@
 use half::bf16;
 
 use crate::buffer::Region;
-use crate::cuda::{FETCH_BYTES, Fetch, PeerAddress, Work};
+use crate::cuda::{FETCH_BYTES, Fetch, PeerAddress};
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
 use crate::stream::StreamKind;
+use crate::work::Work;
 
 impl Device {
     /// Writes `values` into `target`, whose length in bytes must be theirs. They may change once it returns.

@@ -15,11 +15,9 @@ use cudarc::driver;
 
 use super::error::{CudaError, Named, Result};
 use crate::buffer::Region;
-use crate::device::Device;
 use crate::dtype::DType;
 use crate::matmul::{Epilogue, Matmul, WORKSPACE_BYTES};
 use crate::matmul_table::{EpilogueKind, MatmulKey, MatmulTable};
-use crate::stream::StreamKind;
 
 /// Descriptions that the library keeps, and the algorithm that was chosen.
 pub(super) struct Plan {
@@ -73,55 +71,13 @@ pub(crate) fn version() -> usize {
     unsafe { sys::cublasLtGetVersion() }
 }
 
-impl Device {
-    /// A matmul on the compute stream. Errors: a device that is not a GPU, operands that do not fit their
-    /// regions, a combination that the library does not have.
-    pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
-        let cuda = self.gpu_or_refuse("matmul")?;
-        check(call)?;
-        let stream = cuda.streams.handle(StreamKind::Compute);
-        let timed = cuda.timed(stream, "matmul", || name(call).to_owned(), call.work());
-        let multiplied = self.with_blas_workspace(|address| multiply(&cuda.blas, call, address, stream));
-        multiplied.map_err(|error| self.cuda_error(error))?;
-        timed.finish().map_err(|error| self.cuda_error(error))
-    }
-}
-
-fn name(call: &Matmul<'_>) -> &'static str {
-    match call.epilogue {
-        Epilogue::None => "matmul",
-        Epilogue::Bias(_) => "matmul+bias",
-        Epilogue::GeluBias { .. } => "matmul+bias+gelu",
-        Epilogue::GeluGradient { .. } => "matmul·gelu'",
-        Epilogue::BiasGradient(_) => "matmul, bias gradient",
-    }
-}
-
-fn check(call: &Matmul<'_>) -> crate::Result<()> {
-    let dtypes = [call.a, call.b, call.out].map(|operand| operand.dtype);
-    if let Some(dtype) = dtypes.into_iter().find(|dtype| !dtype.is_float()) {
-        return Err(crate::DeviceError::Unsupported { call: "matmul", dtype });
-    }
-    let sizes = [(call.a, call.m * call.k), (call.b, call.k * call.n), (call.out, call.m * call.n)];
-    let more = match call.epilogue {
-        Epilogue::None => vec![],
-        Epilogue::Bias(bias) => vec![(bias, call.n)],
-        Epilogue::GeluBias { bias, pre } => vec![(bias, call.n), (pre, call.m * call.n)],
-        Epilogue::GeluGradient { pre } => vec![(pre, call.m * call.n)],
-        Epilogue::BiasGradient(bias) => vec![(bias, call.m)],
-    };
-    let operands = sizes.map(|(operand, elements)| (operand.region, elements * operand.dtype.bytes()));
-    let vectors = more.into_iter().map(|(region, elements)| (region, elements * call.out.dtype.bytes()));
-    for (region, bytes) in operands.into_iter().chain(vectors) {
-        region.checked_address()?;
-        if region.bytes != bytes {
-            return Err(crate::DeviceError::Length { operator: "matmul", left: region.bytes, right: bytes });
-        }
-    }
-    Ok(())
-}
-
-fn multiply(blas: &Blas, call: &Matmul<'_>, workspace: u64, stream: driver::sys::CUstream) -> Result<()> {
+/// Enqueues a matmul whose operands have been checked.
+pub(super) fn multiply(
+    blas: &Blas,
+    call: &Matmul<'_>,
+    workspace: u64,
+    stream: driver::sys::CUstream,
+) -> Result<()> {
     let key = MatmulKey::of(call);
     let mut plans = blas.plans.borrow_mut();
     let plan = match plans.entry(key) {

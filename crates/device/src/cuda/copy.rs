@@ -3,11 +3,12 @@
 
 use cudarc::driver::{result, sys};
 
+use super::Cuda;
 use super::error::{Named, Result};
 use super::reach::PeerAddress;
-use super::{Cuda, Work};
 use crate::buffer::Region;
 use crate::stream::StreamKind;
+use crate::work::Work;
 
 impl Cuda {
     /// Enqueues a copy. Errors: a region outside its buffer; inside, the driver's.

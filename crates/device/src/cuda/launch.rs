@@ -6,13 +6,13 @@ use std::ffi::c_void;
 use cudarc::driver::result;
 
 use super::error::{CudaError, Named};
-use super::profile::Work;
 use super::reach::PeerAddress;
 use crate::buffer::Region;
 use crate::device::Device;
 use crate::error::{DeviceError, Result};
 use crate::kernels::Function;
 use crate::stream::StreamKind;
+use crate::work::Work;
 
 /// More than any kernel here has.
 const MOST_ARGUMENTS: usize = 24;

@@ -1,22 +1,9 @@
 //! Device memory that is used outside of the allocator, by the driver's account.
 
-use std::cell::Cell;
-
-use cudarc::driver::CudaContext;
-
+use super::account::used;
 use super::availability::contexts;
-use super::error::{Named, Result};
 use crate::device::Device;
 use crate::error::DeviceError;
-
-/// Used bytes at the start, as the driver counts them: everybody's on the GPU, not this process's alone.
-#[derive(Debug)]
-pub(crate) struct Start {
-    pub(crate) after_context: u64,
-    pub(crate) after_modules: u64,
-    /// Bytes that a communication library took.
-    pub(crate) communicators: Cell<u64>,
-}
 
 /// A reading of the driver's account of one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +20,6 @@ pub struct Ledger {
     pub used: u64,
     /// GPUs on which this process has a context.
     pub contexts: u64,
-}
-
-pub(crate) fn used(context: &CudaContext) -> Result<u64> {
-    let (free, total) = context.mem_get_info().named("cuMemGetInfo")?;
-    Ok((total - free) as u64)
 }
 
 impl Device {

@@ -3,6 +3,7 @@
 //! The libraries are opened at run time, so the program builds and starts without any of them.
 #![allow(unsafe_code)] // asking the driver what a device is
 
+mod account;
 mod availability;
 mod blas;
 mod choice;
@@ -11,6 +12,7 @@ mod copy;
 mod error;
 mod launch;
 mod ledger;
+mod matmul;
 mod modules;
 mod profile;
 mod reach;
@@ -18,6 +20,7 @@ mod share;
 mod signals;
 mod staging;
 mod streams;
+mod timing;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -32,7 +35,7 @@ pub use error::CudaError;
 pub use launch::Launch;
 pub use ledger::Ledger;
 pub use modules::{Families, Progress};
-pub use profile::{TimedCall, Work};
+pub use profile::TimedCall;
 pub use reach::{PageSource, PeerAddress, PeerMemory};
 pub use share::{Extent, Page};
 pub use signals::{SignalPage, Word};
@@ -40,7 +43,9 @@ pub(crate) use staging::{FETCH_BYTES, Fetch};
 pub use streams::WaitGuard;
 pub(crate) use streams::{Point, Streams};
 
-use crate::device::{Description, Kind};
+pub use crate::work::Work;
+
+use crate::description::{Description, Kind};
 use crate::raw::cuda::Given;
 pub(crate) use error::Named;
 use error::Result;
@@ -49,7 +54,7 @@ use streams::EventPool;
 /// The parts of a GPU device besides its allocator.
 pub(crate) struct Cuda {
     // Fields are dropped in this order: what uses the context before the context.
-    pub(crate) profile: RefCell<Option<Rc<profile::Profile>>>,
+    pub(crate) profile: RefCell<Option<Rc<timing::Profile>>>,
     pub(crate) staging: RefCell<staging::Staging>,
     pub(crate) fetches: Rc<staging::Fetches>,
     pub(crate) modules: RefCell<modules::Modules>,
@@ -58,7 +63,7 @@ pub(crate) struct Cuda {
     /// Events of the streams.
     pub(crate) marks: Rc<EventPool>,
     pub(crate) streams: Arc<Streams>,
-    pub(crate) ledger: ledger::Start,
+    pub(crate) ledger: account::Start,
     /// Memory that the allocator's driver has given out.
     pub(crate) given: Arc<Mutex<Given>>,
     pub(crate) context: Arc<CudaContext>,
@@ -68,7 +73,7 @@ impl Cuda {
     /// Makes the context of GPU `ordinal`, on it alone, and loads the kernels of `families`.
     pub(crate) fn new(ordinal: usize, families: Families) -> Result<(Self, Description)> {
         let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
-        let after_context = ledger::used(&context)?;
+        let after_context = account::used(&context)?;
         let streams = Arc::new(Streams::new(&context)?);
         let events = EventPool::new(&context, false);
         let marks = EventPool::new(&context, true);
@@ -78,8 +83,8 @@ impl Cuda {
         let blas = blas::Blas::new(&description.model)?;
         let staging = staging::Staging::new(&context, &events)?;
         let fetches = staging::Fetches::new(&context, &events);
-        let after_modules = ledger::used(&context)?;
-        let ledger = ledger::Start { after_context, after_modules, communicators: Cell::new(0) };
+        let after_modules = account::used(&context)?;
+        let ledger = account::Start { after_context, after_modules, communicators: Cell::new(0) };
         let cuda = Cuda {
             profile: RefCell::default(),
             staging: RefCell::new(staging),

@@ -7,18 +7,11 @@ use cudarc::driver::sys;
 
 use super::Cuda;
 use super::error::Result;
-use super::streams::{EventPool, Point};
+use super::streams::EventPool;
+use super::timing::{Call, Profile, Timed};
 use crate::device::Device;
 use crate::stream::StreamKind;
-
-/// The least that a call must do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Bytes to or from device memory.
-    pub bytes: u64,
-    /// Floating-point operations.
-    pub flops: u64,
-}
+use crate::work::Work;
 
 /// One call, timed on the device.
 #[derive(Clone, Debug)]
@@ -35,49 +28,6 @@ pub struct TimedCall {
     pub milliseconds: f32,
     /// The least that it had to do.
     pub work: Work,
-}
-
-/// Calls since the profile was begun.
-#[derive(Debug)]
-pub(crate) struct Profile {
-    pool: Rc<EventPool>,
-    start: Result<Point>,
-    calls: RefCell<Vec<Call>>,
-}
-
-#[derive(Debug)]
-struct Call {
-    stream: sys::CUstream,
-    begin: Point,
-    end: Point,
-    family: &'static str,
-    name: String,
-    work: Work,
-}
-
-/// A call that is being timed, if a profile is taken.
-pub(crate) struct Timed {
-    running: Option<Running>,
-    stream: sys::CUstream,
-}
-
-struct Running {
-    profile: Rc<Profile>,
-    begin: Result<Point>,
-    family: &'static str,
-    name: String,
-    work: Work,
-}
-
-impl Timed {
-    /// Marks the end of the call.
-    pub(crate) fn finish(self) -> Result<()> {
-        let Some(Running { profile, begin, family, name, work }) = self.running else { return Ok(()) };
-        let end = profile.pool.record(self.stream)?;
-        let stream = self.stream;
-        profile.calls.borrow_mut().push(Call { stream, begin: begin?, end, family, name, work });
-        Ok(())
-    }
 }
 
 /// Work on a stream that is being timed.
@@ -104,12 +54,7 @@ impl Cuda {
         name: impl FnOnce() -> String,
         work: Work,
     ) -> Timed {
-        let profile = self.profile.borrow().clone();
-        let running = profile.map(|profile| {
-            let begin = profile.pool.record(stream);
-            Running { profile, begin, family, name: name(), work }
-        });
-        Timed { running, stream }
+        Timed::begin(self.profile.borrow().clone(), stream, family, name, work)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Segments that nothing stands behind: addresses alone.
 
-use crate::device::Description;
+use crate::description::Description;
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
 /// Addresses start where CUDA's do, so that snapshots of Meta look like a device's.

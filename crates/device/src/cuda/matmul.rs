@@ -1,0 +1,54 @@
+//! Matmuls of a device: operands are checked, timed and handed to the library.
+
+use super::blas::multiply;
+use crate::device::Device;
+use crate::matmul::{Epilogue, Matmul};
+use crate::stream::StreamKind;
+
+impl Device {
+    /// A matmul on the compute stream. Errors: a device that is not a GPU, operands that do not fit their
+    /// regions, a combination that the library does not have.
+    pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
+        let cuda = self.gpu_or_refuse("matmul")?;
+        check(call)?;
+        let stream = cuda.streams.handle(StreamKind::Compute);
+        let timed = cuda.timed(stream, "matmul", || name(call).to_owned(), call.work());
+        let multiplied = self.with_blas_workspace(|address| multiply(&cuda.blas, call, address, stream));
+        multiplied.map_err(|error| self.cuda_error(error))?;
+        timed.finish().map_err(|error| self.cuda_error(error))
+    }
+}
+
+fn name(call: &Matmul<'_>) -> &'static str {
+    match call.epilogue {
+        Epilogue::None => "matmul",
+        Epilogue::Bias(_) => "matmul+bias",
+        Epilogue::GeluBias { .. } => "matmul+bias+gelu",
+        Epilogue::GeluGradient { .. } => "matmul·gelu'",
+        Epilogue::BiasGradient(_) => "matmul, bias gradient",
+    }
+}
+
+fn check(call: &Matmul<'_>) -> crate::Result<()> {
+    let dtypes = [call.a, call.b, call.out].map(|operand| operand.dtype);
+    if let Some(dtype) = dtypes.into_iter().find(|dtype| !dtype.is_float()) {
+        return Err(crate::DeviceError::Unsupported { call: "matmul", dtype });
+    }
+    let sizes = [(call.a, call.m * call.k), (call.b, call.k * call.n), (call.out, call.m * call.n)];
+    let more = match call.epilogue {
+        Epilogue::None => vec![],
+        Epilogue::Bias(bias) => vec![(bias, call.n)],
+        Epilogue::GeluBias { bias, pre } => vec![(bias, call.n), (pre, call.m * call.n)],
+        Epilogue::GeluGradient { pre } => vec![(pre, call.m * call.n)],
+        Epilogue::BiasGradient(bias) => vec![(bias, call.m)],
+    };
+    let operands = sizes.map(|(operand, elements)| (operand.region, elements * operand.dtype.bytes()));
+    let vectors = more.into_iter().map(|(region, elements)| (region, elements * call.out.dtype.bytes()));
+    for (region, bytes) in operands.into_iter().chain(vectors) {
+        region.checked_address()?;
+        if region.bytes != bytes {
+            return Err(crate::DeviceError::Length { operator: "matmul", left: region.bytes, right: bytes });
+        }
+    }
+    Ok(())
+}

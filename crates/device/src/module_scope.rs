@@ -1,0 +1,42 @@
+//! Scopes that label allocations with a module path.
+
+use memory::Label;
+
+use crate::device::Device;
+
+/// While it lives, allocations are labelled with a module path; dropping it restores the outer one.
+#[derive(Debug)]
+pub struct ModuleScope {
+    device: Device,
+    outer: Label,
+}
+
+impl ModuleScope {
+    /// The module `name` inside of the one in force, which a scope made by [`ModuleScope::at`] may have set.
+    pub(crate) fn enter(device: &Device, name: &str) -> Self {
+        Self::at(device, device.intern_inside(device.current_module(), name))
+    }
+
+    pub(crate) fn at(device: &Device, module: Label) -> Self {
+        let outer = device.context().module.replace(module);
+        ModuleScope { device: device.clone(), outer }
+    }
+}
+
+impl Drop for ModuleScope {
+    fn drop(&mut self) {
+        self.device.context().module.set(self.outer);
+    }
+}
+
+impl Device {
+    /// Labels allocations with `name`, inside the module path in force, until the guard is dropped.
+    pub fn module(&self, name: &str) -> ModuleScope {
+        ModuleScope::enter(self, name)
+    }
+
+    /// Labels allocations with a module met before (a backward rule's), until the guard is dropped.
+    pub fn at_module(&self, module: Label) -> ModuleScope {
+        ModuleScope::at(self, module)
+    }
+}

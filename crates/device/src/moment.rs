@@ -1,0 +1,15 @@
+//! Moments: points in time by the host's or a stream's clock.
+
+use std::time::Instant;
+
+use crate::cuda::Point;
+
+/// A point in time: by the host's clock, or in a stream's work.
+#[derive(Debug)]
+pub(crate) enum Moment {
+    Host(Instant),
+    Stream(Point),
+}
+
+/// The begin and the end of a wait of compute.
+pub(crate) type Wait = (Moment, Moment);
