@@ -57,37 +57,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads `key:value,key:[…]`, starting from the defaults.
-    ///
-    /// # Errors
-    /// Names the key, and what it allows.
-    pub fn parse(text: &str) -> Result<Settings, SettingsError> {
-        Settings::default().updated(text)
-    }
-
-    /// Returns these settings updated by `text` at run time.
-    ///
-    /// As in PyTorch, `max_split_size_mb`, `roundup_power2_divisions`, `garbage_collection_threshold` and
-    /// `max_non_split_rounding_mb` go back to their defaults where the text does not name them; the other
-    /// keys keep their values.
-    ///
-    /// # Errors
-    /// Names the key, and what it allows.
-    pub fn updated(&self, text: &str) -> Result<Settings, SettingsError> {
-        parse::parse(self, text)
-    }
-
-    /// Reads the first variable of [`ENVIRONMENT`] that `get` knows; the defaults if it knows none.
-    ///
-    /// # Errors
-    /// As for [`Settings::parse`].
-    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
-        ENVIRONMENT
-            .iter()
-            .find_map(|name| get(name))
-            .map_or_else(|| Ok(Settings::default()), |t| Settings::parse(&t))
-    }
-
     /// The text that was parsed last, empty for defaults.
     #[must_use]
     pub fn text(&self) -> &str {

@@ -2,6 +2,7 @@
 
 use super::Allocator;
 use super::allocate::{COUNTABLE, Request};
+use super::range::Range;
 use crate::block::{Block, NONE};
 use crate::error::AllocationError;
 use crate::history::Action;
@@ -9,14 +10,6 @@ use crate::raw::{RawError, RawMemory};
 use crate::size::{MIN_BLOCK, SMALL_SEGMENT, round_up};
 use crate::statistics::Metric;
 use crate::tag::Tag;
-
-/// A reserved virtual range. Its blocks, mapped and not, tile it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
-    pub(super) address: u64,
-    pub(super) bytes: u64,
-    pub(super) page: u64,
-}
 
 impl<R: RawMemory> Allocator<R> {
     /// A mapped block of at least the request's size, out of its pool; `None` where the driver has no more.

@@ -20,11 +20,12 @@ mod expandable;
 mod free;
 mod inspect;
 mod private;
+mod range;
 mod release;
 mod snapshot;
 
-use expandable::Range;
 pub use inspect::{BlockInfo, Fragmentation};
+use range::Range;
 pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
 
 /// A block that was handed out.

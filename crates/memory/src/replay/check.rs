@@ -1,7 +1,7 @@
 //! Comparing a replay with its recording.
 
 use super::player::{Driver, Player};
-use super::{FinalSegment, Operation, Recording, Step};
+use super::recording::{FinalSegment, Operation, Recording, Step};
 use crate::allocator::{Allocation, BlockState};
 use crate::error::AllocationError;
 use crate::statistics::PoolKind;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::RecordingError;
+use super::recording::RecordingError;
 
 /// A value with the place it was found at.
 #[derive(Clone, Copy)]

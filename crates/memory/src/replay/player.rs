@@ -1,6 +1,7 @@
 //! Doing the operations of a recording, without looking at what it expects.
 
-use super::{Operation, Recorded, Recording};
+use super::recorded::Recorded;
+use super::recording::{Operation, Recording};
 use crate::allocator::{Allocation, Allocator};
 use crate::block::BlockId;
 use crate::drivers::Counting;

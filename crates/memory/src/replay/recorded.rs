@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::SegmentEvent;
+use super::recording::SegmentEvent;
 use crate::raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
 /// A driver that answers as the recorded one did.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::fields::{Field, Names};
-use super::{FinalSegment, Operation, Recording, RecordingError, SegmentEvent, Step};
+use super::recording::{FinalSegment, Operation, Recording, RecordingError, SegmentEvent, Step};
 use crate::raw::Stream;
 
 /// Reads a trace from its JSON object.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::fields::{Field, Names};
-use super::{FinalSegment, Operation, Recording, RecordingError, Step};
+use super::recording::{FinalSegment, Operation, Recording, RecordingError, Step};
 use crate::pool::PoolId;
 use crate::raw::Stream;
 use crate::statistics::{Metric, PoolKind};

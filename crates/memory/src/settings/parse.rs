@@ -1,6 +1,6 @@
 //! The grammar of the settings: `key:value` pairs, lists in brackets, white space ignored.
 
-use super::Settings;
+use super::{ENVIRONMENT, Settings};
 
 const MIB: u64 = 1 << 20;
 
@@ -14,6 +14,39 @@ pub struct SettingsError {
     pub problem: String,
     /// The allowed values.
     pub allowed: &'static str,
+}
+
+impl Settings {
+    /// Reads `key:value,key:[…]`, starting from the defaults.
+    ///
+    /// # Errors
+    /// Names the key, and what it allows.
+    pub fn parse(text: &str) -> Result<Settings, SettingsError> {
+        Settings::default().updated(text)
+    }
+
+    /// Returns these settings updated by `text` at run time.
+    ///
+    /// As in PyTorch, `max_split_size_mb`, `roundup_power2_divisions`, `garbage_collection_threshold` and
+    /// `max_non_split_rounding_mb` go back to their defaults where the text does not name them; the other
+    /// keys keep their values.
+    ///
+    /// # Errors
+    /// Names the key, and what it allows.
+    pub fn updated(&self, text: &str) -> Result<Settings, SettingsError> {
+        parse(self, text)
+    }
+
+    /// Reads the first variable of [`ENVIRONMENT`] that `get` knows; the defaults if it knows none.
+    ///
+    /// # Errors
+    /// As for [`Settings::parse`].
+    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
+        ENVIRONMENT
+            .iter()
+            .find_map(|name| get(name))
+            .map_or_else(|| Ok(Settings::default()), |t| Settings::parse(&t))
+    }
 }
 
 const KEYS: &str = "backend, expandable_segments, garbage_collection_threshold, graph_capture_record_stream_reuse, \
