@@ -11,23 +11,29 @@ have changed in between, and the slower of its two runs is the one that is compa
 
 import argparse
 import json
+import pathlib
 import statistics
 import subprocess
 import sys
 import time
+import tomllib
 
-MODELS = {  # layers, heads, width, context, vocabulary, micro-batch: as in `plimsoll bench step`
-    "small": (4, 4, 128, 128, 256, 32),
-    "gpt2-124m": (12, 12, 768, 1024, 50304, 64),
-    "gpt2-355m": (24, 16, 1024, 1024, 50304, 32),
-    "gpt2-1558m": (48, 25, 1600, 1024, 50304, 16),
-}
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "configs"
+MICRO_BATCHES = {"small": 32, "gpt2-124m": 64, "gpt2-355m": 32, "gpt2-1558m": 16}  # as in `plimsoll bench step`
+
+
+def sizes(model):
+    """Layers, heads, width, context and vocabulary; those of `small` are the defaults of the keys."""
+    if model == "small":
+        return 4, 4, 128, 128, 256
+    table = tomllib.loads((CONFIGS / f"{model}.toml").read_text())["model"]
+    return tuple(table[key] for key in ("layers", "heads", "width", "context", "vocabulary"))
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plimsoll", help="the program; without it PyTorch is measured alone")
-    parser.add_argument("--model", choices=MODELS, default="gpt2-124m")
+    parser.add_argument("--model", choices=MICRO_BATCHES, default="gpt2-124m")
     parser.add_argument("--micro-batch", type=int)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--variants", default="eager,compile")
@@ -37,7 +43,7 @@ def arguments():
     given = parser.parse_args()
     if given.warm_up_seconds is None:
         given.warm_up_seconds = 5.0 if given.device == "cuda" else 0.0
-    given.micro_batch = given.micro_batch or MODELS[given.model][-1]
+    given.micro_batch = given.micro_batch or MICRO_BATCHES[given.model]
     return given
 
 
@@ -97,7 +103,7 @@ def pytorch(given, variant):
     """Seconds of the median step, and the peaks of its allocator."""
     import torch
 
-    layers, heads, width, context, vocabulary, _ = MODELS[given.model]
+    layers, heads, width, context, vocabulary = sizes(given.model)
     on_gpu = given.device == "cuda"
     gpt = model(torch, layers, heads, width, context, vocabulary).to(given.device)
     run = torch.compile(gpt) if variant == "compile" else gpt
@@ -128,7 +134,7 @@ def pytorch(given, variant):
 
 def main():
     given = arguments()
-    tokens = given.micro_batch * MODELS[given.model][3]
+    tokens = given.micro_batch * sizes(given.model)[3]
 
     def line(name, seconds, allocated, reserved, ours=None):
         text = f"{name:<28} {1e3 * seconds:9.2f} ms {tokens / seconds:11,.0f} tokens/s"

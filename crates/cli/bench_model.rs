@@ -1,10 +1,11 @@
 //! Models and arguments that the benchmarks of a training step share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::CliError;
 use bench::{BenchOptions, GPU_WARM_UP};
+use config::RunConfig;
 use worker::DeviceChoice;
 
 /// Arguments of every benchmark of a training step.
@@ -107,25 +108,30 @@ impl TraceArgs {
 /// A named GPT, trained on random tokens.
 pub(crate) struct BenchModel {
     pub(crate) name: &'static str,
-    layers: usize,
-    heads: usize,
-    width: usize,
-    context: usize,
-    vocabulary: usize,
-    /// Default number of sequences in a micro-batch.
+    /// A configuration that has its sizes.
+    sizes: &'static str,
+    /// The default number of sequences in a micro-batch.
     pub(crate) micro_batch: usize,
 }
 
-const fn model(name: &'static str, sizes: [usize; 5], micro_batch: usize) -> BenchModel {
-    let [layers, heads, width, context, vocabulary] = sizes;
-    BenchModel { name, layers, heads, width, context, vocabulary, micro_batch }
-}
-
 const MODELS: [BenchModel; 4] = [
-    model("small", [4, 4, 128, 128, 256], 32),
-    model("gpt2-124m", [12, 12, 768, 1024, 50304], 64),
-    model("gpt2-355m", [24, 16, 1024, 1024, 50304], 32),
-    model("gpt2-1558m", [48, 25, 1600, 1024, 50304], 16),
+    // The sizes that are the defaults of the keys.
+    BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch: 32 },
+    BenchModel {
+        name: "gpt2-124m",
+        sizes: include_str!("../../launch/configs/gpt2-124m.toml"),
+        micro_batch: 64,
+    },
+    BenchModel {
+        name: "gpt2-355m",
+        sizes: include_str!("../../launch/configs/gpt2-355m.toml"),
+        micro_batch: 32,
+    },
+    BenchModel {
+        name: "gpt2-1558m",
+        sizes: include_str!("../../launch/configs/gpt2-1558m.toml"),
+        micro_batch: 16,
+    },
 ];
 
 impl BenchModel {
@@ -138,21 +144,20 @@ impl BenchModel {
     }
 
     /// Configuration that trains the model with AdamW and clipping, on one rank. Further sections such as
-    /// `[parallel]` may be appended.
+    /// `[parallel]` may be appended. Errors: a file of sizes that is not a configuration.
     pub(crate) fn configuration(
         &self,
         micro_batch: Option<usize>,
         micro_batches: usize,
         compute: &str,
-    ) -> String {
-        let Self { layers, heads, width, context, vocabulary, .. } = self;
+    ) -> Result<String, CliError> {
+        let sized = RunConfig::parse(self.sizes, self.name, Path::new("/"), &[])?;
         let micro_batch = micro_batch.unwrap_or(self.micro_batch);
         let global_batch = micro_batch * micro_batches;
-        format!(
-            "[model]\nlayers = {layers}\nheads = {heads}\nwidth = {width}\ncontext = {context}\n\
-             vocabulary = {vocabulary}\n[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\n\
-             micro_batch_size = {micro_batch}\nglobal_batch_size = {global_batch}\n[optim]\nclip_norm = 1.0\n\
-             [precision]\ncompute = \"{compute}\"\n"
-        )
+        Ok(format!(
+            "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch_size = {micro_batch}\n\
+             global_batch_size = {global_batch}\n[optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{compute}\"\n",
+            sized.section_toml("model")
+        ))
     }
 }

@@ -116,9 +116,10 @@ fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), C
     let all: Vec<String> = SCHEDULES.map(str::to_owned).to_vec();
     let schedules = if args.schedules.is_empty() { &all } else { &args.schedules };
     let configuration = |pipeline: usize, schedule: &str| {
-        let mut text = model.configuration(args.step.micro_batch, args.micro_batches, precision);
+        let mut text = model.configuration(args.step.micro_batch, args.micro_batches, precision)?;
         text += &format!("[parallel]\npipeline = {pipeline}\nschedule = \"{schedule}\"\n");
-        RunConfig::parse(&text, "bench pipeline", Path::new("/"), &args.step.overrides)
+        let parsed = RunConfig::parse(&text, "bench pipeline", Path::new("/"), &args.step.overrides);
+        parsed.map_err(CliError::from)
     };
     let mut cases = Vec::new();
     if args.alone {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::CliError;
 use bench::{BenchOptions, StepMeasure, bench_step};
-use config::{Model, RunConfig};
+use config::RunConfig;
 use serde::Serialize;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, grouped, percent};
@@ -35,13 +35,10 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
     let precision = args.step.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
-    let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch, 1, precision);
+    let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch, 1, precision)?;
     let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.step.overrides)?;
     let options = BenchOptions { trace: args.trace.directory()?, ..args.step.options(device) };
-    let shape = match &config.model {
-        Model::Gpt(gpt) => format!("{gpt:?}"),
-        Model::Mlp(mlp) => format!("{mlp:?}"),
-    };
+    let shape = config.model.summary();
     let head = format!(
         "{}: {shape}, micro-batch {}, {} a step, {}, AdamW, clipping at {}",
         args.model,

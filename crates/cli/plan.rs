@@ -7,8 +7,7 @@ use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
 use config::{PartitionPolicy, RunConfig};
 use plan::{
-    PlanOptions, PlanTarget, Proposal, Searched, Try, plan_page, plan_run, propose, search_largest,
-    timed_divisions,
+    PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_run, propose, search_largest, timed_divisions,
 };
 use telemetry::units::parse_bytes;
 
@@ -42,7 +41,7 @@ pub(crate) struct PlanArgs {
     /// Write the plan to FILE as one HTML page, which needs no network and no other file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "schedule", "largest", "fit", "describe"])]
     html: Option<PathBuf>,
-    /// Find the largest value of KEY that fits: micro_batch, layers, width or context.
+    /// Find the largest value of KEY that fits: micro_batch_size, layers, width or context.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["json", "fit", "describe"])]
     largest: Option<String>,
     /// Propose grids, schedules, sharding of the optimizer and micro-batch sizes that fit devices of so many
@@ -126,9 +125,8 @@ fn page(args: &PlanArgs, config: RunConfig, options: &PlanOptions, path: &Path) 
 }
 
 fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), CliError> {
-    let searched = Searched::from_name(name)?;
     let mut heard = |tried: &Try| note(&format!("{name} {}: {}", tried.value, tried.outcome));
-    print(&search_largest(config, options, searched, &mut heard)?.to_string())
+    print(&search_largest(config, options, name, &mut heard)?.to_string())
 }
 
 fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions) -> Result<(), CliError> {

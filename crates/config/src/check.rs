@@ -2,50 +2,20 @@
 
 use device::DType;
 use keys::{Error, Given};
+use nn::{Conditions, Examples};
 use parallel::pipeline;
 
-use crate::RunConfig;
 use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
-use crate::sections::{Data, Gpt, Memory, Mlp, Model, ModelSection, Optim, Parallel, Precision, Train};
+use crate::lanes::{alternatives, is_power_of_two_divisor};
+use crate::run_config::RunConfig;
+use crate::sections::{Data, Memory, ModelSection, Optim, Parallel, Precision, Train};
 
-/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums of a few
-/// of them, and the allocator's rounding, cannot overflow.
-const MOST_BYTES: u128 = 1 << 56;
-const BYTES_OF_F32: usize = 4;
-/// Widths of a head that attention in half precision has kernels for.
-const HALF_PRECISION_HEADS: [usize; 3] = [32, 64, 128];
-/// The most lanes that are chosen by default.
-const MOST_DEFAULT_LANES: u64 = 8;
 /// The most micro-batches of a step.
 const MOST_MICRO_BATCHES: usize = 1 << 20;
 
-/// Returns the largest power of two, at most 8, that divides the micro-batches of a step.
-pub(crate) fn default_lanes(micro_batches: u64) -> u64 {
-    power_of_two_divisors(micro_batches).take_while(|lanes| *lanes <= MOST_DEFAULT_LANES).last().unwrap_or(1)
-}
-
-/// Returns the powers of two that divide `number`: 1, 2, 4 ….
-fn power_of_two_divisors(number: u64) -> impl Iterator<Item = u64> {
-    (0..u64::BITS)
-        .map(|bit| 1_u64 << bit)
-        .take_while(move |power| number.is_multiple_of(*power) && *power <= number)
-}
-
-fn is_power_of_two_divisor(lanes: usize, number: usize) -> bool {
-    lanes.is_power_of_two() && number.is_multiple_of(lanes)
-}
-
 /// Refuses the first values that do not go together.
 pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
-    match &config.model {
-        Model::Gpt(gpt) => check_gpt(given, config, gpt)?,
-        Model::Mlp(_) if config.data.kind == DataKind::Text => {
-            let reason = "data.kind = \"text\" gives tokens and model.kind = \"mlp\" takes numbers: use \
-                          data.kind = \"synthetic\"";
-            return Err(given.conflict(&[Data::kind, ModelSection::kind], reason.to_owned()));
-        }
-        Model::Mlp(_) => {}
-    }
+    check_model(given, config)?;
     if config.data.kind == DataKind::Text && config.data.paths.is_empty() {
         let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
         return Err(given.conflict(&[Data::paths], reason));
@@ -73,58 +43,24 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_gpt(given: &Given, config: &RunConfig, gpt: &Gpt) -> Result<(), Error> {
-    let Gpt { layers, heads, width, context, vocabulary } = *gpt;
-    if !width.is_multiple_of(heads) {
-        let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
-        return Err(given.conflict(&[Gpt::width, Gpt::heads], reason));
-    }
-    if config.precision.compute == DType::Bf16 && !HALF_PRECISION_HEADS.contains(&(width / heads)) {
+/// Checks the model's sizes, and that the data gives what it takes.
+fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
+    let is_text = config.data.kind == DataKind::Text;
+    if is_text && let Examples::Numbers { .. } = config.model.examples() {
         let reason = format!(
-            "precision.compute = \"bf16\" has attention for heads of 32, 64 and 128 values, and model.width = {width} \
-             over model.heads = {heads} makes {}",
-            width / heads
+            "data.kind = \"text\" gives tokens and model.kind = \"{}\" takes numbers: use \
+             data.kind = \"synthetic\"",
+            config.model.kind()
         );
-        return Err(given.conflict(&[Precision::compute, Gpt::heads, Gpt::width], reason));
+        return Err(given.conflict(&[Data::kind, ModelSection::kind], reason));
     }
-    let tokens = config.data.tokenizer.vocabulary();
-    if config.data.kind == DataKind::Text && vocabulary < tokens {
-        let tokenizer = config.data.tokenizer.name();
-        let reason = format!(
-            "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \"{tokenizer}\""
-        );
-        return Err(given.conflict(&[Gpt::vocabulary, Data::tokenizer], reason));
-    }
-    // Roughly the weights of a block are 12·width²; a micro-batch's widest activations are the logits and the hidden
-    // layer of the MLP. This is no estimate of memory: it keeps sizes within what can be counted.
-    let micro_batch = config.train.micro_batch_size;
-    let groups: [(&str, &[usize], &[&str]); 5] = [
-        ("the token embedding", &[vocabulary, width], &[Gpt::vocabulary, Gpt::width]),
-        ("the position embedding", &[context, width], &[Gpt::context, Gpt::width]),
-        ("the blocks' weights", &[layers, 12, width, width], &[Gpt::layers, Gpt::width]),
-        (
-            "a micro-batch's logits",
-            &[micro_batch, context, vocabulary],
-            &[Train::micro_batch_size, Gpt::context, Gpt::vocabulary],
-        ),
-        (
-            "a micro-batch's activations",
-            &[layers, micro_batch, context, 16, width],
-            &[Gpt::layers, Train::micro_batch_size, Gpt::context, Gpt::width],
-        ),
-    ];
-    let settings = config.settings();
-    for (what, factors, paths) in groups {
-        let bytes =
-            factors.iter().fold(BYTES_OF_F32 as u128, |bytes, factor| bytes.saturating_mul(*factor as u128));
-        if bytes > MOST_BYTES {
-            let named = settings.iter().filter(|(key, _)| paths.contains(&key.path));
-            let values = named.map(|(key, value)| format!("{} = {value}", key.path)).collect::<Vec<_>>();
-            let reason = format!("{}: {what} would have more than {MOST_BYTES} bytes", values.join(", "));
-            return Err(given.conflict(paths, reason));
-        }
-    }
-    Ok(())
+    let tokenizer = config.data.tokenizer;
+    let conditions = Conditions {
+        compute: config.precision.compute,
+        micro_batch_size: config.train.micro_batch_size,
+        tokenizer: is_text.then(|| (tokenizer.name(), tokenizer.vocabulary())),
+    };
+    config.model.check(given, &conditions)
 }
 
 /// Checks that a step is a number of whole micro-batches.
@@ -188,8 +124,8 @@ fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
     }
     let (layers, stages) = (config.layers(), config.stages());
     let grid: &[&str] = match parallel.chunks {
-        1 => &[Parallel::pipeline, Gpt::layers, Mlp::sizes],
-        _ => &[Parallel::pipeline, Parallel::chunks, Gpt::layers, Mlp::sizes],
+        1 => &[Parallel::pipeline, config.model.layers_key()],
+        _ => &[Parallel::pipeline, Parallel::chunks, config.model.layers_key()],
     };
     let of = if parallel.chunks == 1 {
         String::new()
@@ -248,14 +184,4 @@ fn check_recompute(given: &Given, config: &RunConfig) -> Result<(), Error> {
         _ => return Ok(()),
     };
     Err(given.conflict(&[Memory::recompute, Memory::recompute_layers], reason))
-}
-
-/// `1, 2 or 4`: the powers of two that divide `number`.
-fn alternatives(number: usize) -> String {
-    let mut all: Vec<String> = power_of_two_divisors(number as u64).map(|power| power.to_string()).collect();
-    match all.pop() {
-        Some(last) if all.is_empty() => last,
-        Some(last) => format!("{} or {last}", all.join(", ")),
-        None => String::new(),
-    }
 }

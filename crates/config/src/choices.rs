@@ -28,16 +28,6 @@ macro_rules! names {
 }
 
 names! {
-    /// The name of a [`crate::Model`].
-    ModelKind {
-        /// [`crate::Model::Gpt`].
-        Gpt = "gpt",
-        /// [`crate::Model::Mlp`].
-        Mlp = "mlp",
-    }
-}
-
-names! {
     /// The origin of micro-batches.
     DataKind {
         /// Text files.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keys::{Error, Key};
 
-use crate::RunConfig;
+use crate::run_config::RunConfig;
 use crate::sections::Parallel;
 
 impl RunConfig {

@@ -1,12 +1,8 @@
-//! Keys that name files, and the tokenizer, in terms of the other keys.
+//! Keys that name files.
 
 use std::path::{Component, Path, PathBuf};
 
-use data::Tokenizer;
 use keys::{Error, Given, Reading, Takes, Value};
-
-use crate::choices::DataKind;
-use crate::sections::{Data, Parallel};
 
 pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
     match value {
@@ -21,30 +17,24 @@ pub(crate) fn value(path: &PathBuf) -> Value {
 }
 
 /// The absolute directory of the data; empty for synthetic data.
-pub(crate) fn base(written: PathBuf, given: &Given) -> Result<PathBuf, Error> {
-    if given.text(Data::kind)? != DataKind::Text.name() {
+pub(crate) fn base(written: PathBuf, given: &Given, key: &str, is_text: bool) -> Result<PathBuf, Error> {
+    if !is_text {
         return Ok(PathBuf::new());
     }
-    let base = match given.is_given(Data::base) {
+    let base = match given.is_given(key) {
         true => normal(&given.directory().join(written)),
         false => given.directory().to_path_buf(),
     };
-    in_utf8(given, Data::base, "directory of the data", &base)?;
+    in_utf8(given, key, "directory of the data", &base)?;
     Ok(base)
 }
 
 /// The absolute path of the file of times, if one is named.
-pub(crate) fn profile(written: Option<PathBuf>, given: &Given) -> Result<Option<PathBuf>, Error> {
+pub(crate) fn profile(written: Option<PathBuf>, given: &Given, key: &str) -> Result<Option<PathBuf>, Error> {
     let Some(written) = written else { return Ok(None) };
     let path = normal(&given.directory().join(written));
-    in_utf8(given, Parallel::profile, "file of times", &path)?;
+    in_utf8(given, key, "file of times", &path)?;
     Ok(Some(path))
-}
-
-/// The tokenizer that is configured.
-pub(crate) fn tokenizer(given: &Given) -> Result<Tokenizer, Error> {
-    Tokenizer::from_name(&given.text(Data::tokenizer)?)
-        .map_err(|error| given.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))
 }
 
 /// Refuses a path that no text of a configuration can name.

@@ -6,58 +6,21 @@ use collective::PeerMethod;
 use data::Tokenizer;
 use device::DType;
 use keys::{Interval, Reading, Row, Takes, Value, choice, section};
+use nn::{MOST_EXTENT, MOST_LAYERS};
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
-use tensor::ops::Activation;
 
-use crate::choices::{
-    DataKind, ModelKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path,
-};
-use crate::{check, paths};
+use crate::choices::{DataKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path};
+use crate::paths;
 
 /// The largest integer that TOML guarantees.
 const MOST: u64 = i64::MAX as u64;
-/// The largest extent of a tensor's axis.
-const EXTENT: u64 = 1 << 24;
-/// The most ranks that share the layers, layers of a stage, or stages of a rank.
-const LAYERS: u64 = 10_000;
 
 section! {
-    /// The key of `[model]` that every model has.
+    /// The key of `[model]` that every family has.
     pub struct ModelSection = "model" {
-        /// A GPT-2-like transformer, or a multilayer perceptron.
-        kind: ModelKind = choice!(ModelKind, ModelKind::ALL).default("\"gpt\"").decides_times();
-    }
-}
-
-section! {
-    /// The sizes of a GPT.
-    pub struct Gpt = "model" {
-        /// Transformer blocks.
-        layers: usize = Row::count(1, LAYERS).default("4").decides_times();
-        /// Attention heads; they divide the width.
-        heads: usize = Row::count(1, EXTENT).default("4").decides_times();
-        /// Values in a token's vector.
-        width: usize = Row::count(1, EXTENT).default("128").decides_times();
-        /// Tokens in a sequence.
-        context: usize = Row::count(1, EXTENT).default("128").decides_times();
-        /// Tokens that exist; 0: as many as the tokenizer has.
-        vocabulary: usize = Row::count(0, 1 << 31).default("0").decides_times().finish(|count, given| match count {
-            0 => Ok(paths::tokenizer(given)?.vocabulary()),
-            count => Ok(count),
-        });
-    }
-}
-
-section! {
-    /// The sizes of an MLP.
-    pub struct Mlp = "model" {
-        /// Values in the input, after each hidden layer, and in the output.
-        sizes: Vec<usize> = Row::counts(2, 1, EXTENT).default("[64, 256, 256, 8]").decides_times();
-        /// The function after every layer but the last.
-        activation: Activation = choice!(
-            Activation, [Activation::Relu, Activation::Gelu, Activation::None]
-        ).default("\"relu\"").decides_times();
+        /// The family of the model. The other keys of `[model]` belong to a family each.
+        kind: String = Row::text();
     }
 }
 
@@ -67,24 +30,26 @@ section! {
         /// Text files, or numbers from a generator for benchmarks and planning.
         kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
         /// Text files and globs; at least one.
-        paths: Vec<String> = Row::texts().default("[]").only(Data::kind, "text").any_bits();
+        paths: Vec<String> = Row::texts().default("[]").only(Data::kind, &["text"]).any_bits();
         /// The directory that `paths` are relative to; relative to its default itself.
         base: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
             .derived("the configuration file's directory", |_| Ok("".into()))
-            .only(Data::kind, "text")
+            .only(Data::kind, &["text"])
             .any_bits()
             .local()
-            .finish(paths::base);
+            .finish(|path, given| {
+                let is_text = given.text(Data::kind)? == DataKind::Text.name();
+                paths::base(path, given, Data::base, is_text)
+            });
         /// The tokenizer: "bytes".
         tokenizer: Tokenizer = Row::new(Takes::Text, read_tokenizer, |one| one.name().into())
             .default("\"bytes\"")
-            .only(ModelSection::kind, "gpt")
             .unbuilt(
                 "tokenizers other than \"bytes\" are",
                 |value| matches!(value, Value::Text(name) if name != "bytes"),
             );
         /// The fraction of the text, at its end, that is held out for validation.
-        validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, "text");
+        validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, &["text"]);
     }
 }
 
@@ -94,10 +59,10 @@ section! {
         /// Optimizer steps.
         steps: u64 = Row::integer(1, 1 << 40).default("300");
         /// Sequences (samples of an MLP) in one micro-batch.
-        micro_batch_size: usize = Row::count(1, EXTENT).default("8").decides_times()
+        micro_batch_size: usize = Row::count(1, MOST_EXTENT).default("8").decides_times()
             .renamed("train.micro_batch", "");
         /// Sequences (samples of an MLP) in one step, over all ranks: a multiple of `micro_batch_size`.
-        global_batch_size: usize = Row::count(1, EXTENT << 20).default("32").renamed(
+        global_batch_size: usize = Row::count(1, MOST_EXTENT << 20).default("32").renamed(
             "train.micro_batches",
             ", in sequences or samples: train.micro_batches × train.micro_batch",
         );
@@ -127,13 +92,13 @@ section! {
         /// The norm that the gradient is clipped to; 0: no clipping.
         clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0");
         /// Decay of the gradient's running mean.
-        beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, "adamw");
+        beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw"]);
         /// Decay of the squared gradient's running mean.
-        beta2: f64 = Row::number(Interval::Fraction).default("0.95").only(Optim::kind, "adamw");
+        beta2: f64 = Row::number(Interval::Fraction).default("0.95").only(Optim::kind, &["adamw"]);
         /// Added to the denominator of the update.
-        epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, "adamw");
+        epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, &["adamw"]);
         /// The fraction of the last update's direction that stays.
-        momentum: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, "sgd");
+        momentum: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["sgd"]);
     }
 }
 
@@ -143,20 +108,20 @@ section! {
         /// Ranks that share the micro-batches: a power of two that divides `lanes`.
         data: usize = Row::count(1, 1 << 20).default("1").any_bits();
         /// Ranks that share the layers.
-        pipeline: usize = Row::count(1, LAYERS).default("1").any_bits();
+        pipeline: usize = Row::count(1, MOST_LAYERS).default("1").any_bits();
         /// Gradient sums that a fixed tree adds: a power of two that divides the micro-batches of a step.
         lanes: usize = Row::count(1, 1 << 20).derived(
             "the largest power of two, at most 8, that divides the micro-batches of a step",
             |given| {
                 let global = given.integer(Train::global_batch_size)?;
-                Ok(check::default_lanes(global / given.integer(Train::micro_batch_size)?).into())
+                Ok(crate::lanes::default_lanes(global / given.integer(Train::micro_batch_size)?).into())
             },
         );
         /// The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before the next
         /// begins.
         schedule: ScheduleKind = choice!(ScheduleKind, ScheduleKind::ALL).default("\"1f1b\"").any_bits();
         /// Stages of each rank.
-        chunks: usize = Row::count(1, LAYERS).default("2").only(Parallel::schedule, "interleaved").any_bits()
+        chunks: usize = Row::count(1, MOST_LAYERS).default("2").only(Parallel::schedule, &["interleaved"]).any_bits()
             .finish(|count, given| match given.text(Parallel::schedule)?.as_str() {
                 "interleaved" => Ok(count),
                 _ => Ok(1),
@@ -164,7 +129,7 @@ section! {
         /// The partition of the layers over a pipeline's stages: the one whose slowest stage is fastest, the one whose
         /// largest peak is lowest, or the number of layers in each stage.
         partition: PartitionPolicy = Row::new(
-            Takes::ChoiceOrIntegers(PartitionPolicy::NAMES, 1, LAYERS),
+            Takes::ChoiceOrIntegers(PartitionPolicy::NAMES, 1, MOST_LAYERS),
             PartitionPolicy::read,
             PartitionPolicy::value,
         ).default("\"fastest\"").any_bits().renamed("parallel.division", "");
@@ -172,10 +137,10 @@ section! {
         /// configuration; without one, the partition follows counted FLOPs and bytes.
         profile: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
             .default("\"\"")
-            .only(Parallel::partition, "fastest")
+            .only(Parallel::partition, &["fastest"])
             .any_bits()
             .local()
-            .finish(paths::profile);
+            .finish(|path, given| paths::profile(path, given, Parallel::profile));
         /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid, or
         /// NCCL's, with the same bits on the same grid.
         reduction: Reduction = choice!(Reduction, Reduction::ALL).default("\"tree\"");
@@ -223,12 +188,12 @@ section! {
         /// The activations that backward computes again instead of keeping: none, those of each layer, those of the
         /// layers in so many segments one segment at a time, or the cheapest of these that fits; the bits are the same.
         recompute: RecomputePolicy = Row::new(
-            Takes::ChoiceOrInteger(RecomputePolicy::NAMES, 1, LAYERS),
+            Takes::ChoiceOrInteger(RecomputePolicy::NAMES, 1, MOST_LAYERS),
             RecomputePolicy::read,
             |policy| policy.value(),
         ).default("\"none\"").any_bits();
         /// The number of layers of a pipeline stage that `recompute` is for, the first ones; 0: all.
-        recompute_layers: usize = Row::count(0, LAYERS).default("0").any_bits();
+        recompute_layers: usize = Row::count(0, MOST_LAYERS).default("0").any_bits();
         /// Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are written.
         history: u64 = Row::integer(0, 100_000_000).default("0").any_bits();
     }
@@ -263,26 +228,6 @@ fn read_tokenizer(value: &Value, _: &Takes) -> Reading<Tokenizer> {
     match value {
         Value::Text(name) => Reading::within(Tokenizer::from_name(name).ok()),
         _ => Reading::WrongType,
-    }
-}
-
-/// `[model]`: the model that is trained.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Model {
-    /// A decoder-only transformer in the manner of GPT-2.
-    Gpt(Gpt),
-    /// A multilayer perceptron.
-    Mlp(Mlp),
-}
-
-impl Model {
-    /// Returns its name.
-    #[must_use]
-    pub fn kind(&self) -> ModelKind {
-        match self {
-            Self::Gpt(_) => ModelKind::Gpt,
-            Self::Mlp(_) => ModelKind::Mlp,
-        }
     }
 }
 

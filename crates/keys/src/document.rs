@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::error::Error;
-use crate::given::Entry;
+use crate::entry::{Entry, shorten};
+use crate::error::{Error, Result};
 use crate::origin::Origin;
 use crate::table::Table;
 use crate::value::Value;
 
 /// Reads the text of the file called `name`. Errors: text that is not TOML, names that do not exist.
-pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<&'static str, Entry>, Error> {
+pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<&'static str, Entry>> {
     let file = |offset| Origin::File { name: name.to_owned(), line: Some(line_at(text, offset)) };
     let document = DeTable::parse(text).map_err(|error| Error::Syntax {
         origin: file(error.span().map_or(0, |span| span.start)),
@@ -53,13 +53,4 @@ fn line_at(text: &str, offset: usize) -> usize {
 
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
-}
-
-/// A value for a message: on one line and of a readable length.
-pub(crate) fn shorten(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use crate::origin::Origin;
 
+/// The result of reading a configuration.
+pub type Result<T> = std::result::Result<T, Error>;
+
 /// Why a configuration is refused. The text is one sentence with the place, the key and the value.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

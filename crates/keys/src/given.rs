@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 use crate::codec::{self, Reading};
-use crate::error::Error;
+use crate::entry::Entry;
+use crate::error::{Error, Result};
 use crate::key::{Default, Key};
 use crate::origin::Origin;
 use crate::origins::Origins;
@@ -14,15 +15,6 @@ use crate::table::{Table, nearest};
 use crate::takes::{Takes, quoted};
 use crate::value::Value;
 use crate::{document, overrides};
-
-/// A value that someone wrote.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) value: Value,
-    /// The value as it is written, for messages.
-    pub(crate) shown: String,
-    pub(crate) origin: Origin,
-}
 
 /// What a file and the command line say, with the names checked and keys of other kinds sifted out.
 #[derive(Clone, Debug)]
@@ -39,13 +31,7 @@ impl Given {
     ///
     /// # Errors
     /// Text that is not TOML, names that do not exist, values that are not built yet, keys of another kind.
-    pub fn parse(
-        table: &Table,
-        text: &str,
-        name: &str,
-        directory: &Path,
-        set: &[String],
-    ) -> Result<Self, Error> {
+    pub fn parse(table: &Table, text: &str, name: &str, directory: &Path, set: &[String]) -> Result<Self> {
         let mut entries = document::entries(table, text, name)?;
         for argument in set {
             let (path, entry) = overrides::entry(table, argument)?;
@@ -80,6 +66,7 @@ impl Given {
     /// file, and the file as a whole if none of them is written.
     #[must_use]
     pub fn origin(&self, paths: &[&str]) -> Origin {
+        debug_assert!(paths.iter().all(|path| self.table.find(path).is_some()), "{paths:?} are keys");
         let origins = || paths.iter().filter_map(|path| self.entries.get(path)).map(|entry| &entry.origin);
         let overridden = origins().find(|origin| origin.is_override());
         let file = || Origin::File { name: self.name.clone(), line: None };
@@ -96,7 +83,7 @@ impl Given {
     ///
     /// # Errors
     /// A value that the key does not take.
-    pub fn integer(&self, path: &str) -> Result<u64, Error> {
+    pub fn integer(&self, path: &str) -> Result<u64> {
         self.read_at(path, codec::integer)
     }
 
@@ -104,7 +91,7 @@ impl Given {
     ///
     /// # Errors
     /// A value that the key does not take.
-    pub fn number(&self, path: &str) -> Result<f64, Error> {
+    pub fn number(&self, path: &str) -> Result<f64> {
         self.read_at(path, codec::number)
     }
 
@@ -112,7 +99,7 @@ impl Given {
     ///
     /// # Errors
     /// A value that the key does not take.
-    pub fn text(&self, path: &str) -> Result<String, Error> {
+    pub fn text(&self, path: &str) -> Result<String> {
         self.read_at(path, |value, takes| match value {
             Value::Text(text) if takes.names().is_empty() || takes.names().contains(&text.as_str()) => {
                 Reading::Good(text.clone())
@@ -122,7 +109,7 @@ impl Given {
         })
     }
 
-    fn read_at<T>(&self, path: &str, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T, Error> {
+    fn read_at<T>(&self, path: &str, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T> {
         match self.table.find(path) {
             Some(key) => self.read(key, read),
             None => Err(self.table.unknown_key(self.origin(&[]), path)),
@@ -130,42 +117,38 @@ impl Given {
     }
 
     /// Reads the value of `key`, given or its default, with `read`.
-    pub(crate) fn read<T>(&self, key: &Key, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T, Error> {
-        let Entry { value, shown, origin } = self.entry(key)?;
-        match read(&value, &key.takes) {
-            Reading::Good(value) => Ok(value),
-            Reading::OutOfRange => {
-                let mut allowed = key.takes.to_string();
-                if let ([_, _, ..], Value::Text(name)) = (key.takes.names(), &value) {
-                    let nearest = nearest(name, key.takes.names().iter().copied());
-                    allowed += &format!(": did you mean \"{nearest}\"?");
-                }
-                Err(Error::OutOfRange { origin, key: key.path, value: shown, allowed })
-            }
-            Reading::WrongType => {
-                let found = format!("{} {shown}", value.type_name());
-                Err(Error::WrongType { origin, key: key.path, allowed: key.takes.to_string(), found })
-            }
-        }
+    pub(crate) fn read<T>(&self, key: &Key, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T> {
+        read_entry(key, self.entry(key), read)
     }
 
-    /// The value of `key`: given or its default.
-    fn entry(&self, key: &Key) -> Result<Entry, Error> {
+    /// Reads `value`, which was derived for `key`, with `read`.
+    pub(crate) fn read_value<T>(
+        &self,
+        key: &Key,
+        value: Value,
+        read: fn(&Value, &Takes) -> Reading<T>,
+    ) -> Result<T> {
+        read_entry(key, self.unwritten(value), read)
+    }
+
+    /// The value of `key`: given or its fixed default.
+    fn entry(&self, key: &Key) -> Entry {
         if let Some(entry) = self.entries.get(key.path) {
-            return Ok(entry.clone());
+            return entry.clone();
         }
-        let value = match key.default {
-            Default::Literal(text) => {
-                let parsed = DeValue::parse(text).ok();
-                parsed.map_or(Value::Other("the text"), |value| Value::from_toml(value.get_ref()))
-            }
-            Default::Derived(_, rule) => rule(self)?,
+        let parsed = match key.default {
+            Default::Literal(text) => DeValue::parse(text).ok(),
+            Default::Derived(_) => None,
         };
-        Ok(Entry { shown: value.to_string(), value, origin: self.origin(&[]) })
+        self.unwritten(parsed.map_or(Value::Other("nothing"), |value| Value::from_toml(value.get_ref())))
+    }
+
+    fn unwritten(&self, value: Value) -> Entry {
+        Entry { shown: value.to_string(), value, origin: self.origin(&[]) }
     }
 
     /// Refuses the first value that needs a feature that is not built.
-    fn refuse_unbuilt(&self) -> Result<(), Error> {
+    fn refuse_unbuilt(&self) -> Result<()> {
         for key in self.table.keys() {
             let (Some(unbuilt), Some(entry)) = (key.unbuilt, self.entries.get(key.path)) else { continue };
             if (unbuilt.needs)(&entry.value) {
@@ -178,14 +161,14 @@ impl Given {
 
     /// Refuses keys that belong to another kind. Those of the file are dropped silently where the command line has
     /// changed the kind: `--set data.kind=synthetic` must not need an edited file.
-    fn sift(&mut self) -> Result<(), Error> {
+    fn sift(&mut self) -> Result<()> {
         let paths: Vec<&'static str> = self.table.keys().iter().map(|key| key.path).collect();
         for path in paths {
             let kinds = self.table.kinds(path);
             let (Some(first), Some(given)) = (kinds.first(), self.entries.get(path)) else { continue };
             let Some(kind_key) = self.table.find(first.key) else { continue };
-            let kind = self.entry(kind_key)?;
-            if kinds.iter().any(|only| kind.value == only.is.into()) {
+            let kind = self.entry(kind_key);
+            if kinds.iter().any(|only| only.allows(&kind.value)) {
                 continue;
             }
             // A kind that does not exist is reported as such, later.
@@ -199,12 +182,31 @@ impl Given {
                     origin: given.origin.clone(),
                     key: path,
                     kind_key: kind_key.path,
-                    needed: quoted(&kinds.iter().map(|only| only.is).collect::<Vec<_>>()),
+                    needed: quoted(&kinds.iter().flat_map(|only| only.is).copied().collect::<Vec<_>>()),
                     kind: kind.shown,
                 });
             }
             self.entries.remove(path);
         }
         Ok(())
+    }
+}
+
+fn read_entry<T>(key: &Key, entry: Entry, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T> {
+    let Entry { value, shown, origin } = entry;
+    match read(&value, &key.takes) {
+        Reading::Good(value) => Ok(value),
+        Reading::OutOfRange => {
+            let mut allowed = key.takes.to_string();
+            if let ([_, _, ..], Value::Text(name)) = (key.takes.names(), &value) {
+                let nearest = nearest(name, key.takes.names().iter().copied());
+                allowed += &format!(": did you mean \"{nearest}\"?");
+            }
+            Err(Error::OutOfRange { origin, key: key.path, value: shown, allowed })
+        }
+        Reading::WrongType => {
+            let found = format!("{} {shown}", value.type_name());
+            Err(Error::WrongType { origin, key: key.path, allowed: key.takes.to_string(), found })
+        }
     }
 }

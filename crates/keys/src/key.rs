@@ -1,7 +1,5 @@
 //! Everything about a key but the type of its field.
 
-use crate::error::Error;
-use crate::given::Given;
 use crate::takes::Takes;
 use crate::value::Value;
 
@@ -15,12 +13,12 @@ pub struct Key {
     /// `section.name`.
     pub path: &'static str,
     /// The lines of its documentation.
-    pub(crate) doc: &'static [&'static str],
+    pub doc: &'static [&'static str],
     /// The values that it takes.
     pub takes: Takes,
     /// The value that holds when the key is not written.
     pub default: Default,
-    /// The value of another key that this key belongs to: it is refused with any other.
+    /// The values of another key that this key belongs to: it is refused with any other.
     pub only: Option<Only>,
     /// True if the value decides the losses and weights of a run.
     pub decides_bits: bool,
@@ -29,7 +27,7 @@ pub struct Key {
     /// True for a path of this machine, which ranks on other machines may have elsewhere.
     pub is_local: bool,
     /// Values that are known and refused.
-    pub(crate) unbuilt: Option<Unbuilt>,
+    pub unbuilt: Option<Unbuilt>,
     /// The key's former name.
     pub renamed: Option<Renamed>,
 }
@@ -39,17 +37,25 @@ pub struct Key {
 pub enum Default {
     /// A value as TOML.
     Literal(&'static str),
-    /// A value that follows from other keys: the rule in words, and as code.
-    Derived(&'static str, fn(&Given) -> Result<Value, Error>),
+    /// A value that follows from other keys, in words; its row has the rule as code.
+    Derived(&'static str),
 }
 
-/// The value of another key that a key belongs to.
+/// The values of another key that a key belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Only {
     /// The path of the other key.
     pub key: &'static str,
-    /// Its value, a name.
-    pub is: &'static str,
+    /// Its values, which are names.
+    pub is: &'static [&'static str],
+}
+
+impl Only {
+    /// Returns whether `value` of the other key is one of the names.
+    #[must_use]
+    pub fn allows(&self, value: &Value) -> bool {
+        matches!(value, Value::Text(name) if self.is.contains(&name.as_str()))
+    }
 }
 
 /// Values of a key that are known and refused.
@@ -86,18 +92,6 @@ impl Key {
             unbuilt: None,
             renamed: None,
         }
-    }
-
-    /// Returns this key as one that belongs to a kind only.
-    #[must_use]
-    pub fn for_kind(&self, only: Only) -> Self {
-        Self { only: Some(only), ..self.clone() }
-    }
-
-    /// Returns whether some values of the key are known and refused.
-    #[must_use]
-    pub fn has_unbuilt_values(&self) -> bool {
-        self.unbuilt.is_some()
     }
 
     /// Returns the documentation as one line.

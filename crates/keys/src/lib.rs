@@ -39,6 +39,7 @@
 
 mod codec;
 mod document;
+mod entry;
 mod error;
 mod given;
 mod key;
@@ -53,7 +54,7 @@ mod takes;
 mod value;
 
 pub use codec::Reading;
-pub use error::Error;
+pub use error::{Error, Result};
 pub use given::Given;
 pub use key::{Default, Key, Only, Renamed, Unbuilt};
 pub use origin::Origin;

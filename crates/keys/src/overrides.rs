@@ -2,16 +2,15 @@
 
 use toml::de::DeValue;
 
-use crate::document::shorten;
-use crate::error::Error;
-use crate::given::Entry;
+use crate::entry::{Entry, shorten};
+use crate::error::{Error, Result};
 use crate::origin::Origin;
 use crate::table::Table;
 use crate::takes::Takes;
 use crate::value::Value;
 
 /// Reads `section.key=value`. Errors: another form, a key that does not exist.
-pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entry), Error> {
+pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entry)> {
     let origin = Origin::Override { argument: shorten(argument) };
     let Some((path, text)) = argument.split_once('=').map(|(path, text)| (path.trim(), text.trim())) else {
         return Err(Error::BadOverride { origin });

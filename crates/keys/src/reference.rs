@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::key::Default;
+use crate::key::{Default, Only};
 use crate::table::Table;
-use crate::takes::Takes;
+use crate::takes::{Takes, quoted};
 
 /// Returns every key as a Markdown table: its values, its default, whether it decides the bits of the weights, its meaning.
 /// Ends with a newline.
@@ -15,7 +15,7 @@ pub fn reference(table: &Table) -> String {
     for key in table.keys() {
         let default = match key.default {
             Default::Literal(literal) => format!("`{literal}`"),
-            Default::Derived(words, _) => words.to_owned(),
+            Default::Derived(words) => words.to_owned(),
         };
         let takes = match key.takes {
             Takes::Choice(names) => {
@@ -25,8 +25,8 @@ pub fn reference(table: &Table) -> String {
             _ if key.unbuilt.is_some() => format!("only {default} so far"),
             _ => key.takes.to_string(),
         };
-        let only =
-            key.only.map_or(String::new(), |only| format!(" Only with `{} = \"{}\"`.", only.key, only.is));
+        let only = |only: Only| format!(" Only with `{} = {}`.", only.key, quoted(only.is));
+        let only = key.only.map_or(String::new(), only);
         let bits = if key.decides_bits { "yes" } else { "" };
         let meaning = key.meaning();
         // Writing to a string does not fail.
@@ -46,11 +46,12 @@ pub fn defaults(table: &Table) -> String {
             let gap = if text.is_empty() { "" } else { "\n" };
             let _ = writeln!(text, "{gap}[{section}]");
         }
-        let only = key.only.map_or(String::new(), |only| format!(" (with {} = \"{}\")", only.key, only.is));
+        let only = |only: Only| format!(" (with {} = {})", only.key, quoted(only.is));
+        let only = key.only.map_or(String::new(), only);
         let _ = writeln!(text, "# {}{only}", key.meaning());
         let _ = match key.default {
             Default::Literal(literal) => writeln!(text, "# {} = {literal}", key.name),
-            Default::Derived(words, _) => writeln!(text, "# {}: {words}", key.name),
+            Default::Derived(words) => writeln!(text, "# {}: {words}", key.name),
         };
     }
     text

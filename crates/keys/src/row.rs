@@ -1,7 +1,7 @@
 //! The row of a key: the key, and how its field is read and written.
 
 use crate::codec::{self, Reading};
-use crate::error::Error;
+use crate::error::Result;
 use crate::given::Given;
 use crate::key::{Default, Key, Only, Renamed, Unbuilt};
 use crate::takes::{Interval, Takes};
@@ -14,14 +14,15 @@ pub struct Row<T> {
     pub(crate) key: Key,
     read: fn(&Value, &Takes) -> Reading<T>,
     write: fn(&T) -> Value,
-    finish: Option<fn(T, &Given) -> Result<T, Error>>,
+    rule: Option<fn(&Given) -> Result<Value>>,
+    finish: Option<fn(T, &Given) -> Result<T>>,
 }
 
 impl<T> Row<T> {
     /// A row with its own way of reading and writing.
     #[must_use]
     pub const fn new(takes: Takes, read: fn(&Value, &Takes) -> Reading<T>, write: fn(&T) -> Value) -> Self {
-        Self { key: Key::new(takes), read, write, finish: None }
+        Self { key: Key::new(takes), read, write, rule: None, finish: None }
     }
 
     /// The value that holds when the key is not written, as TOML.
@@ -33,14 +34,15 @@ impl<T> Row<T> {
 
     /// A default that follows from other keys: the rule in words, and as code.
     #[must_use]
-    pub const fn derived(mut self, words: &'static str, rule: fn(&Given) -> Result<Value, Error>) -> Self {
-        self.key.default = Default::Derived(words, rule);
+    pub const fn derived(mut self, words: &'static str, rule: fn(&Given) -> Result<Value>) -> Self {
+        self.key.default = Default::Derived(words);
+        self.rule = Some(rule);
         self
     }
 
-    /// Refuses the key unless the key at path `key` has the value `is`.
+    /// Refuses the key unless the key at path `key` has one of the values `is`.
     #[must_use]
-    pub const fn only(mut self, key: &'static str, is: &'static str) -> Self {
+    pub const fn only(mut self, key: &'static str, is: &'static [&'static str]) -> Self {
         self.key.only = Some(Only { key, is });
         self
     }
@@ -82,7 +84,7 @@ impl<T> Row<T> {
 
     /// Passes the value that was read, or the default, through `finish`, which may look at other keys.
     #[must_use]
-    pub const fn finish(mut self, finish: fn(T, &Given) -> Result<T, Error>) -> Self {
+    pub const fn finish(mut self, finish: fn(T, &Given) -> Result<T>) -> Self {
         self.finish = Some(finish);
         self
     }
@@ -112,8 +114,11 @@ impl<T> Row<T> {
     ///
     /// # Errors
     /// A value that the key does not take.
-    pub fn read(&self, given: &Given) -> Result<T, Error> {
-        let value = given.read(&self.key, self.read)?;
+    pub fn read(&self, given: &Given) -> Result<T> {
+        let value = match self.rule.filter(|_| !given.is_given(self.key.path)) {
+            Some(rule) => given.read_value(&self.key, rule(given)?, self.read)?,
+            None => given.read(&self.key, self.read)?,
+        };
         match self.finish {
             Some(finish) => finish(value, given),
             None => Ok(value),

@@ -1,6 +1,6 @@
 //! A section as a struct, made together with its rows.
 
-use crate::error::Error;
+use crate::error::Result;
 use crate::given::Given;
 use crate::key::Key;
 use crate::value::Value;
@@ -14,7 +14,7 @@ pub trait Section: Sized {
     ///
     /// # Errors
     /// The first value that its key does not take.
-    fn read(given: &Given) -> Result<Self, Error>;
+    fn read(given: &Given) -> Result<Self>;
 
     /// The values of all keys, in the order of [`Section::keys`].
     fn values(&self) -> Vec<Value>;
@@ -59,7 +59,7 @@ macro_rules! section {
                     vec![$($field.key()),+]
                 }
 
-                fn read(given: &$crate::Given) -> Result<Self, $crate::Error> {
+                fn read(given: &$crate::Given) -> $crate::Result<Self> {
                     Ok(Self { $($field: $field.read(given)?),+ })
                 }
 

@@ -1,6 +1,6 @@
 //! All keys that exist, in the order of the file.
 
-use crate::document::shorten;
+use crate::entry::shorten;
 use crate::error::Error;
 use crate::key::{Key, Only};
 use crate::origin::Origin;

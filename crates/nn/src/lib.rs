@@ -45,6 +45,8 @@
 
 mod buffers;
 mod error;
+mod families;
+mod family;
 mod init;
 pub mod layers;
 mod model;
@@ -54,6 +56,8 @@ mod recompute;
 
 pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
+pub use families::Families;
+pub use family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 pub use init::Init;
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};

@@ -3,5 +3,5 @@
 mod gpt;
 mod mlp;
 
-pub use gpt::{Gpt, GptSizes};
-pub use mlp::{Mlp, MlpSizes};
+pub use gpt::{GPT, Gpt, GptFamily, GptSizes};
+pub use mlp::{MLP, Mlp, MlpFamily, MlpSizes};

@@ -9,9 +9,11 @@ use device::DType;
 use nn::Stage;
 use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
+use crate::costs::recomputed_layers;
 use crate::error::{PlanError, Result};
 use crate::imitated::DeviceRates;
-use config::{Memory, Model, OptimKind, RecomputePolicy, RunConfig};
+use crate::work::Work;
+use config::{OptimKind, RunConfig};
 use worker::blueprint;
 
 /// The parts of a step, in seconds.
@@ -37,76 +39,20 @@ impl Cost {
     }
 }
 
-/// Operations and parameters of the model, for one sample.
-struct Work {
-    /// Forward operations of a layer.
-    layers: Vec<f64>,
-    /// The same of what only the last stage has.
-    head: f64,
-    /// Parameters of a layer.
-    parameters: Vec<f64>,
-    /// Parameters of the first stage, and of the last one.
-    ends: [f64; 2],
-    /// Values that go from a stage to the next.
-    crossing: f64,
-}
-
-impl Work {
-    fn of(model: &Model) -> Self {
-        match model {
-            Model::Gpt(gpt) => {
-                let [width, context, vocabulary] = [gpt.width, gpt.context, gpt.vocabulary].map(|n| n as f64);
-                // Matmuls with the 12 width² weights, and causal attention, which half of the scores are left out of.
-                let layer = context * (24.0 * width * width + 2.0 * context * width);
-                Work {
-                    layers: vec![layer; gpt.layers],
-                    head: 2.0 * context * width * vocabulary,
-                    parameters: vec![12.0 * width * width + 13.0 * width; gpt.layers],
-                    ends: [(vocabulary + context) * width, vocabulary * width],
-                    crossing: context * width,
-                }
-            }
-            Model::Mlp(mlp) => {
-                let pairs = || mlp.sizes.windows(2).map(|pair| (pair[0] as f64, pair[1] as f64));
-                Work {
-                    layers: pairs().map(|(inputs, outputs)| 2.0 * inputs * outputs).collect(),
-                    head: 0.0,
-                    parameters: pairs().map(|(inputs, outputs)| (inputs + 1.0) * outputs).collect(),
-                    ends: [0.0; 2],
-                    crossing: pairs().map(|(_, outputs)| outputs).fold(0.0, f64::max),
-                }
-            }
-        }
-    }
-
-    /// Forward operations of a stage for one sample, all of them and those of its layers.
-    fn flops(&self, stage: &Stage) -> (f64, f64) {
-        let layers: f64 = self.layers[stage.layers.clone()].iter().sum();
-        (layers + if stage.is_last() { self.head } else { 0.0 }, layers)
-    }
-
-    fn parameters(&self, stage: &Stage) -> f64 {
-        let layers: f64 = self.parameters[stage.layers.clone()].iter().sum();
-        let [first, last] = self.ends;
-        let tied = if stage.is_last() && !stage.is_first() { last } else { 0.0 };
-        layers + if stage.is_first() { first } else { 0.0 } + tied
-    }
-}
-
 /// Stages with as many layers each as others, as far as that goes.
 pub(crate) fn equal_stages(config: &RunConfig) -> Vec<Stage> {
     let (of, stages) = (config.layers(), config.stages());
     (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
 }
 
-/// What a step of `config` would take with its layers in these stages. Errors: a schedule that there is none of.
-pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) -> Result<Cost> {
-    let work = Work::of(&config.model);
+/// Predicts a step of `config` with its layers in these stages, from the work of its layers. Errors: a schedule that
+/// does not exist.
+pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages: &[Stage]) -> Result<Cost> {
     let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
     let half = config.precision.compute != DType::F32;
     let flops = rates.efficiency * if half { rates.flops_bf16 } else { rates.flops_f32 };
-    let forward = |stage: &Stage| samples * work.flops(stage).0 / flops;
-    let again = |stage: &Stage| recomputed(config, stage) * samples * work.flops(stage).1 / flops;
+    let forward = |stage: &Stage| samples * work.forward(stage) / flops;
+    let again = |stage: &Stage| samples * work.again(stage, recomputed_layers(&config.memory)) / flops;
     // Whole nanoseconds, of which a pass has many.
     let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
     let times = stages.iter().map(|stage| StageTimes {
@@ -115,7 +61,7 @@ pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) ->
         backward_weight: nanoseconds(forward(stage)),
     });
     let element = if half { 2.0 } else { 4.0 };
-    let transfer = nanoseconds(samples * work.crossing * element / rates.link_bytes);
+    let transfer = nanoseconds(samples * work.crossing() * element / rates.link_bytes);
     let times = ActionTimes { stages: times.collect(), transfer };
     let refused = |error: ScheduleError| PlanError::Refused(error.to_string());
     let schedule = blueprint::schedule(config)?;
@@ -135,16 +81,6 @@ pub(crate) fn cost(config: &RunConfig, rates: &DeviceRates, stages: &[Stage]) ->
         update: parameters / shards * state_bytes(config, half) / rates.memory_bytes,
         bubble: timeline.bubble(),
     })
-}
-
-/// The share of a stage's layers that backward runs again.
-fn recomputed(config: &RunConfig, stage: &Stage) -> f64 {
-    let Memory { recompute, recompute_layers, .. } = &config.memory;
-    match (recompute, recompute_layers) {
-        (RecomputePolicy::None | RecomputePolicy::Auto, _) => 0.0,
-        (_, 0) => 1.0,
-        (_, layers) => (*layers as f64 / stage.layers.len() as f64).min(1.0),
-    }
 }
 
 /// Seconds of communication between data-parallel ranks that `hidden` seconds of backward do not hide.
@@ -179,6 +115,7 @@ fn state_bytes(config: &RunConfig, half: bool) -> f64 {
 mod tests {
     use super::*;
     use crate::imitated::PlanDevice;
+    use worker::build;
 
     /// The step that the shipped efficiency was measured with is what the model says of it, within a few percent.
     #[test]
@@ -192,11 +129,14 @@ mod tests {
         let sets = sets.map(str::to_owned);
         let text = include_str!("../../../launch/configs/gpt2-124m.toml").replace("lanes = 8", "");
         let config = RunConfig::parse(&text, "124m", std::path::Path::new("/"), &sets).unwrap();
-        let rates = PlanDevice::shipped().unwrap().rates.unwrap();
+        let shipped = PlanDevice::shipped().unwrap();
+        let (rates, description) = (shipped.rates.clone().unwrap(), shipped.description(false));
         let with = |sets: &[&str]| {
             let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
             let config = config.with(&sets).unwrap();
-            cost(&config, &rates, &equal_stages(&config)).unwrap()
+            let dataset = build::dataset(&config).unwrap();
+            let work = Work::count(&config, &dataset, &description).unwrap();
+            cost(&config, &work, &rates, &equal_stages(&config)).unwrap()
         };
         let step = with(&[]);
         assert!((step.seconds() / 0.1074 - 1.0).abs() < 0.1, "{step:?}");

@@ -32,12 +32,12 @@ impl Costs {
             Some(path) => Profile::of_run(path, config, description)?.costs(),
             None => counted(config, dataset, description)?,
         };
-        Ok(Costs { layers, recomputed: recomputed(&config.memory), profile })
+        Ok(Costs { layers, recomputed: recomputed_layers(&config.memory), profile })
     }
 
     /// Those of a run whose profile has been read.
     pub fn from_profile(profile: &Profile, config: &RunConfig) -> Self {
-        Costs { layers: profile.costs(), recomputed: recomputed(&config.memory), profile: None }
+        Costs { layers: profile.costs(), recomputed: recomputed_layers(&config.memory), profile: None }
     }
 
     /// The passes of a stage.
@@ -71,7 +71,8 @@ impl Costs {
     }
 }
 
-fn recomputed(memory: &Memory) -> usize {
+/// The number of layers of every stage that backward computes again, the first ones.
+pub(crate) fn recomputed_layers(memory: &Memory) -> usize {
     match (memory.recompute, memory.recompute_layers) {
         (RecomputePolicy::None | RecomputePolicy::Auto, _) => 0,
         (_, 0) => usize::MAX,
@@ -82,7 +83,7 @@ fn recomputed(memory: &Memory) -> usize {
 /// As operators count their work on Meta, in operations.
 fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerCost>> {
     let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
-    let again = match recomputed(&config.memory) {
+    let again = match recomputed_layers(&config.memory) {
         0 => Vec::new(),
         _ => measure::layers(&with_recompute(config, RecomputePolicy::Block), dataset, description)?,
     };

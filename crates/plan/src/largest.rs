@@ -10,78 +10,42 @@ use crate::prepare::prepare;
 use crate::remedy::changed;
 use crate::roles::{plan_all, plan_within};
 use crate::target::PlanOptions;
-use config::{Model, RunConfig};
+use config::{RunConfig, Train};
+use nn::Searchable;
 use worker::Placement;
 use worker::Setup;
 
-/// What can be searched for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Searched {
-    /// `train.micro_batch_size`.
-    MicroBatch,
-    /// `model.layers`.
-    Layers,
-    /// `model.width`, in heads of the size that the configuration has.
-    Width,
-    /// `model.context`, in multiples of 64 tokens where the configuration's is one.
-    Context,
+/// The key that is searched for its largest value.
+fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
+    let size = config.train.micro_batch_size;
+    let mut all =
+        vec![Searchable { key: Train::micro_batch_size, value: size, step: 1, follows: |_, _| Vec::new() }];
+    all.extend(config.model.searchable());
+    let short = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
+    if let Some(found) = all.iter().position(|one| short(one.key) == name) {
+        return Ok(all.swap_remove(found));
+    }
+    let names: Vec<_> = all.iter().map(|one| short(one.key)).collect();
+    let names = match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        None => String::new(),
+    };
+    Err(PlanError::Refused(format!(
+        "--largest {name}: {names} can be searched for with model.kind = \"{}\"",
+        config.model.kind()
+    )))
 }
 
-impl Searched {
-    /// The names on the command line.
-    pub const NAMES: [&'static str; 4] = ["micro_batch_size", "layers", "width", "context"];
-
-    /// From the command line. Errors: a name that is none.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "micro_batch_size" => Ok(Searched::MicroBatch),
-            "layers" => Ok(Searched::Layers),
-            "width" => Ok(Searched::Width),
-            "context" => Ok(Searched::Context),
-            _ => Err(PlanError::Refused(format!(
-                "--largest {name}: micro_batch_size, layers, width and context can be searched for"
-            ))),
-        }
+/// Returns the keys to set for `value`. Errors: values that make no configuration.
+fn sets(searched: &Searchable, config: &RunConfig, value: usize) -> Result<Vec<String>> {
+    let mut sets = vec![format!("{}={value}", searched.key)];
+    sets.extend((searched.follows)(value, searched.step));
+    if searched.key == Train::micro_batch_size {
+        let global = value.saturating_mul(config.train.micro_batches());
+        sets.push(format!("{}={global}", Train::global_batch_size));
     }
-
-    fn key(self) -> &'static str {
-        match self {
-            Searched::MicroBatch => "train.micro_batch_size",
-            Searched::Layers => "model.layers",
-            Searched::Width => "model.width",
-            Searched::Context => "model.context",
-        }
-    }
-
-    /// What it is now, and what it goes in steps of. Errors: a model that has no such key.
-    fn start(self, config: &RunConfig) -> Result<(usize, usize)> {
-        let Model::Gpt(gpt) = &config.model else {
-            return match self {
-                Searched::MicroBatch => Ok((config.train.micro_batch_size, 1)),
-                _ => Err(PlanError::Refused(format!("--largest: a model of kind mlp has no {}", self.key()))),
-            };
-        };
-        Ok(match self {
-            Searched::MicroBatch => (config.train.micro_batch_size, 1),
-            Searched::Layers => (gpt.layers, 1),
-            Searched::Width => (gpt.width, gpt.width / gpt.heads),
-            Searched::Context => (gpt.context, if gpt.context.is_multiple_of(64) { 64 } else { 1 }),
-        })
-    }
-
-    /// The keys of a configuration like `config` that has so many of it. Errors: what is no configuration.
-    fn sets(self, config: &RunConfig, value: usize, step: usize) -> Result<Vec<String>> {
-        let mut sets = vec![format!("{}={value}", self.key())];
-        match self {
-            Searched::MicroBatch => {
-                let global = value.saturating_mul(config.train.micro_batches());
-                sets.push(format!("train.global_batch_size={global}"));
-            }
-            Searched::Width => sets.push(format!("model.heads={}", value / step)),
-            Searched::Layers | Searched::Context => {}
-        }
-        Ok(config.with_profile_of(sets)?)
-    }
+    Ok(config.with_profile_of(sets)?)
 }
 
 /// One configuration that was tried.
@@ -134,24 +98,25 @@ pub struct Largest {
     pub tries: usize,
 }
 
-/// Searches for the largest value of a key with which the configuration fits: by doubling and bisection, on the understanding
+/// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits: by doubling and bisection, on the understanding
 /// that what is larger needs no less. `heard` is told of every try. Errors: a model that has no such key, and as for a plan.
 pub fn search_largest(
     config: RunConfig,
     options: &PlanOptions,
-    searched: Searched,
+    name: &str,
     heard: &mut dyn FnMut(&Try),
 ) -> Result<Largest> {
     let device = options.target.device(options.capacity)?;
     let connected = config.world_size() > 1;
-    let (start, step) = searched.start(&config)?;
+    let searched = searched(&config, name)?;
+    let (start, step) = (searched.value, searched.step);
     let setup = prepare(config, Placement::Meta(device.description(connected)))?;
     let overhead = device.overhead.parts(connected);
     let mut tries = 0;
     let mut attempt = |steps: usize| -> Result<Try> {
         tries += 1;
         let value = steps.saturating_mul(step);
-        let outcome = outcome(&setup, searched.sets(&setup.config, value, step))?;
+        let outcome = outcome(&setup, sets(&searched, &setup.config, value))?;
         let tried = Try { value, outcome };
         heard(&tried);
         Ok(tried)
@@ -176,7 +141,7 @@ pub fn search_largest(
         }
     }
     if above.outcome == Outcome::TooLarge {
-        let sets = searched.sets(&setup.config, above.value, step)?;
+        let sets = sets(&searched, &setup.config, above.value)?;
         let plans = plan_all(&changed(&setup, &sets)?)?;
         let needs = Fit::of(&setup, &plans, overhead.clone(), true).needs;
         above.outcome = Outcome::Needs(needs);
@@ -184,11 +149,11 @@ pub fn search_largest(
     let taken: u64 = overhead.iter().map(|part| part.bytes).sum();
     let available = device.total_bytes - taken;
     let with_sets = |tried: Try| -> Result<_> {
-        let sets = searched.sets(&setup.config, tried.value, step)?;
+        let sets = sets(&searched, &setup.config, tried.value)?;
         Ok((tried, sets))
     };
     let found = found.map(with_sets).transpose()?;
-    Ok(Largest { key: searched.key(), found, next: above, available, tries })
+    Ok(Largest { key: searched.key, found, next: above, available, tries })
 }
 
 /// Plans as far as it fits. Errors: those that are not about this configuration.

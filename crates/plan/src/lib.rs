@@ -35,15 +35,16 @@ mod schedule;
 mod target;
 mod timed_divisions;
 mod toml_file;
+mod work;
 
 pub use cost::Cost;
 pub use error::{PlanError, Result};
 pub use fit::{Fit, Limit};
 pub use imitated::{DeviceRates, Overhead, OverheadPart, PlanDevice};
-pub use largest::{Largest, Outcome, Searched, Try, search_largest};
+pub use largest::{Largest, Outcome, Try, search_largest};
 pub use layer_cost::LayerCost;
 pub use page::plan_page;
-pub use page_parts::{memory_tiles, subtitle, unit};
+pub use page_parts::{memory_tiles, subtitle};
 pub use plan::{Plan, plan};
 pub use prepare::prepare;
 pub use profile::{LONGEST, LayerTimes, Profile};

@@ -25,6 +25,8 @@ pub struct LayerMeasure {
     /// Of the time of a micro-batch's forward pass, the input half of backward and the weights' half: operations of its
     /// matmuls, and what else could be done in the time in which its operators move their bytes.
     pub passes: [u64; 3],
+    /// FLOPs of the same three parts: those of matmuls alone.
+    pub flops: [u64; 3],
     /// What it holds.
     pub bytes: HeldBytes,
     /// What it gives to the next one.
@@ -62,9 +64,10 @@ fn layer_alone(
     let mut plane = Communicator::counted(0, config.parallel.data).data;
     let mut measure = LayerMeasure::default();
     for StagePart { model, reduction } in &mut parts {
-        let (start, before_passes) = (held(device), work(device));
+        let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
         let (tape, loss, output) = passed_forward(dataset, device, &**model, stage, before)?;
-        let (activations, after_forward) = (held(device) - start, work(device));
+        let (activations, after_forward, flops_forward) =
+            (held(device) - start, work(device), device.flops());
         let (leaves, pending) = match (loss, output) {
             (Some(loss), _) => tape.backward_input(loss)?,
             (None, Some((source, cut))) => {
@@ -74,10 +77,11 @@ fn layer_alone(
             (None, None) => continue,
         };
         drop(leaves);
-        let (weights, after_input) = (held(device) - start, work(device));
+        let (weights, after_input, flops_input) = (held(device) - start, work(device), device.flops());
         pending.backward_weight(&mut reduction.sink(&mut *plane))?;
         measure.bytes = HeldBytes { parameters, activations, weights };
-        let end = work(device);
+        let (end, flops_end) = (work(device), device.flops());
+        measure.flops = [flops_forward - flops_before, flops_input - flops_forward, flops_end - flops_input];
         measure.passes = [after_forward - before_passes, after_input - after_forward, end - after_input];
     }
     drop(optimizer);

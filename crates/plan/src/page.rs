@@ -6,7 +6,7 @@ use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, Tile};
 use telemetry::{RankStatistics, Statistic};
 
 use crate::error::Result;
-use crate::page_parts::{memory_tiles, subtitle, unit};
+use crate::page_parts::{memory_tiles, subtitle};
 use crate::plan::Plan;
 use crate::prepare::prepare;
 use crate::recompute;
@@ -67,7 +67,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
         tiles,
         notices,
         schedule,
-        unit: unit(config),
+        unit: config.model.examples().unit(),
         configuration: config.to_toml(),
         ranks,
         ..Report::default()

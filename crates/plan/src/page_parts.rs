@@ -1,23 +1,12 @@
 //! Parts that the page of a plan and the page of a run have in common.
 
-use config::{Model, RunConfig};
+use config::RunConfig;
 use telemetry::report::{RankMemory, Tile};
 use telemetry::units::{bytes, grouped};
 
 /// The model, the grid and the device in one line.
 pub fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
-    let model = match &config.model {
-        Model::Gpt(gpt) => format!(
-            "GPT, {} layers, width {}, {} heads, context {}",
-            gpt.layers, gpt.width, gpt.heads, gpt.context
-        ),
-        Model::Mlp(mlp) => {
-            let sizes: Vec<_> = mlp.sizes.iter().map(usize::to_string).collect();
-            let shown =
-                if sizes.len() > 8 { format!("{} layers", sizes.len() - 1) } else { sizes.join("–") };
-            format!("perceptron, {shown}")
-        }
-    };
+    let model = config.model.summary();
     let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
     let ranks = match (data, pipeline) {
         (1, 1) => "1 rank".to_owned(),
@@ -28,14 +17,6 @@ pub fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
     let compute = config.precision.compute.name();
     let parts = [Some(model), Some(compute.to_owned()), Some(ranks), device.map(str::to_owned)];
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
-}
-
-/// What the tokens of a step are called.
-pub fn unit(config: &RunConfig) -> &'static str {
-    match config.model {
-        Model::Gpt(_) => "Tokens",
-        Model::Mlp(_) => "Samples",
-    }
 }
 
 /// The peaks of the rank that needs most.

@@ -13,6 +13,7 @@ use crate::fit::Fit;
 use crate::prepare::prepare;
 use crate::roles::plan_within;
 use crate::target::PlanOptions;
+use crate::work::Work;
 use config::{RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 use worker::Placement;
@@ -81,12 +82,14 @@ pub fn propose(
 ) -> Result<Proposals> {
     let device = options.target.device(options.capacity)?;
     let (rates, assumed) = device.rates_or_shipped()?;
+    let description = device.description(ranks > 1);
+    let work = Work::count(&config, &build::dataset(&config)?, &description)?;
     let mut candidates = Vec::new();
     for layout in layouts(&config, ranks) {
         // What the configuration refuses is no candidate.
         let Ok(sets) = config.with_profile_of(sets(&config, &layout)) else { continue };
         let Ok(changed) = config.with(&sets) else { continue };
-        let Ok(cost) = cost(&changed, &rates, &equal_stages(&changed)) else { continue };
+        let Ok(cost) = cost(&changed, &work, &rates, &equal_stages(&changed)) else { continue };
         candidates.push((layout, sets, cost));
     }
     if candidates.is_empty() {
@@ -96,7 +99,7 @@ pub fn propose(
         )));
     }
     candidates.sort_by(|(.., a), (.., b)| a.seconds().total_cmp(&b.seconds()));
-    let (all, description) = (candidates.len(), device.description(ranks > 1));
+    let all = candidates.len();
     let mut found = Proposals {
         list: Vec::new(),
         planned: 0,
@@ -132,7 +135,7 @@ pub fn propose(
         let sent = plans.roles().iter().map(|plan| plan.step_traffic.bytes_sent).max().unwrap_or(0);
         let (needs, available) = (fit.needs, fit.available());
         // With the layers where they are, and not where they were thought to be.
-        let cost = cost(&setup.config, &rates, &setup.blueprint.stages)?;
+        let cost = cost(&setup.config, &work, &rates, &setup.blueprint.stages)?;
         let proposal = Proposal { sets, layout, cost, needs, available, sent };
         heard(&proposal);
         found.list.push(proposal);

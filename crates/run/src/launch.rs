@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collective::{Communicator, threads};
-use device::DType;
 use telemetry::units::{bytes, grouped};
 
 use crate::error::{Result, RunError};
@@ -18,7 +17,7 @@ use crate::resume::{self, Found};
 use crate::run_directory::RunDirectory;
 use crate::startup::Startup;
 use crate::train_report::{TrainReport, report};
-use config::{Model, RecomputePolicy, RunConfig};
+use config::{RecomputePolicy, RunConfig};
 use plan::Fit;
 use plan::division;
 use plan::recompute;
@@ -170,7 +169,9 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     for warning in setup.device.settings.warnings() {
         tracing::warn!("memory.allocator: {warning}");
     }
-    warn_of_vocabulary(config);
+    if let Some(advice) = config.model.advice(config.precision.compute) {
+        tracing::warn!("{advice}");
+    }
     tracing::info!("run directory {}", directory.path().display());
     if config.memory.recompute != RecomputePolicy::None {
         tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
@@ -192,24 +193,5 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
         let grows =
             if plans.roles().iter().any(|plan| plan.parts.grows()) { ", more with every step" } else { "" };
         tracing::warn!("planned: {outlived}{grows}");
-    }
-}
-
-/// Values of half precision in the widest access: rows of other lengths do not begin where one may.
-const HALF_LANES: usize = 8;
-/// What vocabularies are commonly rounded up to, as 50257 to 50304.
-const VOCABULARY_PADDING: usize = 128;
-
-/// Says so where the head's matmuls are slow for want of a rounder number.
-fn warn_of_vocabulary(config: &RunConfig) {
-    if let (Model::Gpt(gpt), DType::Bf16) = (&config.model, config.precision.compute)
-        && !gpt.vocabulary.is_multiple_of(HALF_LANES)
-    {
-        tracing::warn!(
-            "model.vocabulary = {} is no multiple of {HALF_LANES}, which matmuls in half precision take a slow way for: {} is \
-             faster, and no text has what is added",
-            gpt.vocabulary,
-            gpt.vocabulary.next_multiple_of(VOCABULARY_PADDING)
-        );
     }
 }

@@ -11,7 +11,7 @@ use telemetry::units::grouped;
 
 use crate::error::{Result, RunError};
 use config::RunConfig;
-use plan::{memory_tiles, subtitle, unit};
+use plan::{memory_tiles, subtitle};
 use worker::blueprint;
 use worker::watch;
 
@@ -41,7 +41,7 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         tiles: tiles(&config, &ranks, &history, summary.as_ref()),
         notices: notices(&ranks, &history, summary.as_ref()),
         schedule: schedule(&config)?,
-        unit: unit(&config),
+        unit: config.model.examples().unit(),
         configuration: config.to_toml(),
         history,
         ranks,
@@ -125,7 +125,7 @@ fn tiles(
     }
     let Some(summary) = summary else { return tiles };
     if let Some(speed) = summary["tokens_per_second"].as_f64().filter(|speed| *speed > 0.0) {
-        let per = format!("{} per second", unit(config));
+        let per = format!("{} per second", config.model.examples().unit());
         let value = grouped(speed.round() as u64);
         tiles.push(Tile { name: "Throughput", value, note: per.to_lowercase() });
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use autograd::{Mode, Tape};
 use data::{MicroBatch, Source, Tokenizer};
 use device::{Category, DType, Device, DeviceOptions};
-use nn::{Input, Model, Stage};
+use nn::{Examples, Input, Model, Stage};
 use tensor::Tensor;
 
 use crate::error::{Result, RunError};
@@ -59,7 +59,9 @@ pub fn sample(
         return Err(RunError::Refused(text));
     }
     let config = RunConfig::load(&run_dir.join("config.toml"), &[])?;
-    let (DataKind::Text, config::Model::Gpt(gpt)) = (config.data.kind, &config.model) else {
+    let (DataKind::Text, Examples::Tokens { vocabulary, context }) =
+        (config.data.kind, config.model.examples())
+    else {
         return Err(refused("it trained no model of text".to_owned()));
     };
     let checkpoint =
@@ -71,8 +73,8 @@ pub fn sample(
     if !differences.is_empty() {
         return Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), differences }.into());
     }
-    let mut sampler = Sampler::new(&config, gpt.context, config.data.tokenizer)?;
-    sampler.tokens = prompt_tokens(&options.prompt, config.data.tokenizer, gpt.vocabulary)?;
+    let mut sampler = Sampler::new(&config, context, config.data.tokenizer)?;
+    sampler.tokens = prompt_tokens(&options.prompt, config.data.tokenizer, vocabulary)?;
     sampler.temperature = options.temperature;
     sampler.key = key(options.seed.unwrap_or(config.train.seed));
     state::load_parameters(sampler.model.parameters(), &checkpoint)?;
@@ -100,7 +102,8 @@ fn prompt_tokens(prompt: &str, tokenizer: Tokenizer, vocabulary: usize) -> Resul
 /// keyed by the run's seed, so a model always says the same.
 pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<(String, String)>> {
     let setup = worker.setup().clone();
-    let (Some(text), config::Model::Gpt(gpt)) = (&setup.dataset.text, &setup.config.model) else {
+    let (Some(text), Examples::Tokens { context, .. }) = (&setup.dataset.text, setup.config.model.examples())
+    else {
         return Ok(None);
     };
     if worker.device().is_meta() {
@@ -111,7 +114,7 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
         trained.iter().try_for_each(|array| array.bring(worker, &mut []))?;
         return Ok(None);
     }
-    let mut sampler = Sampler::new(&setup.config, gpt.context, text.tokenizer())?;
+    let mut sampler = Sampler::new(&setup.config, context, text.tokenizer())?;
     for (copy, array) in sampler.model.parameters().list().iter().zip(&trained) {
         let mut values = vec![0.0; array.shape.elements()];
         array.bring(worker, &mut values)?;
@@ -119,7 +122,7 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
     }
     let mut batch = MicroBatch::default();
     text.validation(0, &mut batch)?;
-    sampler.tokens = batch.inputs.tokens()?[..PROMPT.min(gpt.context)].to_vec();
+    sampler.tokens = batch.inputs.tokens()?[..PROMPT.min(context)].to_vec();
     let prompt = text.tokenizer().decode(&sampler.tokens);
     let mut continuation = String::new();
     sampler.run(count, &mut |text| {

@@ -4,8 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, TextOptions, TextSource};
 use device::{DType, Device};
-use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
-use nn::{Model, Recompute, Stage};
+use nn::{Examples, Model, Recompute, Stage};
 use optim::{Schedule, UpdateRule};
 
 use crate::error::{Result, WorkerError};
@@ -34,13 +33,8 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
     match data.kind {
         DataKind::Text => {
-            let context = match &config.model {
-                config::Model::Gpt(gpt) => gpt.context,
-                // The configuration refuses text for an MLP.
-                config::Model::Mlp(_) => 0,
-            };
             let options = TextOptions {
-                context,
+                context: config.model.examples().units(),
                 micro_batch: train.micro_batch_size,
                 seed: train.seed,
                 validation_fraction: data.validation_fraction,
@@ -57,14 +51,9 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
             })
         }
         DataKind::Synthetic => {
-            let kind = match &config.model {
-                config::Model::Gpt(gpt) => {
-                    SyntheticKind::Tokens { vocabulary: gpt.vocabulary, context: gpt.context }
-                }
-                config::Model::Mlp(mlp) => SyntheticKind::Regression {
-                    inputs: mlp.sizes.first().copied().unwrap_or(0),
-                    outputs: mlp.sizes.last().copied().unwrap_or(0),
-                },
+            let kind = match config.model.examples() {
+                Examples::Tokens { vocabulary, context } => SyntheticKind::Tokens { vocabulary, context },
+                Examples::Numbers { inputs, outputs } => SyntheticKind::Regression { inputs, outputs },
             };
             let options = SyntheticOptions {
                 kind,
@@ -84,17 +73,7 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
 /// Builds the layers of `stage` on `device`, computing in `dtype`.
 pub fn model(config: &RunConfig, device: &Device, dtype: DType, stage: &Stage) -> Result<Box<dyn Model>> {
     let (seed, recompute) = (config.train.seed, recompute(config));
-    Ok(match &config.model {
-        config::Model::Gpt(gpt) => {
-            let config::Gpt { layers, heads, width, context, vocabulary } = *gpt;
-            let sizes = GptSizes { layers, heads, width, context, vocabulary };
-            Box::new(Gpt::new(device, sizes, stage, seed, dtype)?.recomputing(recompute))
-        }
-        config::Model::Mlp(mlp) => {
-            let sizes = MlpSizes { sizes: mlp.sizes.clone(), activation: mlp.activation };
-            Box::new(Mlp::new(device, &sizes, stage, seed, dtype)?.recomputing(recompute))
-        }
-    })
+    Ok(config.model.build(device, stage, seed, dtype, recompute)?)
 }
 
 /// Bytes at which a bucket of gradients is closed.
@@ -143,9 +122,5 @@ pub fn schedule(config: &RunConfig) -> Schedule {
 
 /// Tokens in a step, over all ranks; samples for a model that has no tokens.
 pub fn tokens_per_step(config: &RunConfig) -> u64 {
-    let per_sample = match &config.model {
-        config::Model::Gpt(gpt) => gpt.context,
-        config::Model::Mlp(_) => 1,
-    };
-    (config.train.global_batch_size * per_sample) as u64
+    (config.train.global_batch_size * config.model.examples().units()) as u64
 }

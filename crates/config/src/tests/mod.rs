@@ -1,11 +1,13 @@
 //! The configuration through its public interface.
 
 mod accepted;
+mod families;
 mod properties;
 mod refused;
 
 use super::{ConfigError, RunConfig};
 use keys::Key;
+use nn::Families;
 use std::path::Path;
 
 /// The smallest file that is a configuration.
@@ -18,7 +20,7 @@ fn parse(text: &str, overrides: &[&str]) -> Result<RunConfig, ConfigError> {
 
 /// All keys that exist.
 fn all_keys() -> Vec<Key> {
-    super::table().keys().to_vec()
+    super::table::table(Families::standard()).keys().to_vec()
 }
 
 fn refusal(text: &str, overrides: &[&str]) -> String {

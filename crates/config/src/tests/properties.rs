@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::*;
+use keys::Value;
 use proptest::prelude::*;
 
 fn float() -> impl Strategy<Value = f64> {

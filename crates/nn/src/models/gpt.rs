@@ -1,29 +1,185 @@
 //! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the tokens'.
 
+use std::sync::Arc;
+
 use autograd::{Tape, Var, ops};
 use device::{DType, Device};
+use keys::{Given, Key, Row, Section, Value, section};
 use tensor::Tensor;
 
 use crate::error::{NnError, Result};
+use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 use crate::init::Init;
 use crate::layers::{Block, Embedding, Heads, LayerNorm, Linear, Residual, Stack, Stream, within};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
-/// The sizes of a [`Gpt`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GptSizes {
-    /// Blocks.
-    pub layers: usize,
-    /// Attention heads; they divide `width`.
-    pub heads: usize,
-    /// Elements of a token's vector.
-    pub width: usize,
-    /// Longest sequence, in tokens.
-    pub context: usize,
-    /// Distinct tokens.
-    pub vocabulary: usize,
+section! {
+    /// The sizes of a [`Gpt`].
+    #[derive(Copy, Eq)]
+    pub struct GptSizes = "model" {
+        /// Transformer blocks.
+        layers: usize = Row::count(1, MOST_LAYERS).default("4");
+        /// Attention heads; they divide the width.
+        heads: usize = Row::count(1, MOST_EXTENT).default("4");
+        /// Values in a token's vector.
+        width: usize = Row::count(1, MOST_EXTENT).default("128");
+        /// Tokens in a sequence.
+        context: usize = Row::count(1, MOST_EXTENT).default("128");
+        /// Tokens that exist; 0: as many as the tokenizer has.
+        vocabulary: usize = Row::count(0, 1 << 31).default("0");
+    }
+}
+
+/// Widths of a head that attention in half precision has kernels for.
+const HALF_PRECISION_HEADS: [usize; 3] = [32, 64, 128];
+/// Values of half precision in the widest access: shorter or longer rows do not begin where one may.
+const HALF_PRECISION_LANES: usize = 8;
+/// A multiple that vocabularies are commonly rounded up to, as 50257 to 50304.
+const VOCABULARY_PADDING: usize = 128;
+/// Contexts are searched in multiples of this where the configured one is a multiple.
+const CONTEXT_STEP: usize = 64;
+/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums of a
+/// few of them, and the allocator's rounding, cannot overflow.
+const MOST_BYTES: u128 = 1 << 56;
+const BYTES_OF_F32: u128 = 4;
+
+/// The family `gpt`.
+#[derive(Debug)]
+pub struct GptFamily;
+
+/// The family `gpt`.
+pub static GPT: GptFamily = GptFamily;
+
+impl Family for GptFamily {
+    fn name(&self) -> &'static str {
+        "gpt"
+    }
+
+    fn keys(&self) -> Vec<&'static Key> {
+        GptSizes::keys()
+    }
+
+    fn takes_tokens(&self) -> bool {
+        true
+    }
+
+    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        let sizes = GptSizes::read(given)?;
+        let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
+        Ok(Arc::new(GptSizes { vocabulary, ..sizes }))
+    }
+}
+
+impl ModelSpec for GptSizes {
+    fn values(&self) -> Vec<Value> {
+        Section::values(self)
+    }
+
+    fn layers(&self) -> usize {
+        self.layers
+    }
+
+    fn layers_key(&self) -> &'static str {
+        Self::layers
+    }
+
+    fn examples(&self) -> Examples {
+        Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
+    }
+
+    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
+        let Self { heads, width, vocabulary, .. } = *self;
+        if !width.is_multiple_of(heads) {
+            let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
+            return Err(given.conflict(&[Self::width, Self::heads], reason));
+        }
+        if conditions.compute == DType::Bf16 && !HALF_PRECISION_HEADS.contains(&(width / heads)) {
+            let reason = format!(
+                "precision.compute = \"bf16\" has attention for heads of 32, 64 and 128 values, and \
+                 model.width = {width} over model.heads = {heads} makes {}",
+                width / heads
+            );
+            return Err(given.conflict(&["precision.compute", Self::heads, Self::width], reason));
+        }
+        if let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) {
+            let reason = format!(
+                "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \"{name}\""
+            );
+            return Err(given.conflict(&[Self::vocabulary, "data.tokenizer"], reason));
+        }
+        self.check_bytes(given, conditions.micro_batch_size)
+    }
+
+    fn build(
+        &self,
+        device: &Device,
+        stage: &Stage,
+        seed: u64,
+        dtype: DType,
+        recompute: Recompute,
+    ) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Gpt::new(device, *self, stage, seed, dtype)?.recomputing(recompute)))
+    }
+
+    fn summary(&self) -> String {
+        let Self { layers, heads, width, context, .. } = self;
+        format!("GPT, {layers} layers, width {width}, {heads} heads, context {context}")
+    }
+
+    fn searchable(&self) -> Vec<Searchable> {
+        let alone = |_: usize, _: usize| Vec::new();
+        let heads = |width: usize, head: usize| vec![format!("{}={}", GptSizes::heads, width / head)];
+        let tokens = if self.context.is_multiple_of(CONTEXT_STEP) { CONTEXT_STEP } else { 1 };
+        vec![
+            Searchable { key: Self::layers, value: self.layers, step: 1, follows: alone },
+            Searchable { key: Self::width, value: self.width, step: self.width / self.heads, follows: heads },
+            Searchable { key: Self::context, value: self.context, step: tokens, follows: alone },
+        ]
+    }
+
+    fn advice(&self, compute: DType) -> Option<String> {
+        let slow = compute == DType::Bf16 && !self.vocabulary.is_multiple_of(HALF_PRECISION_LANES);
+        slow.then(|| {
+            format!(
+                "model.vocabulary = {} is not a multiple of {HALF_PRECISION_LANES}, which makes matmuls in half \
+                 precision slow: {} is faster, and no text has the added tokens",
+                self.vocabulary,
+                self.vocabulary.next_multiple_of(VOCABULARY_PADDING)
+            )
+        })
+    }
+}
+
+impl GptSizes {
+    /// Keeps sizes within what can be counted; this is no estimate of memory. The weights of a block are roughly
+    /// 12·width²; the widest activations of a micro-batch are the logits and the hidden layer of the MLP.
+    fn check_bytes(&self, given: &Given, micro_batch: usize) -> keys::Result<()> {
+        let Self { layers, width, context, vocabulary, .. } = *self;
+        let [of_layers, of_width] = [(Self::layers, layers), (Self::width, width)];
+        let [of_context, of_vocabulary] = [(Self::context, context), (Self::vocabulary, vocabulary)];
+        let of_batch = ("train.micro_batch_size", micro_batch);
+        type Settings<'a> = &'a [(&'static str, usize)];
+        let groups: [(&str, usize, Settings); 5] = [
+            ("the token embedding", 1, &[of_width, of_vocabulary]),
+            ("the position embedding", 1, &[of_width, of_context]),
+            ("the blocks' weights", 12 * width, &[of_layers, of_width]),
+            ("a micro-batch's logits", 1, &[of_context, of_vocabulary, of_batch]),
+            ("a micro-batch's activations", 16, &[of_layers, of_width, of_context, of_batch]),
+        ];
+        for (what, factor, settings) in groups {
+            let start = BYTES_OF_F32.saturating_mul(factor as u128);
+            let bytes = settings.iter().fold(start, |bytes, (_, value)| bytes.saturating_mul(*value as u128));
+            if bytes > MOST_BYTES {
+                let values: Vec<_> = settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+                let reason = format!("{}: {what} would have more than {MOST_BYTES} bytes", values.join(", "));
+                let paths: Vec<_> = settings.iter().map(|(key, _)| *key).collect();
+                return Err(given.conflict(&paths, reason));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The model, or one stage of it.

@@ -1,24 +1,101 @@
 //! A multilayer perceptron for regression.
 
+use std::sync::Arc;
+
 use autograd::{Tape, Var, ops};
 use device::{DType, Device};
+use keys::{Given, Key, Row, Section, Value, choice, section};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
 use crate::error::{NnError, Result};
+use crate::family::{Conditions, Examples, Family, MOST_EXTENT, ModelSpec};
 use crate::init::Init;
 use crate::layers::{Linear, Stack, within};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
-/// The sizes of an [`Mlp`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MlpSizes {
-    /// Inputs, hidden widths, outputs.
-    pub sizes: Vec<usize>,
-    /// After every layer but the last.
-    pub activation: Activation,
+section! {
+    /// The sizes of an [`Mlp`].
+    #[derive(Eq)]
+    pub struct MlpSizes = "model" {
+        /// Values in the input, after each hidden layer, and in the output.
+        sizes: Vec<usize> = Row::counts(2, 1, MOST_EXTENT).default("[64, 256, 256, 8]");
+        /// The function after every layer but the last.
+        activation: Activation = choice!(
+            Activation, [Activation::Relu, Activation::Gelu, Activation::None]
+        ).default("\"relu\"");
+    }
+}
+
+/// Sizes that a summary names one by one, at most.
+const MOST_NAMED: usize = 8;
+
+/// The family `mlp`.
+#[derive(Debug)]
+pub struct MlpFamily;
+
+/// The family `mlp`.
+pub static MLP: MlpFamily = MlpFamily;
+
+impl Family for MlpFamily {
+    fn name(&self) -> &'static str {
+        "mlp"
+    }
+
+    fn keys(&self) -> Vec<&'static Key> {
+        MlpSizes::keys()
+    }
+
+    fn takes_tokens(&self) -> bool {
+        false
+    }
+
+    fn read(&self, given: &Given, _tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        Ok(Arc::new(MlpSizes::read(given)?))
+    }
+}
+
+impl ModelSpec for MlpSizes {
+    fn values(&self) -> Vec<Value> {
+        Section::values(self)
+    }
+
+    fn layers(&self) -> usize {
+        self.sizes.len().saturating_sub(1)
+    }
+
+    fn layers_key(&self) -> &'static str {
+        Self::sizes
+    }
+
+    fn examples(&self) -> Examples {
+        let size = |size: Option<&usize>| size.copied().unwrap_or(0);
+        Examples::Numbers { inputs: size(self.sizes.first()), outputs: size(self.sizes.last()) }
+    }
+
+    fn check(&self, _: &Given, _: &Conditions) -> keys::Result<()> {
+        Ok(())
+    }
+
+    fn build(
+        &self,
+        device: &Device,
+        stage: &Stage,
+        seed: u64,
+        dtype: DType,
+        recompute: Recompute,
+    ) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Mlp::new(device, self, stage, seed, dtype)?.recomputing(recompute)))
+    }
+
+    fn summary(&self) -> String {
+        let sizes: Vec<_> = self.sizes.iter().map(usize::to_string).collect();
+        let shown =
+            if sizes.len() > MOST_NAMED { format!("{} layers", self.layers()) } else { sizes.join("–") };
+        format!("perceptron, {shown}")
+    }
 }
 
 /// The model, or one stage of it: linear layers named by their number.

@@ -1,0 +1,97 @@
+//! Reading a configuration: from a file, a text, or with other values.
+
+use std::path::{Path, PathBuf};
+
+use keys::{Error, Given, Section};
+use nn::Families;
+
+use crate::check;
+use crate::model::ModelConfig;
+use crate::run_config::RunConfig;
+use crate::sections::{Checkpoint, Data, Memory, Optim, Parallel, Precision, Telemetry, Train};
+use crate::table::table;
+
+/// The name of the built-in configuration in messages.
+const QUICKSTART: &str = "the built-in quickstart";
+
+impl RunConfig {
+    /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`, the last of a key winning.
+    ///
+    /// # Errors
+    /// Whatever is wrong, in one sentence.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Self, Error> {
+        let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let file = std::path::absolute(path).map_err(unreadable)?;
+        let directory = file.parent().unwrap_or(Path::new("/"));
+        Self::parse(&text, &path.to_string_lossy(), directory, overrides)
+    }
+
+    /// Reads the text of a file called `name`, which messages name, in the absolute `directory`, which the data's
+    /// paths are relative to.
+    ///
+    /// # Errors
+    /// Whatever is wrong, in one sentence.
+    pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
+        Self::parse_with(Families::standard(), text, name, directory, overrides)
+    }
+
+    /// As [`RunConfig::parse`], with the models of `families`.
+    ///
+    /// # Errors
+    /// Whatever is wrong, in one sentence.
+    pub fn parse_with(
+        families: &'static Families,
+        text: &str,
+        name: &str,
+        directory: &Path,
+        overrides: &[String],
+    ) -> Result<Self, Error> {
+        let given = Given::parse(&table(families), text, name, directory, overrides)?;
+        let config = Self {
+            model: ModelConfig::read(&given, families)?,
+            data: Data::read(&given)?,
+            train: Train::read(&given)?,
+            optim: Optim::read(&given)?,
+            parallel: Parallel::read(&given)?,
+            precision: Precision::read(&given)?,
+            memory: Memory::read(&given)?,
+            telemetry: Telemetry::read(&given)?,
+            checkpoint: Checkpoint::read(&given)?,
+            origins: given.origins(),
+        };
+        check::check(&given, &config)?;
+        Ok(config)
+    }
+
+    /// The built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two ranks. The paths
+    /// are relative to the source tree it was built from; where that is not there, to the one that the current
+    /// directory is in, or else to the current directory.
+    ///
+    /// # Errors
+    /// An override that is wrong; a current directory that cannot be asked for.
+    pub fn quickstart(overrides: &[String]) -> Result<Self, Error> {
+        let text = include_str!("../../../launch/configs/quickstart.toml");
+        let unreadable = |source| Error::Unreadable { path: PathBuf::from("."), source };
+        let current = std::env::current_dir().map_err(unreadable)?;
+        let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let mut candidates = built_from.into_iter().chain(current.ancestors());
+        let root = candidates.find(|root| root.join("crates").is_dir()).unwrap_or(&current);
+        Self::parse(text, QUICKSTART, &root.join("launch/configs"), overrides)
+    }
+
+    /// The same with other values for some keys, each as `section.key=value`.
+    ///
+    /// # Errors
+    /// Values that are wrong or do not go together with the others.
+    pub fn with(&self, overrides: &[String]) -> Result<Self, Error> {
+        // What is resolved names its directory itself.
+        Self::parse_with(
+            self.model.families(),
+            &self.to_toml(),
+            "the configuration",
+            Path::new("/"),
+            overrides,
+        )
+    }
+}

@@ -1,0 +1,130 @@
+//! The validated configuration of a run, and its text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use keys::{Key, Only, Origins, Section, Value};
+use parallel::pipeline::ScheduleKind;
+use sha2::{Digest, Sha256};
+
+use crate::model::ModelConfig;
+use crate::sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train};
+use crate::table::table;
+
+/// A validated configuration with every default filled in.
+///
+/// [`RunConfig::load`] and its like alone make it, and it is handed down unchanged.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RunConfig {
+    /// The model that is trained.
+    pub model: ModelConfig,
+    /// The data that it is trained on.
+    pub data: Data,
+    /// How long, and in which portions.
+    pub train: Train,
+    /// The optimizer and its learning rate.
+    pub optim: Optim,
+    /// How the work is distributed over ranks.
+    pub parallel: Parallel,
+    /// The types of values.
+    pub precision: Precision,
+    /// The caching allocator, and the activations that are kept for backward.
+    pub memory: Memory,
+    /// Reports of progress.
+    pub telemetry: Telemetry,
+    /// What is saved during a run.
+    pub checkpoint: Checkpoint,
+    /// Where each value was written.
+    pub origins: Origins,
+}
+
+impl RunConfig {
+    /// Ranks in the whole grid: data × pipeline.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.parallel.data * self.parallel.pipeline
+    }
+
+    /// Layers of the model, which a pipeline's stages share.
+    #[must_use]
+    pub fn layers(&self) -> usize {
+        self.model.layers()
+    }
+
+    /// Stages of the model; one rank has all of it in one.
+    #[must_use]
+    pub fn stages(&self) -> usize {
+        let Parallel { pipeline, chunks, .. } = self.parallel;
+        if pipeline == 1 { 1 } else { pipeline * chunks }
+    }
+
+    /// The schedule that is run; on one rank each micro-batch ends before the next begins, which is 1F1B there.
+    #[must_use]
+    pub fn schedule_kind(&self) -> ScheduleKind {
+        match self.parallel.pipeline {
+            1 => ScheduleKind::OneForwardOneBackward,
+            _ => self.parallel.schedule,
+        }
+    }
+
+    /// The resolved configuration as TOML, every key that applies written out. It parses to an equal value in any
+    /// directory.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        render(self.settings())
+    }
+
+    /// The section `name` of [`RunConfig::to_toml`]: its heading and its keys.
+    #[must_use]
+    pub fn section_toml(&self, name: &str) -> String {
+        render(self.settings().into_iter().filter(|(key, _)| key.section == name))
+    }
+
+    /// The SHA-256 of the resolved text in hexadecimal, without the paths of this machine (`data.base` and
+    /// `parallel.profile`): ranks on machines that keep files elsewhere have the same configuration. The data has a
+    /// fingerprint of its own, and the partition is compared by its stages.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let text = render(self.settings().into_iter().filter(|(key, _)| !key.is_local));
+        format!("{:x}", Sha256::digest(text))
+    }
+
+    /// Every key that applies, with its value, in the order of the file.
+    pub(crate) fn settings(&self) -> Vec<(Key, Value)> {
+        let mut values: BTreeMap<&str, Value> = BTreeMap::new();
+        values.insert(ModelSection::kind, self.model.kind().into());
+        values.extend(self.model.pairs().map(|(key, value)| (key.path, value)));
+        values.extend(pairs(&self.data));
+        values.extend(pairs(&self.train));
+        values.extend(pairs(&self.optim));
+        values.extend(pairs(&self.parallel));
+        values.extend(pairs(&self.precision));
+        values.extend(pairs(&self.memory));
+        values.extend(pairs(&self.telemetry));
+        values.extend(pairs(&self.checkpoint));
+        let applies = |only: Only| values.get(only.key).is_some_and(|value| only.allows(value));
+        let table = table(self.model.families());
+        let keys = table.keys().iter().filter(|key| key.only.is_none_or(applies));
+        keys.filter_map(|key| Some((key.clone(), values.get(key.path)?.clone()))).collect()
+    }
+}
+
+fn pairs<S: Section>(section: &S) -> impl Iterator<Item = (&'static str, Value)> {
+    S::keys().into_iter().map(|key| key.path).zip(section.values())
+}
+
+fn render(settings: impl IntoIterator<Item = (Key, Value)>) -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for (key, value) in settings {
+        if key.section != section {
+            section = key.section;
+            let gap = if text.is_empty() { "" } else { "\n" };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{gap}[{section}]");
+        }
+        let _ = writeln!(text, "{} = {value}", key.name);
+    }
+    text
+}

@@ -1,0 +1,64 @@
+//! The registry of model families.
+
+use std::sync::LazyLock;
+
+use crate::family::Family;
+use crate::models::{GPT, MLP};
+
+/// The families that a program knows.
+#[derive(Debug)]
+pub struct Families {
+    list: Vec<&'static dyn Family>,
+    names: Vec<&'static str>,
+    of_tokens: Vec<&'static str>,
+    default: String,
+}
+
+impl Families {
+    /// A registry of `list`, the first of which is the default of `model.kind`.
+    #[must_use]
+    pub fn new(list: Vec<&'static dyn Family>) -> Self {
+        let named = |family: &&'static dyn Family| family.name();
+        let names: Vec<_> = list.iter().map(named).collect();
+        let of_tokens = list.iter().filter(|family| family.takes_tokens()).map(named).collect();
+        let default = format!("\"{}\"", names.first().copied().unwrap_or_default());
+        Self { list, names, of_tokens, default }
+    }
+
+    /// The families of this crate.
+    #[must_use]
+    pub fn standard() -> &'static Self {
+        static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![&GPT, &MLP]));
+        &STANDARD
+    }
+
+    /// All families.
+    #[must_use]
+    pub fn list(&self) -> &[&'static dyn Family] {
+        &self.list
+    }
+
+    /// Their names.
+    #[must_use]
+    pub fn names(&self) -> &[&'static str] {
+        &self.names
+    }
+
+    /// The names of those that take tokens.
+    #[must_use]
+    pub fn names_of_tokens(&self) -> &[&'static str] {
+        &self.of_tokens
+    }
+
+    /// The name of the default family, as TOML.
+    #[must_use]
+    pub fn default_literal(&self) -> &str {
+        &self.default
+    }
+
+    /// Returns the family of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&'static dyn Family> {
+        self.list.iter().find(|family| family.name() == name).copied()
+    }
+}

@@ -1,0 +1,146 @@
+//! Families of models: everything about a kind of model, in one record.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use device::{DType, Device};
+use keys::{Given, Key, Value};
+
+use crate::error::Result;
+use crate::model::{Model, Stage};
+use crate::recompute::Recompute;
+
+/// The largest extent of a tensor's axis that a key takes.
+pub const MOST_EXTENT: u64 = 1 << 24;
+/// The most layers of a model.
+pub const MOST_LAYERS: u64 = 10_000;
+
+/// A family of models: its name in the configuration, its keys, and how they are read.
+///
+/// A new family is a file of its own in `models/` and a line in [`crate::Families::standard`].
+pub trait Family: Debug + Sync {
+    /// The value of `model.kind` that chooses the family.
+    fn name(&self) -> &'static str;
+
+    /// The keys of `[model]` that belong to the family.
+    fn keys(&self) -> Vec<&'static Key>;
+
+    /// Whether its models take tokens; otherwise they take numbers.
+    fn takes_tokens(&self) -> bool;
+
+    /// Reads the keys. `tokens` is the number of tokens that the configured tokenizer has.
+    ///
+    /// # Errors
+    /// A value that its key does not take.
+    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>>;
+}
+
+/// A model of one family with its sizes.
+pub trait ModelSpec: Debug + Send + Sync {
+    /// The values of the family's keys, in the order of [`Family::keys`].
+    fn values(&self) -> Vec<Value>;
+
+    /// The number of layers, which a pipeline's stages share.
+    fn layers(&self) -> usize;
+
+    /// The path of the key that the number of layers follows from.
+    fn layers_key(&self) -> &'static str;
+
+    /// The examples that the model learns from.
+    fn examples(&self) -> Examples;
+
+    /// Checks the sizes against each other and against `conditions`.
+    ///
+    /// # Errors
+    /// The first values that do not go together, named by their keys.
+    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()>;
+
+    /// Builds the layers of `stage` on `device`, computing in `dtype`, with initial values from `seed`.
+    ///
+    /// # Errors
+    /// A stage that the model does not have, out of memory.
+    fn build(
+        &self,
+        device: &Device,
+        stage: &Stage,
+        seed: u64,
+        dtype: DType,
+        recompute: Recompute,
+    ) -> Result<Box<dyn Model>>;
+
+    /// The family and the sizes in a few words.
+    fn summary(&self) -> String;
+
+    /// The keys whose largest value that fits `plan --largest` can search for.
+    fn searchable(&self) -> Vec<Searchable> {
+        Vec::new()
+    }
+
+    /// A sentence about sizes that are slow in `compute`, with better ones.
+    fn advice(&self, _compute: DType) -> Option<String> {
+        None
+    }
+}
+
+/// The examples that a model learns from: their kind, and the sizes of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Examples {
+    /// Sequences of `context` tokens below `vocabulary`; each target is the token after its input.
+    Tokens {
+        /// Distinct tokens.
+        vocabulary: usize,
+        /// Tokens in a sequence.
+        context: usize,
+    },
+    /// Samples of `inputs` numbers; each target is `outputs` numbers.
+    Numbers {
+        /// Numbers in an input.
+        inputs: usize,
+        /// Numbers in a target.
+        outputs: usize,
+    },
+}
+
+impl Examples {
+    /// What speeds count, as a title: tokens or samples.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::Tokens { .. } => "Tokens",
+            Self::Numbers { .. } => "Samples",
+        }
+    }
+
+    /// Units in one example: the tokens of a sequence; 1 for a sample.
+    #[must_use]
+    pub fn units(&self) -> usize {
+        match self {
+            Self::Tokens { context, .. } => *context,
+            Self::Numbers { .. } => 1,
+        }
+    }
+}
+
+/// The settings outside `[model]` that a model is checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions {
+    /// `precision.compute`.
+    pub compute: DType,
+    /// `train.micro_batch_size`.
+    pub micro_batch_size: usize,
+    /// The name of `data.tokenizer` and the number of its tokens, if the data is text.
+    pub tokenizer: Option<(&'static str, usize)>,
+}
+
+/// A key that can be searched for the largest value that fits.
+#[derive(Clone, Debug)]
+pub struct Searchable {
+    /// The path of the key.
+    pub key: &'static str,
+    /// Its value.
+    pub value: usize,
+    /// The values that are tried are multiples of this.
+    pub step: usize,
+    /// Other keys that follow from a value and the step, each as `section.key=value`.
+    pub follows: fn(value: usize, step: usize) -> Vec<String>,
+}
