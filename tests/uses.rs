@@ -7,7 +7,7 @@ use collective::threads::{Options, run};
 use collective::{CollectiveUse, Operation, Traffic};
 use common::runs::{MLP, config};
 use device::DType;
-use parallel::data::{Reduction, Uses};
+use parallel::data::{DataCollectives, Reduction};
 use plan::prepare;
 use worker::WorkerError;
 use worker::{Placement, Worker};
@@ -42,7 +42,13 @@ fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
 fn connections_cover_exactly_a_steps_traffic() {
     for (name, reduction) in [("tree", Reduction::Tree), ("nccl", Reduction::Library)] {
         for sharded in [false, true] {
-            let uses = Uses { reduction, sharded, dtype: DType::F32, direct: false }.of(2);
+            let uses = DataCollectives {
+                reduction,
+                zero_stage: u32::from(sharded),
+                dtype: DType::F32,
+                peer_access: false,
+            }
+            .uses(2);
             let traffic = traffic_of_steps(name, sharded);
             let made: Vec<Operation> =
                 Operation::ALL.into_iter().filter(|operation| traffic.get(*operation).calls > 0).collect();
@@ -53,9 +59,10 @@ fn connections_cover_exactly_a_steps_traffic() {
             }
         }
     }
-    let tree = Uses { reduction: Reduction::Tree, sharded: true, dtype: DType::F32, direct: true };
-    assert!(tree.of(1).is_empty());
+    let tree =
+        DataCollectives { reduction: Reduction::Tree, zero_stage: 1, dtype: DType::F32, peer_access: true };
+    assert!(tree.uses(1).is_empty());
     // With peer access only the norm's sums need connections.
-    assert_eq!(tree.of(2), [CollectiveUse::AllReduce(DType::F32)]);
-    assert!(Uses { sharded: false, ..tree }.of(4).is_empty());
+    assert_eq!(tree.uses(2), [CollectiveUse::AllReduce(DType::F32)]);
+    assert!(DataCollectives { zero_stage: 0, ..tree }.uses(4).is_empty());
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use collective::{Communicator, threads};
 use device::{Category, Mark, Request, StreamKind};
-use parallel::pipeline::{ActionKind, ActionTimes, Part, Schedule, StageTimes, simulate};
+use parallel::pipeline::{ActionKind, ActionPart, ActionTimes, Schedule, StageTimes, simulate};
 use serde::{Deserialize, Serialize};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
@@ -184,7 +184,7 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
     let (mut open, mut whole) = (None, 0);
     for (index, (action, part, mark)) in marks.iter().enumerate() {
         let next = marks.get(index + 1).map_or(&end, |(_, _, next)| next);
-        if matches!(part, Part::Waiting | Part::Moving) {
+        if matches!(part, ActionPart::Waiting | ActionPart::Moving) {
             continue;
         }
         let took = time(mark, next)?;
@@ -193,7 +193,7 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
         whole = if open == Some(*action) { whole + took } else { took };
         open = Some(*action);
         let kind = match (part, action.kind) {
-            (Part::Inputs, _) => continue,
+            (ActionPart::Inputs, _) => continue,
             (_, ActionKind::Forward) => 0,
             (_, ActionKind::BackwardWeight) => 2,
             _ => 1,

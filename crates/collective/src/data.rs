@@ -12,9 +12,9 @@ use crate::traffic::Traffic;
 /// Calls are enqueued on a stream: a transport may return before they are done, and a region must not be
 /// touched elsewhere until that stream's work has been waited for. Host transports are done on return.
 ///
-/// Any two ranks make the calls in which both take part in the same order, whatever the streams.
-/// Sums are in f32, bf16 or f16, over ranks in the order of a balanced binary tree whose left subtree has the
-/// largest power of two of ranks below the whole; each node is rounded to the dtype. A transport that leaves the
+/// Any two ranks make the calls in which both take part in the same order, whatever the streams. Sums are in
+/// f32, bf16 or f16, over ranks in the order of a balanced binary tree whose left subtree has the largest
+/// power of two of ranks below the whole; each node is rounded to the dtype. A transport that leaves the
 /// order to a library says so.
 ///
 /// Lengths are in bytes and a multiple of the element's size (of 2 where no dtype is given).
@@ -28,8 +28,8 @@ pub trait DataPlane {
     /// Replaces `region` on every rank by the sum over ranks.
     fn all_reduce(&mut self, region: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()>;
 
-    /// Writes shard `rank` of the sum of `input` over ranks to `output`; `input` is `world_size` times as long.
-    /// `output` may be that shard of `input` itself.
+    /// Writes shard `rank` of the sum of `input` over ranks to `output`; `input` is `world_size` times as
+    /// long. `output` may be that shard of `input` itself.
     fn reduce_scatter(
         &mut self,
         input: Region<'_>,
@@ -45,15 +45,16 @@ pub trait DataPlane {
     /// Replaces `region` on every rank by that of `root`.
     fn broadcast(&mut self, root: usize, region: Region<'_>, stream: StreamKind) -> Result<()>;
 
-    /// Sends `region` to rank `to`, which receives it with a region of the same length. May wait for the receive.
+    /// Sends `region` to rank `to`, which receives it with a region of the same length. May wait for the
+    /// receive.
     fn send(&mut self, to: usize, region: Region<'_>, stream: StreamKind) -> Result<()>;
 
     /// Receives `region` from rank `from`.
     fn receive(&mut self, from: usize, region: Region<'_>, stream: StreamKind) -> Result<()>;
 
-    /// Runs several sends and receives (peer, region) as one call, which cannot deadlock each other. The messages
-    /// of one pair of ranks in one direction match in the order of the slices; the other end may be a plain
-    /// [`DataPlane::receive`] or [`DataPlane::send`].
+    /// Runs several sends and receives (peer, region) as one call, which cannot deadlock each other. The
+    /// messages of one pair of ranks in one direction match in the order of the slices; the other end may be
+    /// a plain [`DataPlane::receive`] or [`DataPlane::send`].
     fn exchange(
         &mut self,
         sends: &[(usize, Region<'_>)],
@@ -67,8 +68,8 @@ pub trait DataPlane {
     /// Waits on the host until this plane's work on `stream` is done, a peer fails or the deadline passes.
     fn synchronize(&mut self, stream: StreamKind) -> Result<()>;
 
-    /// Splits the ranks of this plane into groups, as [`Communicator::divide`](crate::Communicator::divide) does
-    /// those of the world. Groups are lists of this plane's own numbers.
+    /// Splits the ranks of this plane into groups, as [`Communicator::divide`](crate::Communicator::divide)
+    /// does those of the world. Groups are lists of this plane's own numbers.
     fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>>;
 
     /// Makes the connections that a transport would otherwise make in the first call that needs them, and
@@ -81,18 +82,18 @@ pub trait DataPlane {
 
     /// Gives the ranks of the group access to these regions of each other's memory, where their devices can.
     ///
-    /// All ranks call it, with the same number of regions of the same lengths, when no work is under way, and all
-    /// get the same answer. The regions must stay allocated until the plane is dropped. A later call replaces
-    /// an earlier one.
+    /// All ranks call it, with the same number of regions of the same lengths, when no work is under way, and
+    /// all get the same answer. The regions must stay allocated until the plane is dropped. A later call
+    /// replaces an earlier one.
     fn share(&mut self, _regions: &[Region<'_>], _options: PeerAccessOptions) -> Result<PeerAccess> {
         Ok(PeerAccess::Denied("this transport has no way to".to_owned()))
     }
 
     /// Sums shared regions over ranks in the documented order, also where the transport's own order differs.
     ///
-    /// Ranks meet before the first sum and after the last. Sums may have their scratch in common. `alone` tells
-    /// that the device has nothing else to do meanwhile; it affects speed, never results. Returns false, on all
-    /// ranks, where one of the sums cannot be done and none was.
+    /// Ranks meet before the first sum and after the last. Sums may have their scratch in common. `alone`
+    /// tells that the device has nothing else to do meanwhile; it affects speed, never results. Returns
+    /// false, on all ranks, where one of the sums cannot be done and none was.
     fn sum_shared(&mut self, _sums: &[SharedSum<'_>], _alone: bool, _stream: StreamKind) -> Result<bool> {
         Ok(false)
     }
@@ -129,7 +130,8 @@ pub enum CollectiveUse {
     AllGather,
     /// [`DataPlane::broadcast`].
     Broadcast,
-    /// Sends and receives, alone or in an exchange, with this rank of the group; the caller itself is ignored.
+    /// Sends and receives, alone or in an exchange, with this rank of the group; the caller itself is
+    /// ignored.
     Peer(usize),
 }
 

@@ -1,5 +1,5 @@
-//! What a host transport must offer: queues of messages between each pair of ranks. Everything else — payloads,
-//! sums, matching, deadlines — is `host`'s, once for all transports.
+//! What a host transport must offer: queues of messages between each pair of ranks. Everything else —
+//! payloads, sums, matching, deadlines — is `host`'s, once for all transports.
 
 use std::time::{Duration, Instant};
 

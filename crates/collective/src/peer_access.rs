@@ -1,8 +1,9 @@
 //! Sums and copies between ranks that have access to each other's memory.
 //!
-//! Every call lies between two meetings of all ranks. After the first, all ranks have written what is to be read,
-//! and read what is to be overwritten. Between the meetings each range of a region belongs, on all ranks, to the
-//! one rank that adds it or copies it. After the second, each rank has its own memory to itself again.
+//! Every call lies between two meetings of all ranks. After the first, all ranks have written what is to be
+//! read, and read what is to be overwritten. Between the meetings each range of a region belongs, on all
+//! ranks, to the one rank that adds it or copies it. After the second, each rank has its own memory to itself
+//! again.
 
 use device::{DType, Function, Region, Result, StreamKind};
 
@@ -23,11 +24,11 @@ impl Default for PeerAccessOptions {
     }
 }
 
-/// Kernels that add the values of several ranks as a balanced binary tree in rank order, each node rounded to the
-/// type.
+/// Kernels that add the values of several ranks as a balanced binary tree in rank order, each node rounded to
+/// the type.
 ///
-/// Their parameters: each rank's values, the destination of the sum, the number of vectors of 16 bytes (u64), and 1
-/// to write the sum over every rank's values or 0 (u32).
+/// Their parameters: each rank's values, the destination of the sum, the number of vectors of 16 bytes (u64),
+/// and 1 to write the sum over every rank's values or 0 (u32).
 #[derive(Clone, Copy, Debug)]
 pub struct SumKernels {
     /// The kernel for values of a type from a number of ranks; `None` if there is none.

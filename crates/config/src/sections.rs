@@ -7,6 +7,7 @@ use data::Tokenizer;
 use device::DType;
 use keys::{Interval, Reading, Row, Takes, Value, choice, section};
 use nn::{MOST_EXTENT, MOST_LAYERS};
+use parallel::Axis;
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
@@ -240,10 +241,16 @@ impl Train {
 }
 
 impl Parallel {
+    /// The axes of the grid of ranks with their sizes, the axis that varies slowest first.
+    #[must_use]
+    pub fn axes(&self) -> [(Axis, usize); 2] {
+        [(Axis::Data, self.data), (Axis::Pipeline, self.pipeline)]
+    }
+
     /// Returns whether each data-parallel rank keeps only its shard of the optimizer state.
     #[must_use]
     pub fn shards_optimizer(&self) -> bool {
-        self.zero_stage >= 1
+        parallel::data::shards_optimizer(self.zero_stage)
     }
 }
 

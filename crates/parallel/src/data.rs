@@ -1,19 +1,21 @@
 //! Data parallelism: every rank has the whole stage and runs other micro-batches.
 
 mod buckets;
+mod collectives;
+mod gather;
 mod groups;
 mod lanes;
+mod options;
 mod reduction;
-mod shards;
-mod sharing;
 mod tree;
-mod uses;
+mod zero;
 
-pub use buckets::{BucketLayout, Gradient, Place};
+pub use buckets::{BucketLayout, BucketSlot, Gradient};
+pub use collectives::DataCollectives;
+pub(crate) use gather::between_compute;
+pub use gather::{gather_sums, gather_weights};
 pub use lanes::Lanes;
-pub use reduction::{GradientReduction, MicroBatchSink, Reduction, ReductionOptions};
-pub use shards::{Piece, Shards};
-pub(crate) use sharing::between_compute;
-pub use sharing::{gather_sums, gather_weights};
+pub use options::{Reduction, ReductionOptions};
+pub use reduction::{GradientReduction, MicroBatchSink};
 pub use tree::{TreeSum, tree_sums};
-pub use uses::Uses;
+pub use zero::{OptimizerShards, ParameterShard, shards_optimizer};

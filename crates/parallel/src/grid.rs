@@ -1,34 +1,84 @@
-//! Who is where: an immutable value that is handed down.
+//! The grid of ranks: named axes, and the coordinates of every rank along them.
 
 use std::ops::Range;
 
 use crate::error::{ParallelError, Result};
 
-/// One rank's place among data × pipeline ranks. Ranks of one pipeline are neighbours.
+/// An axis of the grid: a way in which ranks divide the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Axis {
+    /// Ranks hold the same stages and run different micro-batches.
+    Data,
+    /// Ranks hold different stages of one model.
+    Pipeline,
+}
+
+/// Number of axes.
+pub(crate) const AXES: usize = Axis::ALL.len();
+
+impl Axis {
+    /// Every axis.
+    pub const ALL: [Axis; 2] = [Axis::Data, Axis::Pipeline];
+
+    /// The name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Axis::Data => "data",
+            Axis::Pipeline => "pipeline",
+        }
+    }
+
+    /// Index into arrays with one entry per axis.
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Ranks of the world that differ along one axis only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The axis.
+    pub axis: Axis,
+    /// Numbers of the ranks in the world, by coordinate along the axis.
+    pub ranks: Vec<usize>,
+    /// Coordinate of this rank.
+    pub index: usize,
+}
+
+/// The grid of ranks as one rank sees it: an immutable value that is handed down.
+///
+/// All arithmetic on ranks is here. Ranks are numbered with the last axis of the list varying fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
-    data: usize,
-    pipeline: usize,
+    /// Number of ranks along each axis.
+    sizes: [usize; AXES],
+    /// Distance in rank numbers between neighbours along each axis.
+    strides: [usize; AXES],
+    world_size: usize,
     rank: usize,
 }
 
 impl RankGrid {
-    /// Rank `rank` of `data × pipeline`. Errors: a rank outside, or an empty grid.
-    pub fn new(data: usize, pipeline: usize, rank: usize) -> Result<Self> {
-        if data.checked_mul(pipeline).is_some_and(|world_size| rank < world_size) {
-            return Ok(RankGrid { data, pipeline, rank });
+    /// Rank `rank` of a grid with these sizes, the axis that varies slowest first. An axis that is not listed
+    /// has size 1.
+    ///
+    /// # Errors
+    /// A rank outside the grid, an empty grid, or an axis that is listed twice.
+    pub fn new(axes: &[(Axis, usize)], rank: usize) -> Result<Self> {
+        let (mut sizes, mut strides) = ([1; AXES], [1; AXES]);
+        let mut world_size: usize = 1;
+        for (place, (axis, size)) in axes.iter().enumerate().rev() {
+            if axes[..place].iter().any(|(other, _)| other == axis) {
+                return Err(ParallelError::Grid(format!("axis {} is listed twice", axis.name())));
+            }
+            (sizes[axis.index()], strides[axis.index()]) = (*size, world_size);
+            world_size = world_size.checked_mul(*size).unwrap_or(0);
         }
-        Err(ParallelError::Grid(format!("rank {rank} is not one of {data} × {pipeline} ranks")))
-    }
-
-    /// Data-parallel size.
-    pub fn data(&self) -> usize {
-        self.data
-    }
-
-    /// Pipeline stages.
-    pub fn pipeline(&self) -> usize {
-        self.pipeline
+        if rank < world_size {
+            return Ok(RankGrid { sizes, strides, world_size, rank });
+        }
+        let sizes: Vec<_> = axes.iter().map(|(_, size)| size.to_string()).collect();
+        Err(ParallelError::Grid(format!("rank {rank} is not one of {} ranks", sizes.join(" × "))))
     }
 
     /// This rank's number in the world.
@@ -36,36 +86,141 @@ impl RankGrid {
         self.rank
     }
 
-    /// Ranks in all.
+    /// Number of ranks in the world.
     pub fn world_size(&self) -> usize {
-        self.data * self.pipeline
+        self.world_size
     }
 
-    /// Which replica of the model this rank belongs to.
-    pub fn data_rank(&self) -> usize {
-        self.rank / self.pipeline
+    /// Number of ranks along an axis.
+    pub fn size(&self, axis: Axis) -> usize {
+        self.sizes[axis.index()]
     }
 
-    /// Which stage of the pipeline it is.
-    pub fn stage(&self) -> usize {
-        self.rank % self.pipeline
+    /// This rank's coordinate along an axis, from 0.
+    pub fn coordinate(&self, axis: Axis) -> usize {
+        self.coordinate_of(axis, self.rank)
     }
 
-    /// The rank of the world that is at `stage` of the pipeline in replica `data_rank`.
-    pub fn rank_at(&self, data_rank: usize, stage: usize) -> usize {
-        data_rank * self.pipeline + stage
+    fn coordinate_of(&self, axis: Axis, rank: usize) -> usize {
+        rank / self.strides[axis.index()] % self.size(axis)
     }
 
-    /// The micro-batches of `count` in a step that this rank's replica runs: a contiguous part.
+    /// The same grid as another rank sees it.
+    ///
+    /// # Errors
+    /// A rank outside the grid.
+    pub fn seen_from(&self, rank: usize) -> Result<Self> {
+        if rank < self.world_size {
+            return Ok(RankGrid { rank, ..*self });
+        }
+        Err(ParallelError::Grid(format!("rank {rank} is not one of {} ranks", self.world_size)))
+    }
+
+    /// The rank of the world with these coordinates, each below its axis's size, and this rank's coordinates
+    /// along the axes that are not listed.
+    pub fn rank_at(&self, coordinates: &[(Axis, usize)]) -> usize {
+        coordinates.iter().fold(self.rank, |rank, (axis, coordinate)| {
+            let stride = self.strides[axis.index()];
+            rank - self.coordinate_of(*axis, rank) * stride + coordinate * stride
+        })
+    }
+
+    /// The ranks that differ from this one along an axis only, this one included.
+    pub fn group(&self, axis: Axis) -> Group {
+        let ranks = (0..self.size(axis)).map(|coordinate| self.rank_at(&[(axis, coordinate)])).collect();
+        Group { axis, ranks, index: self.coordinate(axis) }
+    }
+
+    /// The groups of all ranks along an axis, by their first ranks.
+    pub fn groups(&self, axis: Axis) -> Vec<Vec<usize>> {
+        let firsts = (0..self.world_size).filter(|rank| self.coordinate_of(axis, *rank) == 0);
+        firsts.map(|rank| RankGrid { rank, ..*self }.group(axis).ranks).collect()
+    }
+
+    /// The micro-batches of `count` in a step that this rank's replica runs: a contiguous share along
+    /// [`Axis::Data`].
     pub fn micro_batches(&self, count: usize) -> Range<usize> {
-        let each = count / self.data;
-        self.data_rank() * each..(self.data_rank() + 1) * each
+        let each = count / self.size(Axis::Data);
+        let replica = self.coordinate(Axis::Data);
+        replica * each..(replica + 1) * each
     }
 
-    /// The ranks of each data-parallel group: those that hold the same stage.
-    pub fn data_groups(&self) -> Vec<Vec<usize>> {
-        (0..self.pipeline)
-            .map(|stage| (0..self.data).map(|replica| replica * self.pipeline + stage).collect())
-            .collect()
+    /// The number of validation micro-batches of `count` that this rank's replica runs: they are dealt out in
+    /// turn along [`Axis::Data`].
+    pub fn validation_micro_batches(&self, count: u64) -> u64 {
+        count.saturating_sub(self.coordinate(Axis::Data) as u64).div_ceil(self.size(Axis::Data) as u64)
+    }
+
+    /// The replica that runs validation micro-batch `index`, and its place among those of that replica.
+    pub fn validated_by(&self, index: usize) -> (usize, usize) {
+        (index % self.size(Axis::Data), index / self.size(Axis::Data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Axis, RankGrid};
+
+    const AXES: [(Axis, usize); 2] = [(Axis::Data, 3), (Axis::Pipeline, 2)];
+
+    #[test]
+    fn pipeline_neighbours_are_adjacent_ranks() {
+        for rank in 0..6 {
+            let grid = RankGrid::new(&AXES, rank).unwrap();
+            assert_eq!((grid.coordinate(Axis::Data), grid.coordinate(Axis::Pipeline)), (rank / 2, rank % 2));
+            assert_eq!(grid.group(Axis::Pipeline).ranks, [rank / 2 * 2, rank / 2 * 2 + 1]);
+            assert_eq!(grid.group(Axis::Data).ranks, [rank % 2, rank % 2 + 2, rank % 2 + 4]);
+            for axis in Axis::ALL {
+                let group = grid.group(axis);
+                assert_eq!((group.ranks[group.index], group.axis), (rank, axis));
+                assert!(grid.groups(axis).contains(&group.ranks));
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_axes_decides_the_numbering() {
+        let grid = RankGrid::new(&[(Axis::Pipeline, 2), (Axis::Data, 3)], 4).unwrap();
+        assert_eq!((grid.coordinate(Axis::Pipeline), grid.coordinate(Axis::Data)), (1, 1));
+        assert_eq!(grid.groups(Axis::Pipeline), [[0, 3], [1, 4], [2, 5]]);
+        assert_eq!(grid.groups(Axis::Data), [[0, 1, 2], [3, 4, 5]]);
+    }
+
+    #[test]
+    fn a_rank_is_found_by_its_coordinates() {
+        let grid = RankGrid::new(&AXES, 3).unwrap();
+        assert_eq!(grid.rank_at(&[(Axis::Data, 2), (Axis::Pipeline, 0)]), 4);
+        assert_eq!(grid.rank_at(&[(Axis::Data, 0)]), 1);
+        assert_eq!(grid.rank_at(&[(Axis::Pipeline, 0)]), 2);
+        assert_eq!(grid.rank_at(&[]), 3);
+        assert_eq!(grid.seen_from(5).unwrap(), RankGrid::new(&AXES, 5).unwrap());
+        assert_eq!(RankGrid::new(&[(Axis::Data, 2)], 1).unwrap().size(Axis::Pipeline), 1);
+    }
+
+    #[test]
+    fn ranks_and_axes_that_are_not_in_a_grid_are_refused() {
+        let refused = |axes: &[(Axis, usize)], rank| RankGrid::new(axes, rank).unwrap_err().to_string();
+        assert_eq!(refused(&AXES, 6), "rank 6 is not one of 3 × 2 ranks");
+        assert_eq!(refused(&[(Axis::Data, 0)], 0), "rank 0 is not one of 0 ranks");
+        assert_eq!(refused(&[(Axis::Data, 2), (Axis::Data, 2)], 0), "axis data is listed twice");
+        assert!(RankGrid::new(&[(Axis::Data, usize::MAX), (Axis::Pipeline, 2)], 0).is_err());
+        assert!(RankGrid::new(&AXES, 0).unwrap().seen_from(6).is_err());
+    }
+
+    #[test]
+    fn validation_micro_batches_are_dealt_out_in_turn() {
+        for count in 0..8 {
+            let mut counts = [0; 3];
+            for index in 0..count {
+                let (replica, place) = RankGrid::new(&AXES, 0).unwrap().validated_by(index);
+                assert_eq!(place, counts[replica]);
+                counts[replica] += 1;
+            }
+            for rank in 0..6 {
+                let grid = RankGrid::new(&AXES, rank).unwrap();
+                let own = grid.validation_micro_batches(count as u64);
+                assert_eq!(own, counts[grid.coordinate(Axis::Data)] as u64);
+            }
+        }
     }
 }

@@ -8,8 +8,8 @@
 //! order, for every number of ranks that divides the lanes.
 //!
 //! ```
-//! use parallel::RankGrid;
-//! let grid = RankGrid::new(4, 1, 2)?; // rank 2 of 4 data-parallel ranks
+//! use parallel::{Axis, RankGrid};
+//! let grid = RankGrid::new(&[(Axis::Data, 4)], 2)?; // rank 2 of 4 data-parallel ranks
 //! assert_eq!(grid.micro_batches(8), 4..6);
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
@@ -23,6 +23,10 @@ pub mod data;
 mod error;
 mod grid;
 pub mod pipeline;
+mod planes;
+mod shard;
 
 pub use error::{ParallelError, Result};
-pub use grid::RankGrid;
+pub use grid::{Axis, Group, RankGrid};
+pub use planes::{PeerRegion, Planes};
+pub use shard::Shard;

@@ -76,20 +76,20 @@ fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
 type Part = (usize, usize, Vec<f32>);
 
 fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: How) -> ReductionOptions {
-    let (data, rank) = (communicator.world_size(), communicator.rank());
-    let (reduction, sharded, dtype) = how;
-    ReductionOptions { lanes, data, rank, dtype, bucket_bytes, reduction, sharded, loss: true }
+    let (ranks, rank) = (communicator.world_size(), communicator.rank());
+    let (reduction, zero_stage, dtype) = how;
+    ReductionOptions { lanes, ranks, rank, dtype, bucket_bytes, reduction, zero_stage, loss: true }
 }
 
-/// Who adds, whether the sums are divided, and the type of the gradients.
-type How = (Reduction, bool, DType);
+/// How gradients are added, the ZeRO stage, and the type of the gradients.
+type How = (Reduction, u32, DType);
 const ALL: [How; 6] = [
-    (Reduction::Tree, false, DType::F32),
-    (Reduction::Tree, true, DType::F32),
-    (Reduction::Library, false, DType::F32),
-    (Reduction::Library, true, DType::F32),
-    (Reduction::Tree, true, DType::Bf16),
-    (Reduction::Library, false, DType::Bf16),
+    (Reduction::Tree, 0, DType::F32),
+    (Reduction::Tree, 1, DType::F32),
+    (Reduction::Library, 0, DType::F32),
+    (Reduction::Library, 1, DType::F32),
+    (Reduction::Tree, 1, DType::Bf16),
+    (Reduction::Library, 0, DType::Bf16),
 ];
 
 /// Runs two steps of made-up backward passes as one rank and returns the loss and gradients of the second.
@@ -130,9 +130,9 @@ fn run(
         reduction.finish(&mut *communicator.data)?;
     }
     let parts = reduction.shards().own().iter().zip(reduction.gradients());
-    let parts = parts.map(|(piece, gradient)| {
-        assert_eq!(piece.elements.len(), gradient.elements());
-        Ok((piece.parameter, piece.elements.start, read(gradient)?))
+    let parts = parts.map(|(owned, gradient)| {
+        assert_eq!(owned.shard.range.len(), gradient.elements());
+        Ok((owned.parameter, owned.shard.range.start, read(gradient)?))
     });
     Ok((reduction.loss()?.unwrap().to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
 }
@@ -179,7 +179,7 @@ fn every_grid_gives_the_sum_of_the_design() {
                     let reference = &references[usize::from(how.2 == DType::Bf16)];
                     let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}, from {from}");
                     assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
-                    match how.1 {
+                    match how.1 > 0 {
                         true => assert_eq!(&assemble(ranks.iter()), reference, "{name}"),
                         false => ranks
                             .iter()
@@ -206,12 +206,12 @@ fn every_rank_gets_the_weights_that_others_keep() {
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let (parameters, _) = parameters(&device, dtype);
             let lanes = Lanes::new(ranks, ranks, ranks)?;
-            let options = options(lanes, &communicator, 40_000, (Reduction::Tree, true, DType::F32));
+            let options = options(lanes, &communicator, 40_000, (Reduction::Tree, 1, DType::F32));
             let reduction = GradientReduction::new(&device, &parameters, options)?;
             let weights: Vec<_> = parameters.list().iter().map(|p| p.tensor.clone()).collect();
-            for piece in reduction.shards().own() {
-                let values: Vec<_> = piece.elements.clone().map(|i| mark(piece.parameter, i)).collect();
-                write(&piece.of(&weights[piece.parameter])?, &values)?;
+            for owned in reduction.shards().own() {
+                let values: Vec<_> = owned.shard.range.clone().map(|i| mark(owned.parameter, i)).collect();
+                write(&owned.of(&weights[owned.parameter])?, &values)?;
             }
             communicator.data.share(&reduction.shared(&parameters), PeerAccessOptions::default())?;
             gather_weights(&mut *communicator.data, &reduction, &parameters, ..1)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use collective::{Communicator, OperationTraffic};
 use device::{Description, Device};
 use memory::Statistics;
-use parallel::RankGrid;
+use parallel::{Axis, RankGrid};
 use telemetry::step_trace::RunPart;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
@@ -118,22 +118,20 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
 pub(crate) struct Role {
     stage: usize,
     validations: u64,
-    /// Elements of its pieces, where ranks keep different ones.
-    pieces: Vec<usize>,
+    /// Elements of its shards, where ranks own different ones.
+    shards: Vec<usize>,
 }
 
 impl Role {
     pub(crate) fn of(setup: &Setup, rank: usize) -> Result<Self> {
-        let parallel = &setup.config.parallel;
-        let grid = RankGrid::new(parallel.data, parallel.pipeline, rank)?;
-        let count = setup.config.train.validation_micro_batches;
-        let before = count.saturating_sub(grid.data_rank() as u64);
-        let validations = before.div_ceil(grid.data() as u64);
-        let stages = setup.blueprint.stages_of(grid.stage());
-        let divided = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_divided());
-        let own = divided.filter_map(|shards| shards.by_rank().get(grid.data_rank()));
-        let pieces = own.flatten().map(|piece| piece.elements.len()).collect();
-        Ok(Role { stage: grid.stage(), validations, pieces })
+        let grid = RankGrid::new(&setup.config.parallel.axes(), rank)?;
+        let validations = grid.validation_micro_batches(setup.config.train.validation_micro_batches);
+        let stage = grid.coordinate(Axis::Pipeline);
+        let stages = setup.blueprint.stages_of(stage);
+        let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
+        let own = sharded.filter_map(|shards| shards.by_rank().get(grid.coordinate(Axis::Data)));
+        let shards = own.flatten().map(|owned| owned.shard.range.len()).collect();
+        Ok(Role { stage, validations, shards })
     }
 }
 

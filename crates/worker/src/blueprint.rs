@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use autograd::{Mode, Tape};
 use device::{Description, Device, DeviceOptions};
 use nn::{Input, Model, Stage};
-use parallel::data::{BucketLayout, Shards};
-use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape};
+use parallel::data::{BucketLayout, OptimizerShards};
+use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape, StageLayout};
+use parallel::{Axis, RankGrid};
 use tensor::{Shape, Tensor};
 
 use crate::build::{self, Dataset};
@@ -29,8 +30,8 @@ pub struct Entry {
 /// The model as the run divides it.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
-    /// Ranks of the pipeline.
-    pipeline: usize,
+    /// The grid, as rank 0 sees it.
+    grid: RankGrid,
     /// The layers of each stage.
     pub stages: Vec<Stage>,
     /// Every parameter, in the order of the whole model, which is that of the stages.
@@ -39,8 +40,8 @@ pub struct Blueprint {
     places: Vec<Vec<usize>>,
     /// What goes from each stage to the next.
     pub crossings: Vec<Crossing>,
-    /// By stage: who of its data-parallel ranks keeps what of the optimizer's state.
-    shards: Vec<Shards>,
+    /// The parts of each stage's optimizer state that its data-parallel ranks own.
+    shards: Vec<OptimizerShards>,
 }
 
 impl Blueprint {
@@ -78,7 +79,8 @@ impl Blueprint {
             places.into_iter().map(|(_, place)| place).collect()
         };
         let places = places.into_iter().map(in_order).collect();
-        Ok(Blueprint { pipeline: config.parallel.pipeline, stages, parameters, places, crossings, shards })
+        let grid = RankGrid::new(&config.parallel.axes(), 0)?;
+        Ok(Blueprint { grid, stages, parameters, places, crossings, shards })
     }
 
     /// The place in the whole model of a stage's parameter, and whether this stage's is the one that counts.
@@ -89,12 +91,23 @@ impl Blueprint {
 
     /// The stages of a rank of the pipeline, first to last.
     pub fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> {
-        (rank..self.stages.len()).step_by(self.pipeline)
+        self.layout().stages_of(rank)
+    }
+
+    /// The ranks of the pipeline that hold the stages.
+    pub fn layout(&self) -> StageLayout {
+        StageLayout { ranks: self.grid.size(Axis::Pipeline), stages: self.stages.len() }
+    }
+
+    /// The stages of a rank of the world, first to last; none for a rank outside the grid.
+    fn stages_of_world_rank(&self, rank: usize) -> impl Iterator<Item = usize> {
+        let grid = self.grid.seen_from(rank).ok();
+        grid.into_iter().flat_map(|grid| self.stages_of(grid.coordinate(Axis::Pipeline)))
     }
 
     /// The stages of a rank of the world, in words; nothing where the model is one stage.
     pub fn in_words(&self, rank: usize) -> String {
-        let own: Vec<_> = self.stages_of(rank % self.pipeline).map(|stage| stage.to_string()).collect();
+        let own: Vec<_> = self.stages_of_world_rank(rank).map(|stage| stage.to_string()).collect();
         match (&*own, self.stages.len()) {
             (_, 1) => String::new(),
             ([only], of) => format!("stage {only} of {of}"),
@@ -108,7 +121,7 @@ impl Blueprint {
             let layers = &self.stages[number].layers;
             format!("{number}: {}-{}", layers.start, layers.end.saturating_sub(1))
         };
-        self.stages_of(rank % self.pipeline).map(stage).collect::<Vec<_>>().join(", ")
+        self.stages_of_world_rank(rank).map(stage).collect::<Vec<_>>().join(", ")
     }
 
     /// How many layers each stage has, such as `13, 12, 12, 11`.
@@ -123,7 +136,7 @@ impl Blueprint {
     }
 
     /// Who keeps what of a stage's optimizer state.
-    pub fn shards(&self, stage: usize) -> &Shards {
+    pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
     }
 }
@@ -160,14 +173,11 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
     }
 }
 
-fn divide(config: &RunConfig, model: &dyn Model) -> Shards {
+fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
     let (parameters, ranks) = (model.parameters(), config.parallel.data);
-    if !config.parallel.shards_optimizer() || ranks == 1 {
-        return Shards::undivided(parameters);
-    }
     let (dtype, bytes) = (config.precision.gradients, build::bucket_bytes(config));
     let layout = BucketLayout::of(parameters, dtype, bytes, ranks);
-    Shards::divided(parameters, &layout, ranks, 0)
+    OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, ranks, 0)
 }
 
 /// What a configuration's pipeline runs in a step. Errors: none of a configuration that was checked.

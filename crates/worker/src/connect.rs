@@ -2,73 +2,52 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, DataPlane, PeerAccess, PeerAccessOptions, SumKernels};
+use collective::{Communicator, PeerAccess, PeerAccessOptions, SumKernels};
 use device::{Backend, Device};
-use parallel::RankGrid;
-use parallel::data::Uses;
+use parallel::data::DataCollectives;
 use parallel::pipeline::{StagePart, stage_uses};
+use parallel::{Axis, Planes, RankGrid};
 use tensor::ops::tree;
 
 use crate::error::{Result, WorkerError};
 use config::RunConfig;
 
-/// The plane of the ranks that hold the same stages as this one; none where all ranks do.
-pub(crate) type DataPlaneOfStage = Option<Box<dyn DataPlane>>;
-
-/// Has GPUs meet, all of them and those that hold the same stages. Ranks on the host have met.
+/// Connects the GPUs of all ranks, and those along each axis of the grid. Ranks on the host are connected
+/// already.
 pub(crate) fn connect(
     mut communicator: Communicator,
     device: &Device,
     config: &RunConfig,
-    grid: &RankGrid,
-) -> Result<(Communicator, DataPlaneOfStage)> {
-    let parallel = &config.parallel;
+    grid: RankGrid,
+) -> Result<Planes> {
     if device.is_cuda_like() {
-        let timeout = Duration::from_secs(parallel.timeout_seconds);
+        let timeout = Duration::from_secs(config.parallel.timeout_seconds);
         communicator =
             device.connecting(|| Ok::<_, WorkerError>(communicator.over_nccl(device, timeout)?))?;
     }
-    let data = device.connecting(|| divided(&mut communicator, grid))?;
-    Ok((communicator, data))
+    device.connecting(|| Ok(Planes::new(communicator, grid)?))
 }
 
-/// The plane of the ranks with the same stages, divided from that of all; none where all have them.
-pub(crate) fn divided(communicator: &mut Communicator, grid: &RankGrid) -> Result<DataPlaneOfStage> {
-    Ok(match (grid.data(), grid.pipeline()) {
-        (_, 1) => None,
-        (1, _) => Some(Communicator::solo().data),
-        _ => Some(communicator.divide(&grid.data_groups())?),
-    })
-}
-
-/// Connects GPUs for everything that a step does between ranks, so that nothing is connected or loaded later, and notes
-/// what that takes of the device. `direct`: those of `data`, or else all, reach each other's memory.
+/// Makes the connections for everything that a step does between ranks, so that nothing is connected or
+/// loaded later, and notes what they take of the device. `peer_access`: ranks along [`Axis::Data`] have
+/// access to each other's memory.
 pub(crate) fn warm_up(
-    communicator: &mut Communicator,
-    data: &mut DataPlaneOfStage,
+    planes: &mut Planes,
     device: &Device,
     config: &RunConfig,
-    grid: &RankGrid,
-    direct: bool,
+    peer_access: bool,
 ) -> Result<()> {
-    let (reduction, dtype) = (config.parallel.reduction, config.precision.gradients);
-    let uses = Uses { reduction, sharded: config.parallel.shards_optimizer(), dtype, direct }.of(grid.data());
-    device.connecting(|| {
-        match data {
-            None => communicator.data.warm_up(&uses)?,
-            Some(data) => {
-                communicator.data.warm_up(&stage_uses(grid))?;
-                data.warm_up(&uses)?;
-            }
-        }
-        Ok(())
-    })
+    let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.zero_stage);
+    let data = DataCollectives { reduction, zero_stage, dtype: config.precision.gradients, peer_access };
+    let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
+    let world = stage_uses(planes.grid());
+    device.connecting(|| Ok(planes.warm_up(world, &[data])?))
 }
 
-/// Lets GPUs of one host sum and gather in each other's memory over `plane`, that of the ranks with the same `parts`; says
-/// why not where they cannot. Whether they do.
+/// Gives the GPUs of one host that hold the same `parts` access to each other's memory, in which they then
+/// sum and gather. Logs why where they cannot. Returns true if they have access.
 pub(crate) fn share(
-    plane: &mut dyn DataPlane,
+    planes: &mut Planes,
     device: &Device,
     parts: &[StagePart],
     config: &RunConfig,
@@ -83,6 +62,7 @@ pub(crate) fn share(
     device.synchronize()?;
     let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
     let options = PeerAccessOptions { blocks: config.parallel.peer_blocks, method, sums: Some(sums) };
+    let plane = planes.along(Axis::Data)?;
     let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
     match &sharing {
         PeerAccess::Denied(why) if plane.rank() == 0 => {

@@ -5,7 +5,7 @@ use data::{HostArray, HostData, MicroBatch};
 use device::{Category, DType, Device, Mark};
 use half::bf16;
 use parallel::data::MicroBatchSink;
-use parallel::pipeline::{Action, ActionKind, Feed, Part};
+use parallel::pipeline::{Action, ActionKind, ActionPart, Feed};
 use telemetry::Phase;
 use tensor::Tensor;
 
@@ -44,7 +44,7 @@ pub(crate) enum Numbers {
 }
 
 /// The beginnings of the parts of a step's actions.
-pub type Marks = Vec<(Action, Part, Mark)>;
+pub type Marks = Vec<(Action, ActionPart, Mark)>;
 
 /// The worker's side of one walk.
 pub(crate) struct WorkerFeed<'a> {
@@ -95,11 +95,11 @@ impl<'a> WorkerFeed<'a> {
 impl Feed for WorkerFeed<'_> {
     type Error = WorkerError;
 
-    fn enter(&mut self, action: Action, part: Part) -> Result<()> {
+    fn enter(&mut self, action: Action, part: ActionPart) -> Result<()> {
         let before = self.at.replace(action);
         let Numbers::Training { .. } = self.numbers else { return Ok(()) };
         // A transfer goes on beside compute, but not on a host.
-        if part == Part::Moving && self.device.is_cuda_like() {
+        if part == ActionPart::Moving && self.device.is_cuda_like() {
             return Ok(());
         }
         if let Some(marks) = self.marks.as_mut() {
@@ -116,9 +116,9 @@ impl Feed for WorkerFeed<'_> {
             _ => Phase::Backward,
         };
         match part {
-            Part::Inputs => self.phases.enter(Phase::Inputs),
-            Part::Waiting | Part::Moving => self.phases.enter(Phase::Pipeline),
-            Part::Computing => self.phases.enter(computing),
+            ActionPart::Inputs => self.phases.enter(Phase::Inputs),
+            ActionPart::Waiting | ActionPart::Moving => self.phases.enter(Phase::Pipeline),
+            ActionPart::Computing => self.phases.enter(computing),
         }
     }
 

@@ -30,7 +30,8 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let in_use = || worker.models().flat_map(|model| model.parameters().list());
     let named = |parameter: &'_ nn::Parameter| (parameter.name.clone(), parameter.tensor.clone());
     let all: Vec<_> = in_use().map(named).collect();
-    let mut hashes = vec![(format!("stage.{}", worker.grid().stage()), hash_of(&all)?)];
+    let mut hashes =
+        vec![(format!("stage.{}", worker.grid().coordinate(parallel::Axis::Pipeline)), hash_of(&all)?)];
     for copied in in_use().filter(|parameter| parameter.shared).map(named) {
         hashes.push((copied.0.clone(), hash_of(&[copied])?));
     }

@@ -3,9 +3,9 @@
 use device::Device;
 use nn::{Model, ParameterId, Stage};
 use optim::{GradientNorm, Optimizer, Slot};
-use parallel::RankGrid;
 use parallel::data::{GradientReduction, Lanes, ReductionOptions};
 use parallel::pipeline::StagePart;
+use parallel::{Axis, RankGrid};
 use tensor::Tensor;
 
 use crate::blueprint::Blueprint;
@@ -40,12 +40,12 @@ pub fn build(
     for (model, stage) in models.into_iter().zip(stages) {
         let options = ReductionOptions {
             lanes: Lanes::new(parallel.lanes, train.micro_batches(), parallel.data)?,
-            data: parallel.data,
+            ranks: parallel.data,
             rank: data_rank,
             dtype: config.precision.gradients,
             bucket_bytes: build::bucket_bytes(config),
             reduction: config.parallel.reduction,
-            sharded: parallel.shards_optimizer(),
+            zero_stage: parallel.zero_stage,
             loss: stage.is_last(),
         };
         let reduction = GradientReduction::new(device, model.parameters(), options)?;
@@ -72,19 +72,19 @@ pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
 pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
     let mut slots = Vec::new();
     for StagePart { model, reduction } in parts {
-        for piece in reduction.shards().own() {
-            let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[piece.parameter];
-            slots.push(Slot { name: name.clone(), weight: piece.of(tensor)?, decay: *decay });
+        for owned in reduction.shards().own() {
+            let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
+            slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay: *decay });
         }
     }
     let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));
     let optimizer = Optimizer::in_two_calls(device, &slots, build::update_rule(config), first)?;
     let mut masters = slots.iter().zip(optimizer.masters());
     for StagePart { model, reduction } in parts {
-        for (piece, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {
+        for (owned, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {
             if !master.shares_storage(&slot.weight) {
-                let parameter = ParameterId(piece.parameter);
-                model.parameters().fill_initial(parameter, piece.elements.start, master)?;
+                let parameter = ParameterId(owned.parameter);
+                model.parameters().fill_initial(parameter, owned.shard.range.start, master)?;
             }
         }
     }
@@ -94,9 +94,9 @@ pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Re
 
 /// How many of this rank's pieces there are up to the last that travels in the first group of weights.
 fn first_pieces(reduction: &GradientReduction) -> usize {
-    let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_divided());
+    let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_sharded());
     let Some(last) = group.and_then(|group| group.iter().max()) else { return 0 };
-    reduction.shards().own().partition_point(|piece| piece.parameter <= *last)
+    reduction.shards().own().partition_point(|owned| owned.parameter <= *last)
 }
 
 /// The norm of the whole model's gradient, of which a rank may have a part.
@@ -120,21 +120,23 @@ impl ModelNorm {
         parts: &[StagePart],
     ) -> Result<Self> {
         let max_norm = config.optim.clip_norm as f32;
-        let divided = parts.iter().any(|part| part.reduction.shards().is_divided());
-        let counts = divided || grid.data_rank() == 0;
+        let divided = parts.iter().any(|part| part.reduction.shards().is_sharded());
+        let counts = divided || grid.coordinate(Axis::Data) == 0;
         let (mut gradients, mut places, mut slots) = (Vec::new(), Vec::new(), Vec::new());
-        for (StagePart { model, reduction }, stage) in parts.iter().zip(blueprint.stages_of(grid.stage())) {
-            for (piece, gradient) in reduction.shards().own().iter().zip(reduction.gradients()) {
-                let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[piece.parameter];
-                slots.push(Slot { name: name.clone(), weight: piece.of(tensor)?, decay: *decay });
+        for (StagePart { model, reduction }, stage) in
+            parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline)))
+        {
+            for (owned, gradient) in reduction.shards().own().iter().zip(reduction.gradients()) {
+                let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
+                slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay: *decay });
                 // A copy of another stage's parameter has that one's gradient.
-                if let Some((place, true)) = blueprint.find(stage, piece.parameter) {
-                    places.push((place, piece.elements.start));
+                if let Some((place, true)) = blueprint.find(stage, owned.parameter) {
+                    places.push((place, owned.shard.range.start));
                     gradients.push(gradient.clone());
                 }
             }
         }
-        if !divided && grid.pipeline() == 1 {
+        if !divided && grid.size(Axis::Pipeline) == 1 {
             let norm = GradientNorm::new(device, &slots, max_norm)?;
             return Ok(ModelNorm { norm, parts: None, counts });
         }

@@ -10,6 +10,7 @@ use checkpoint::{Checkpoint, Snapshot, Target};
 use collective::ControlPlane;
 use device::DType;
 use nn::Parameters;
+use parallel::Axis;
 use tensor::{Shape, Tensor};
 
 use crate::build;
@@ -73,9 +74,10 @@ fn holder(worker: &Worker, place: usize) -> (usize, usize) {
     worker.blueprint().parameters[place].holders.first().copied().unwrap_or_default()
 }
 
-/// The rank of the world that is `data_rank` of those that hold a stage.
-fn rank_of(worker: &Worker, data_rank: usize, stage: usize) -> usize {
-    worker.grid().rank_at(data_rank, stage % worker.grid().pipeline())
+/// The rank of the world that holds a stage in a replica.
+fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
+    let stage_rank = worker.blueprint().layout().rank_of(stage);
+    worker.grid().rank_at(&[(Axis::Data, replica), (Axis::Pipeline, stage_rank)])
 }
 
 fn whole_weight(worker: &Worker, place: usize) -> Array {
@@ -89,7 +91,7 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
 fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let shards = worker.blueprint().shards(stage);
-    let source = |data_rank| (rank_of(worker, data_rank, stage), shards.part(data_rank, parameter));
+    let source = |replica| (rank_of(worker, replica, stage), shards.range(replica, parameter));
     let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
     let (sources, key) = (sources.collect(), (stage, name));
     let own = kept.get(&key).cloned();
@@ -103,9 +105,9 @@ pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
     for model in worker.models().filter(|_| whole) {
         targets.extend(model.parameters().list().iter().map(whole_parameter));
     }
-    targets.extend(worker.optimizer_state().filter_map(|(stage, piece, state)| {
-        let parameter = &worker.model(stage)?.parameters().list()[piece.parameter];
-        let (shape, first) = (parameter.tensor.shape(), piece.elements.start);
+    targets.extend(worker.optimizer_state().filter_map(|(stage, owned, state)| {
+        let parameter = &worker.model(stage)?.parameters().list()[owned.parameter];
+        let (shape, first) = (parameter.tensor.shape(), owned.shard.range.start);
         Some(Target { name: state.name, shape, first, tensor: state.tensor.clone() })
     }));
     targets

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use collective::{Call, Communicator, DataPlane, Observer};
+use collective::{Call, Communicator, Observer};
 use memory::Statistics;
 use telemetry::host_name;
 
@@ -186,24 +186,19 @@ impl Status {
         });
     }
 
-    /// Notes every call of a rank's planes.
+    /// Notes every call of a communicator.
     pub fn observe(&self, communicator: &mut Communicator) {
-        if self.0.is_some() {
-            communicator.control.observe(self.observer());
-            communicator.data.observe(self.observer());
+        if let Some(observer) = self.observer() {
+            communicator.control.observe(observer.clone());
+            communicator.data.observe(observer);
         }
     }
 
-    /// Notes every call of a plane that was divided from those.
-    pub fn observe_group(&self, group: &mut dyn DataPlane) {
-        if self.0.is_some() {
-            group.observe(self.observer());
-        }
-    }
-
-    fn observer(&self) -> Observer {
+    /// Notes the calls it hears of; `None` where there is no record to note them in.
+    pub(crate) fn observer(&self) -> Option<Observer> {
         let status = self.clone();
-        Observer::new(move |call: Call| status.change(|record| record.call = call.to_string()))
+        let note = move |call: Call| status.change(|record| record.call = call.to_string());
+        self.0.is_some().then(|| Observer::new(note))
     }
 
     /// The rank ends.

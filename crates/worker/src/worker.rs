@@ -7,16 +7,16 @@ use data::MicroBatch;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
 use optim::{NamedState, Optimizer, Schedule};
-use parallel::RankGrid;
-use parallel::data::Piece;
-use parallel::pipeline::{Executor, StagePart};
+use parallel::data::ParameterShard;
+use parallel::pipeline::{Executor, StagePart, TiedGradient};
+use parallel::{Axis, Planes, RankGrid};
 use telemetry::step_trace::RunPart;
 use tensor::Tensor;
 
 use crate::account::Account;
 use crate::blueprint::{self, Blueprint};
 use crate::build;
-use crate::connect::{self, DataPlaneOfStage};
+use crate::connect;
 use crate::error::{Result, WorkerError};
 use crate::feed::Marks;
 use crate::parts::{self, ModelNorm};
@@ -40,9 +40,7 @@ pub struct Worker {
     setup: Setup,
     grid: RankGrid,
     device: Device,
-    communicator: Communicator,
-    /// The ranks with the same stages, where those are not all.
-    data_plane: DataPlaneOfStage,
+    planes: Planes,
     /// All stages of the model.
     blueprint: Arc<Blueprint>,
     /// Those of this rank.
@@ -50,8 +48,8 @@ pub struct Worker {
     executor: Executor,
     /// What the optimizer updates with, stage by stage.
     gradients: Vec<Tensor>,
-    /// Of those, the gradients whose weight is tied to one on another rank, and which rank that is.
-    tied: Vec<(usize, usize)>,
+    /// The gradients among them whose weight is tied to one on another rank.
+    tied: Vec<TiedGradient>,
     norm: ModelNorm,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -85,7 +83,7 @@ impl Worker {
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
         let parallel = &config.parallel;
-        let grid = RankGrid::new(parallel.data, parallel.pipeline, communicator.rank())?;
+        let grid = RankGrid::new(&parallel.axes(), communicator.rank())?;
         if communicator.world_size() != grid.world_size() {
             return Err(WorkerError::Refused(format!(
                 "{} ranks were started, and the configuration has parallel.data × parallel.pipeline = {}",
@@ -93,19 +91,22 @@ impl Worker {
                 grid.world_size()
             )));
         }
-        let (mut communicator, mut data_plane) = connect::connect(communicator, &device, config, &grid)?;
+        let mut planes = connect::connect(communicator, &device, config, grid)?;
         let events = usize::try_from(config.memory.history).unwrap_or(usize::MAX).max(setup.history);
         device.with_allocator(|allocator| {
             allocator.record_history(events);
             allocator.mark(RunPart::Start.name(), 0);
         });
         let blueprint = Arc::clone(&setup.blueprint);
-        let stages: Vec<_> = blueprint.stages_of(grid.stage()).map(|s| blueprint.stages[s].clone()).collect();
-        let mut parts = parts::build(&device, config, grid.data_rank(), &stages, setup.hook.as_ref())?;
-        let plane = data_plane.as_mut().unwrap_or(&mut communicator.data);
-        let direct = connect::share(&mut **plane, &device, &parts, config)?;
-        parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, direct)));
-        connect::warm_up(&mut communicator, &mut data_plane, &device, config, &grid, direct)?;
+        let stages: Vec<_> = blueprint
+            .stages_of(grid.coordinate(Axis::Pipeline))
+            .map(|s| blueprint.stages[s].clone())
+            .collect();
+        let mut parts =
+            parts::build(&device, config, grid.coordinate(Axis::Data), &stages, setup.hook.as_ref())?;
+        let peer_access = connect::share(&mut planes, &device, &parts, config)?;
+        parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
+        connect::warm_up(&mut planes, &device, config, peer_access)?;
         let optimizer = parts::optimizer(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
@@ -120,8 +121,7 @@ impl Worker {
             setup: setup.clone(),
             grid,
             phases: Phases::new(&device),
-            communicator,
-            data_plane,
+            planes,
             tied: tied(&grid, &blueprint, &parts),
             executor: Executor::new(
                 &device,
@@ -160,7 +160,8 @@ impl Worker {
 
     /// The model of a stage, if that is on this rank.
     pub(crate) fn model(&self, stage: usize) -> Option<&dyn Model> {
-        let place = self.blueprint.stages_of(self.grid.stage()).position(|own| own == stage);
+        let place =
+            self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline)).position(|own| own == stage);
         self.models().nth(place?)
     }
 
@@ -179,16 +180,18 @@ impl Worker {
         self.parts.iter().map(|part| &*part.model)
     }
 
-    /// The tensors that the optimizer keeps, each with the piece that it updates and the piece's stage.
-    pub(crate) fn optimizer_state<'a>(&'a self) -> impl Iterator<Item = (usize, &'a Piece, NamedState<'a>)> {
-        let stages = self.blueprint.stages_of(self.grid.stage()).zip(&self.parts);
+    /// The tensors that the optimizer keeps, each with the shard that it updates and the shard's stage.
+    pub(crate) fn optimizer_state<'a>(
+        &'a self,
+    ) -> impl Iterator<Item = (usize, &'a ParameterShard, NamedState<'a>)> {
+        let stages = self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline)).zip(&self.parts);
         let own = |(stage, part): (usize, &'a StagePart)| {
-            part.reduction.shards().own().iter().map(move |piece| (stage, piece))
+            part.reduction.shards().own().iter().map(move |owned| (stage, owned))
         };
-        let pieces: Vec<_> = stages.flat_map(own).collect();
+        let shards: Vec<_> = stages.flat_map(own).collect();
         self.optimizer.named_state().map(move |state| {
-            let (stage, piece) = pieces[state.slot];
-            (stage, piece, state)
+            let (stage, owned) = shards[state.slot];
+            (stage, owned, state)
         })
     }
 
@@ -209,22 +212,23 @@ impl Worker {
 
     /// The rank's ends of the transports.
     pub fn communicator(&mut self) -> &mut Communicator {
-        &mut self.communicator
+        self.planes.communicator()
     }
 }
 
-/// Which of the gradients here are of weights that another rank has too, and that rank.
-fn tied(grid: &RankGrid, blueprint: &Blueprint, parts: &[StagePart]) -> Vec<(usize, usize)> {
-    let pieces = parts.iter().zip(blueprint.stages_of(grid.stage()));
-    let pieces = pieces
-        .flat_map(|(part, stage)| part.reduction.shards().own().iter().map(move |p| (stage, p.parameter)));
+/// The gradients of this rank whose weight another stage has too.
+fn tied(grid: &RankGrid, blueprint: &Blueprint, parts: &[StagePart]) -> Vec<TiedGradient> {
+    let parts = parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline)));
+    let owned = parts
+        .flat_map(|(part, stage)| part.reduction.shards().own().iter().map(move |o| (stage, o.parameter)));
     let peer = |(stage, parameter): (usize, usize)| {
         let (place, _) = blueprint.find(stage, parameter)?;
         let holders = &blueprint.parameters[place].holders;
         let (other, _) = holders.iter().find(|(other, _)| *other != stage)?;
-        Some(grid.rank_at(grid.data_rank(), other % grid.pipeline()))
+        Some(blueprint.layout().rank_of(*other))
     };
-    pieces.enumerate().filter_map(|(index, piece)| Some((index, peer(piece)?))).collect()
+    let tied = |(gradient, owned)| Some(TiedGradient { gradient, axis: Axis::Pipeline, peer: peer(owned)? });
+    owned.enumerate().filter_map(tied).collect()
 }
 
 impl std::fmt::Debug for Worker {

@@ -1,4 +1,5 @@
-//! Moves operands between ranks: many sends and receives at a time, payload by payload, none waiting for another.
+//! Moves operands between ranks: many sends and receives at a time, payload by payload, none waiting for
+//! another.
 
 use std::time::Instant;
 

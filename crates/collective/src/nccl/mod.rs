@@ -1,9 +1,9 @@
 //! Regions of GPUs between ranks, over NCCL: the data plane where every rank owns a GPU of its own.
 //!
 //! The one idea: **no call and no wait is NCCL's to end**. Calls are made by a thread beside the rank's
-//! (`CallThread`), which asks until they are through: they may connect ranks, and wait for them, whenever NCCL
-//! chooses a way that it has not gone before. (NCCL has a mode in which calls return at once; it starts a
-//! thread for each of them.) Waits for the device ask a guard ([`device::Device::set_guard`]). Both ask the
+//! (`CallThread`), which asks until they are through: they may connect ranks, and wait for them, whenever
+//! NCCL chooses a way that it has not gone before. (NCCL has a mode in which calls return at once; it starts
+//! a thread for each of them.) Waits for the device ask a guard ([`device::Device::set_guard`]). Both ask the
 //! same three things: has NCCL failed, has a rank failed (the control plane's [`Watch`](crate::Watch)), is it
 //! too late. When one is so, all communicators of the rank are aborted, which ends the call that is being
 //! made and kernels that wait for peers, and this and every later call returns the error that names the call

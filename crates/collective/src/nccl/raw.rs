@@ -196,7 +196,8 @@ fn together(body: impl FnOnce() -> Result<()>) -> Result<()> {
 pub(super) fn destroy(comms: &[Comm]) {
     let each = || {
         for comm in comms.iter().filter(|comm| comm.is_made()) {
-            // SAFETY: the handle is alive, and `end` takes it for the last time. Nobody could act on an error.
+            // SAFETY: the handle is alive, and `end` takes it for the last time. Nobody could act on an
+            // error.
             let _ = unsafe { sys::ncclCommDestroy(comm.handle()) };
         }
         Ok(())
@@ -204,9 +205,9 @@ pub(super) fn destroy(comms: &[Comm]) {
     let _ = if comms.len() > 1 { together(each) } else { each() };
 }
 
-/// Aborts communicators in a group: their work and their calls are told to end at once, and their memory is freed
-/// at the group's end, when no call uses them any more. They go together: one that frees memory would otherwise
-/// wait for another's work.
+/// Aborts communicators in a group: their work and their calls are told to end at once, and their memory is
+/// freed at the group's end, when no call uses them any more. They go together: one that frees memory would
+/// otherwise wait for another's work.
 pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     // SAFETY: ended below, on this thread, or never where a call still uses what would be freed.
     if check(unsafe { sys::ncclGroupStart() }).is_err() {

@@ -1,25 +1,25 @@
-//! Where each gradient lies in the flat buckets.
+//! The flat buckets that hold the gradients of a model.
 
 use autograd::UseId;
 use device::DType;
 use nn::Parameters;
 use tensor::ops::norm::CHUNK;
 
-/// A gradient's place.
+/// The place of a gradient in the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BucketSlot {
     /// Index of the bucket.
     pub bucket: usize,
-    /// First element in it.
+    /// First element in the bucket.
     pub offset: usize,
 }
 
 /// The gradient of one use of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gradient {
-    /// Its elements.
+    /// Number of elements.
     pub elements: usize,
-    /// Whether the parameter has other uses too, in this stage or in another.
+    /// True if the parameter has other uses, in this stage or in another.
     pub shared: bool,
 }
 
@@ -36,12 +36,12 @@ pub struct BucketLayout {
     pub elements: Vec<usize>,
     /// Gradients in each bucket.
     pub members: Vec<usize>,
-    /// Place by use.
-    pub places: Vec<Place>,
+    /// Slot of each use.
+    pub slots: Vec<BucketSlot>,
 }
 
 impl BucketLayout {
-    /// The buckets of a model's gradients, which are of type `dtype`.
+    /// Lays out the gradients of a model, of type `dtype`, for `ranks` data-parallel ranks.
     pub fn of(parameters: &Parameters, dtype: DType, bucket_bytes: usize, ranks: usize) -> Self {
         let uses = parameters.uses();
         let mut counts = vec![0; parameters.list().len()];
@@ -55,13 +55,13 @@ impl BucketLayout {
         BucketLayout::new(&gradients, bucket_bytes / dtype.bytes(), ranks)
     }
 
-    /// Places `gradients` (index: use), last use first, closing a bucket before it would exceed
+    /// Lays out `gradients` (index: use), last use first, closing a bucket before it would exceed
     /// `bucket_elements`; a larger gradient, and a shared one, has a bucket of its own.
     pub fn new(gradients: &[Gradient], bucket_elements: usize, ranks: usize) -> Self {
         let mut layout = BucketLayout {
             elements: Vec::new(),
             members: Vec::new(),
-            places: vec![Place { bucket: 0, offset: 0 }; gradients.len()],
+            slots: vec![BucketSlot { bucket: 0, offset: 0 }; gradients.len()],
         };
         let (mut filled, mut full) = (0, true);
         for (index, Gradient { elements, shared }) in gradients.iter().enumerate().rev() {
@@ -72,7 +72,7 @@ impl BucketLayout {
                 filled = 0;
             }
             let bucket = layout.members.len() - 1;
-            layout.places[index] = Place { bucket, offset: filled };
+            layout.slots[index] = BucketSlot { bucket, offset: filled };
             layout.members[bucket] += 1;
             filled += elements;
             full = *shared;
@@ -87,16 +87,16 @@ impl BucketLayout {
         }
     }
 
-    /// The bucket of a use, if there is such a use.
-    pub fn place(&self, use_id: UseId) -> Option<Place> {
-        self.places.get(use_id.0 as usize).copied()
+    /// The slot of a use; `None` if there is no such use.
+    pub fn slot(&self, use_id: UseId) -> Option<BucketSlot> {
+        self.slots.get(use_id.0 as usize).copied()
     }
 
-    /// By parameter, the place of the gradient of its first use, if it has one.
-    pub fn first_uses(&self, parameters: &Parameters) -> Vec<Option<Place>> {
+    /// The slot of the gradient of each parameter's first use; `None` for a parameter without uses.
+    pub fn first_uses(&self, parameters: &Parameters) -> Vec<Option<BucketSlot>> {
         let mut first = vec![None; parameters.list().len()];
-        for (used, place) in parameters.uses().iter().zip(&self.places) {
-            first[used.parameter.0].get_or_insert(*place);
+        for (used, slot) in parameters.uses().iter().zip(&self.slots) {
+            first[used.parameter.0].get_or_insert(*slot);
         }
         first
     }
@@ -128,10 +128,10 @@ mod tests {
             prop_assert!(layout.members.iter().all(|members| *members > 0));
             prop_assert!(layout.elements.iter().all(|elements| elements % (CHUNK * ranks) == 0));
             let mut spans: Vec<_> = layout
-                .places
+                .slots
                 .iter()
                 .zip(&gradients)
-                .map(|(place, g)| (place.bucket, place.offset, place.offset + g.elements))
+                .map(|(slot, g)| (slot.bucket, slot.offset, slot.offset + g.elements))
                 .collect();
             spans.sort_unstable();
             for (bucket, start, end) in &spans {
@@ -139,9 +139,9 @@ mod tests {
             }
             prop_assert!(spans.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1));
             // Backward order: later uses come no later.
-            prop_assert!(layout.places.windows(2).all(|pair| pair[0].bucket >= pair[1].bucket));
-            for (place, gradient) in layout.places.iter().zip(&gradients) {
-                prop_assert!(!gradient.shared || layout.members[place.bucket] == 1);
+            prop_assert!(layout.slots.windows(2).all(|pair| pair[0].bucket >= pair[1].bucket));
+            for (slot, gradient) in layout.slots.iter().zip(&gradients) {
+                prop_assert!(!gradient.shared || layout.members[slot.bucket] == 1);
             }
         }
     }

@@ -1,27 +1,27 @@
-//! Which weights of a divided optimizer travel together, and in which order.
+//! Groups of weights that travel together where ranks own different parts of the optimizer state.
 
 use nn::Parameters;
 
 use super::buckets::BucketLayout;
 
-/// A group has at most this part of all bytes: forward begins soon, and what a group costs by itself is paid
-/// few times.
-const PARTS: usize = 16;
+/// Minimum number of groups: with more, forward begins sooner; each costs a call.
+const GROUPS: usize = 16;
 
-/// The numbers of the parameters by group, in the order in which forward comes to them. A group is one bucket
-/// or several, of which every rank keeps an equal part, so that all ranks have as much to give. One bucket
-/// may exceed the bytes of a group.
+/// The numbers of the parameters of each group, in the order in which forward uses them.
+///
+/// A group is one bucket or several. Every rank owns an equal part of a bucket, so that all ranks send as
+/// much. A single bucket may exceed the bytes of a group.
 pub(super) fn weight_groups(parameters: &Parameters, layout: &BucketLayout) -> Vec<Vec<usize>> {
     let mut buckets = vec![Vec::new(); layout.elements.len()];
-    for (parameter, place) in layout.first_uses(parameters).into_iter().enumerate() {
-        if let Some(place) = place {
-            buckets[place.bucket].push(parameter);
+    for (parameter, slot) in layout.first_uses(parameters).into_iter().enumerate() {
+        if let Some(slot) = slot {
+            buckets[slot.bucket].push(parameter);
         }
     }
     let bytes_of = |bucket: &[usize]| -> usize {
         bucket.iter().map(|parameter| parameters.list()[*parameter].tensor.bytes()).sum()
     };
-    let most = buckets.iter().map(|bucket| bytes_of(bucket)).sum::<usize>() / PARTS;
+    let most = buckets.iter().map(|bucket| bytes_of(bucket)).sum::<usize>() / GROUPS;
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut filled = usize::MAX;
     // Backward fills buckets from the end of the model.

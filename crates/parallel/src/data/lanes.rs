@@ -1,46 +1,49 @@
-//! The fixed order of addition, as numbers.
+//! Lanes: the fixed order in which micro-batches' gradients are added.
 
 use crate::error::{ParallelError, Result};
 
 /// The lanes of one data-parallel rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// Lanes on this rank.
+    /// Number of lanes on this rank.
     pub local: usize,
-    /// Micro-batches of one lane.
+    /// Number of micro-batches in one lane.
     pub micro_batches_per_lane: usize,
 }
 
 impl Lanes {
-    /// Divides `lanes` lanes of `micro_batches` in all over `data` ranks. Errors: numbers that do not divide.
+    /// Divides `lanes` lanes, of `micro_batches` micro-batches in all, over `data` ranks.
+    ///
+    /// # Errors
+    /// Numbers that do not divide each other.
     pub fn new(lanes: usize, micro_batches: usize, data: usize) -> Result<Self> {
         let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
         if !lanes.is_power_of_two() || !divides(lanes, micro_batches) || !divides(data, lanes) {
             return Err(ParallelError::Grid(format!(
-                "{micro_batches} micro-batches, {lanes} lanes and {data} data-parallel ranks do not divide each other"
+                "{micro_batches} micro-batches, {lanes} lanes and {data} data-parallel ranks do not divide \
+                 each other"
             )));
         }
         Ok(Lanes { local: lanes / data, micro_batches_per_lane: micro_batches / lanes })
     }
 
-    /// Micro-batches of this rank in a step.
+    /// Number of micro-batches of this rank in a step.
     pub fn micro_batches(&self) -> usize {
         self.local * self.micro_batches_per_lane
     }
 
-    /// Gradient sets that are alive at once: 1 + log2 of the lanes.
+    /// Number of gradient sets that are alive at once: 1 + log2 of the lanes.
     pub fn sets(&self) -> usize {
         1 + self.local.ilog2() as usize
     }
 
-    /// The set that lane `lane` adds up in: one for each subtree to its left that waits for its right
-    /// sibling.
+    /// The set in which lane `lane` adds up: the number of subtrees to its left that wait for their sibling.
     pub fn set_of(&self, lane: usize) -> usize {
         lane.count_ones() as usize
     }
 
-    /// How many times the topmost set is added to the one below when lane `lane` is complete: the
-    /// subtrees that it completes.
+    /// Number of subtrees that lane `lane` completes: how often the topmost set is then added to the one
+    /// below.
     pub fn folds_after(&self, lane: usize) -> usize {
         lane.trailing_ones() as usize
     }

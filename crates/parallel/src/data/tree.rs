@@ -1,8 +1,7 @@
-//! The sum over ranks in a fixed order: where ranks reach each other's memory, in one pass over it
-//! ([`DataPlane::sum_shared`]); elsewhere exchange shards, add them up in tree order in one pass, gather. The
-//! bits are the same.
+//! Sums over ranks in a fixed order.
 //!
-//! Everything is enqueued on the stream that is given.
+//! With peer access, ranks sum in one pass over each other's memory ([`DataPlane::sum_shared`]). Without,
+//! they exchange shards, add them in tree order in one pass, and gather. The bits are the same.
 
 use collective::{DataPlane, SharedSum};
 use device::StreamKind;
@@ -10,22 +9,23 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 
-/// A bucket that is replaced by the sum over ranks, added as a balanced binary tree in rank order and rounded
-/// to its dtype at every node.
-///
-/// It divides into as many equal shards as there are ranks.
+/// A bucket to replace by its sum over ranks, added as a balanced binary tree in rank order and rounded to
+/// its dtype at every node. It divides into one equal shard per rank.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeSum<'a> {
-    /// What is summed.
+    /// The bucket that is summed in place.
     pub bucket: &'a Tensor,
-    /// As long; it may be overwritten, and the scratch of others too.
+    /// Workspace of the same length, which is overwritten; several sums may have it in common.
     pub scratch: &'a Tensor,
-    /// Whether every rank gets all of it, or its own shard alone while the rest stays the rank's own.
+    /// True if every rank gets the whole sum; false if each gets its own shard only.
     pub everywhere: bool,
 }
 
-/// Takes sums over ranks, in their order. `alone` says that the device has nothing else to do meanwhile: no
-/// bit depends on it.
+/// Sums buckets over ranks, in their order, on `stream`. `alone` tells that the device has nothing else to do
+/// meanwhile; it affects speed, never results.
+///
+/// # Errors
+/// A failed collective.
 pub fn tree_sums(
     plane: &mut dyn DataPlane,
     sums: &[TreeSum<'_>],
@@ -52,7 +52,7 @@ impl TreeSum<'_> {
     }
 }
 
-/// This rank's shard of the sum, into its place.
+/// Sums this rank's shard in place.
 fn exchange_and_add(
     plane: &mut dyn DataPlane,
     bucket: &Tensor,
@@ -73,7 +73,7 @@ fn exchange_and_add(
     Ok(ops::tree::into_on(&own, &sums, stream)?)
 }
 
-/// Rank `index`'s part of a tensor that divides into as many as there are ranks.
+/// Shard number `index` of a tensor that divides into one per rank.
 pub(super) fn shard(plane: &dyn DataPlane, tensor: &Tensor, index: usize) -> Result<Tensor> {
     let elements = tensor.elements() / plane.world_size();
     Ok(tensor.view(index * elements, [elements])?)

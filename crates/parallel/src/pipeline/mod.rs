@@ -20,6 +20,7 @@
 //! # Ok::<(), parallel::pipeline::ScheduleError>(())
 //! ```
 
+mod across_stages;
 mod action;
 mod communication;
 mod deadlock;
@@ -36,15 +37,15 @@ mod partition;
 mod picture;
 mod schedule;
 mod shape;
-mod sharing;
 mod simulate;
 mod validate;
 mod zero_bubble;
 
+pub use across_stages::{TiedGradient, add_tied, share_from_last, stage_uses};
 pub use action::{Action, ActionKind};
 pub use deadlock::{Sends, deadlock};
 pub use error::{Result, ScheduleError, Stuck};
-pub use executor::{Crossing, Executor, Feed, Part, Planes, StagePart};
+pub use executor::{ActionPart, Crossing, Executor, Feed, StagePart};
 pub use kind::{ScheduleKind, UnknownSchedule};
 pub use layout::StageLayout;
 pub use load::{Held, Load, Loads, loads};
@@ -52,6 +53,5 @@ pub use partition::{HeldBytes, LayerBytes, LayerCosts, Partition, PartitionError
 pub use picture::{svg, text};
 pub use schedule::Schedule;
 pub use shape::Shape;
-pub use sharing::{add_tied, share_from_last, stage_uses};
 pub use simulate::{ActionTimes, Span, StageTimes, Timeline, simulate};
 pub use validate::{Report, validate};

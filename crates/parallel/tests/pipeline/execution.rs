@@ -8,10 +8,10 @@ use nn::layers::{Activation, Linear};
 use nn::{Init, Input, Model, Parameters};
 use parallel::data::{GradientReduction, Lanes, MicroBatchSink, Reduction, ReductionOptions};
 use parallel::pipeline::{
-    Action, ActionKind, Crossing, Executor, Feed, Held, Loads, Part, Planes, Schedule, ScheduleKind,
-    StagePart, loads,
+    Action, ActionKind, ActionPart, Crossing, Executor, Feed, Held, Loads, Schedule, ScheduleKind, StagePart,
+    loads,
 };
-use parallel::{ParallelError, RankGrid};
+use parallel::{Axis, ParallelError, Planes, RankGrid};
 use tensor::Tensor;
 
 use crate::shapes::schedule;
@@ -94,8 +94,8 @@ impl Watching<'_> {
 impl Feed for Watching<'_> {
     type Error = ParallelError;
 
-    fn enter(&mut self, action: Action, part: Part) -> Result<(), ParallelError> {
-        if part != Part::Computing || self.place == usize::MAX {
+    fn enter(&mut self, action: Action, part: ActionPart) -> Result<(), ParallelError> {
+        if part != ActionPart::Computing || self.place == usize::MAX {
             return Ok(());
         }
         let list = &self.schedule.actions[self.rank];
@@ -132,19 +132,19 @@ impl Feed for Watching<'_> {
 /// of a walk that records nothing.
 type Found = (Vec<(usize, Vec<Vec<f32>>)>, Option<f32>, Vec<f32>);
 
-fn run_rank(schedule: &Schedule, mut communicator: Communicator) -> Result<Found, ParallelError> {
+fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, ParallelError> {
     let rank = communicator.rank();
     let device = Device::cpu(rank, &DeviceOptions::default())?;
-    let grid = RankGrid::new(1, schedule.ranks, rank)?;
+    let grid = RankGrid::new(&[(Axis::Data, 1), (Axis::Pipeline, schedule.ranks)], rank)?;
     let stages: Vec<_> = schedule.stages_of(rank).collect();
     let options = |stage: usize| ReductionOptions {
         lanes: Lanes::new(1, schedule.micro_batches, 1).unwrap(),
-        data: 1,
+        ranks: 1,
         rank: 0,
         bucket_bytes: 512,
         dtype: DType::F32,
         reduction: Reduction::Tree,
-        sharded: false,
+        zero_stage: 0,
         loss: stage + 1 == schedule.stages,
     };
     let part = |stage: &usize| {
@@ -166,24 +166,23 @@ fn run_rank(schedule: &Schedule, mut communicator: Communicator) -> Result<Found
         passes: 0,
         losses: Vec::new(),
     };
-    let mut solo = Communicator::solo().data;
+    let mut planes = Planes::new(communicator, grid)?;
     let scale = 1.0 / schedule.micro_batches as f32;
     // Twice: a step leaves nothing behind.
     for _ in 0..2 {
         (feed.place, feed.passes) = (0, 0);
-        let planes = Planes { world: Some(&mut *communicator.data), data: &mut *solo };
-        executor.train(&mut parts, planes, Mode::Train, scale, &mut feed)?;
+        executor.train(&mut parts, &mut planes, Mode::Train, scale, &mut feed)?;
         let passes = schedule.actions[rank].iter().filter(|action| action.kind.is_compute()).count();
         assert_eq!(feed.passes, passes);
-        parts.iter_mut().try_for_each(|part| part.reduction.finish(&mut *solo))?;
+        let data = planes.along(Axis::Data)?;
+        parts.iter_mut().try_for_each(|part| part.reduction.finish(&mut *data))?;
         let live = device.with_allocator(|allocator| allocator.category_bytes());
         for category in [Category::Communication, Category::Activation, Category::ActivationGradient] {
             assert_eq!(live.get(category), 0, "{category:?}");
         }
     }
     feed.place = usize::MAX;
-    let planes = Planes { world: Some(&mut *communicator.data), data: &mut *solo };
-    executor.validate(&mut parts, planes, schedule.micro_batches, &mut feed)?;
+    executor.validate(&mut parts, &mut planes, schedule.micro_batches, &mut feed)?;
     let gradients =
         |part: &StagePart| part.reduction.gradients().iter().map(|g| g.to_vec().unwrap()).collect();
     let loss = parts.iter().find_map(|part| part.reduction.loss().unwrap());
@@ -228,7 +227,7 @@ fn every_schedule_has_the_gradients_of_one_rank_and_holds_what_its_loads_say() {
 #[test]
 fn a_schedule_for_other_ranks_is_refused() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-    let grid = RankGrid::new(1, 2, 0).unwrap();
+    let grid = RankGrid::new(&[(Axis::Pipeline, 2)], 0).unwrap();
     let crossing = Crossing { shape: [ROWS, WIDTH].into(), dtype: DType::F32 };
     for (schedule, cuts) in
         [(schedule(ScheduleKind::GPipe, 3, 1, 3), 2), (schedule(ScheduleKind::GPipe, 2, 1, 3), 2)]

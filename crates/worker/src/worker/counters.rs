@@ -15,7 +15,7 @@ impl Worker {
 
     /// The rank's counters now, with what was found of its time and its device's driver.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
-        let traffic = self.communicator.traffic();
+        let traffic = self.planes.traffic();
         self.device.with_allocator(|allocator| {
             let sources = Sources {
                 statistics: allocator.statistics(),

@@ -21,20 +21,19 @@ impl Worker {
 
     /// The plane for messages between the hosts of all ranks.
     pub fn control(&mut self) -> &mut dyn ControlPlane {
-        &mut *self.communicator.control
+        self.planes.control()
     }
 
     /// The bytes that the rank has sent and received.
     pub fn traffic(&self) -> Traffic {
-        self.communicator.traffic()
+        self.planes.traffic()
     }
 
     /// Notes every step, and every call of the rank's planes, in `status`.
     pub fn report_to(&mut self, status: &Status) {
         self.status = status.clone();
-        status.observe(&mut self.communicator);
-        if let Some(group) = self.data_plane.as_deref_mut() {
-            status.observe_group(group);
+        if let Some(observer) = status.observer() {
+            self.planes.observe(&observer);
         }
     }
 
@@ -62,7 +61,7 @@ impl Worker {
 
     /// Brings what all ranks found against their plans to rank 0; nothing on the others. Errors: the transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
-        self.watch.gather(&mut *self.communicator.control)
+        self.watch.gather(self.planes.control())
     }
 
     /// The times of the phases of its steps.

@@ -7,9 +7,9 @@
 
 use autograd::Mode;
 use collective::Communicator;
+use parallel::Planes;
 
 use super::Worker;
-use crate::connect;
 use crate::error::Result;
 use crate::phases::Phases;
 
@@ -21,23 +21,19 @@ impl Worker {
         if !self.device.is_cuda_like() || grid.world_size() == 1 {
             return Ok(());
         }
-        let mut counted = Communicator::counted(grid.rank(), grid.world_size());
-        let counted_data = connect::divided(&mut counted, &grid)?;
+        let counted = Planes::new(Communicator::counted(grid.rank(), grid.world_size()), grid)?;
         let phases = Phases::new(&self.device);
-        let real = (
-            std::mem::replace(&mut self.communicator, counted),
-            std::mem::replace(&mut self.data_plane, counted_data),
-            std::mem::replace(&mut self.phases, phases),
-        );
+        let real =
+            (std::mem::replace(&mut self.planes, counted), std::mem::replace(&mut self.phases, phases));
         let first = self.setup.first_step();
         let ran = self
             .passes(first, Mode::Rehearse)
             .and_then(|()| self.complete())
             .and_then(|()| self.validation_passes());
-        (self.communicator, self.data_plane, self.phases) = real;
+        (self.planes, self.phases) = real;
         ran?;
         // Nobody begins while another still asks its driver.
         self.device.synchronize()?;
-        Ok(self.communicator.control.barrier()?)
+        Ok(self.planes.control().barrier()?)
     }
 }

@@ -3,9 +3,9 @@
 use std::ops::RangeBounds;
 
 use autograd::Mode;
-use collective::{Communicator, DataPlane};
+use parallel::Axis;
 use parallel::data::{gather_sums, gather_weights};
-use parallel::pipeline::{Planes, StagePart, add_tied, share_from_last};
+use parallel::pipeline::{StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::RunPart;
 
@@ -52,8 +52,7 @@ impl Worker {
         let (batch, phases) = (&mut self.batch, &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, batch, phases);
         feed.marks = self.marks.as_mut();
-        let planes = planes(&mut self.communicator, &mut self.data_plane);
-        let ran = self.executor.train(&mut self.parts, planes, mode, scale, &mut feed);
+        let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
         ran.map_err(|source| WorkerError::Step {
             step,
             micro_batch: first + feed.at.map_or(0, |action| action.micro_batch as u64),
@@ -68,11 +67,10 @@ impl Worker {
     /// Completes the sums of gradients over ranks and over the stages of a tied weight.
     pub(crate) fn complete(&mut self) -> Result<()> {
         for part in &mut self.parts {
-            let planes = planes(&mut self.communicator, &mut self.data_plane);
-            part.reduction.finish(planes.data)?;
+            part.reduction.finish(self.planes.along(Axis::Data)?)?;
         }
-        for (gradient, peer) in &self.tied {
-            add_tied(&mut *self.communicator.data, *peer, &self.gradients[*gradient])?;
+        for tied in &self.tied {
+            add_tied(&mut self.planes, *tied, &self.gradients[tied.gradient])?;
         }
         Ok(())
     }
@@ -81,7 +79,6 @@ impl Worker {
     fn update(&mut self, step: u64) -> Result<()> {
         self.phases.enter(Phase::Reduce)?;
         self.complete()?;
-        let world = &mut *self.communicator.data;
         self.phases.enter(Phase::Update)?;
         let ModelNorm { norm, parts, counts } = &self.norm;
         match parts {
@@ -92,7 +89,7 @@ impl Worker {
                     sums.zero()?;
                 }
                 self.phases.enter(Phase::Reduce)?;
-                gather_sums(world, sums)?;
+                gather_sums(self.planes.world(), sums)?;
                 self.phases.enter(Phase::Update)?;
                 norm.finish()?;
             }
@@ -114,12 +111,11 @@ impl Worker {
     /// Begins to give the other ranks this one's parts of some groups of a part's weights, and to get theirs.
     fn give_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
         let StagePart { model, reduction } = &self.parts[part];
-        if !reduction.shards().is_divided() {
+        if !reduction.shards().is_sharded() {
             return Ok(());
         }
         self.phases.enter(Phase::Reduce)?;
-        let planes = planes(&mut self.communicator, &mut self.data_plane);
-        Ok(gather_weights(planes.data, reduction, model.parameters(), groups)?)
+        Ok(gather_weights(self.planes.along(Axis::Data)?, reduction, model.parameters(), groups)?)
     }
 
     /// Brings loss and norm on their way to the host.
@@ -132,9 +128,9 @@ impl Worker {
             }
         }
         scalars.view(1, [1])?.copy_from(&self.norm.norm.state().norm_tensor()?)?;
-        if self.grid.pipeline() > 1 {
+        if self.grid.size(Axis::Pipeline) > 1 {
             self.phases.enter(Phase::Reduce)?;
-            share_from_last(&mut *self.communicator.data, &self.grid, &loss)?;
+            share_from_last(&mut self.planes, &loss)?;
             self.phases.enter(Phase::Update)?;
         }
         self.reading[(step % 2) as usize] = Some(self.device.begin_copy_to_host(scalars.region())?);
@@ -158,11 +154,13 @@ impl Worker {
         let own = self.validation_passes()?;
         let (grid, count) = (self.grid, self.setup.config.train.validation_micro_batches);
         let losses: Vec<u8> = own.iter().flat_map(|loss| loss.to_le_bytes()).collect();
-        let all = self.communicator.control.all_gather(&losses)?;
+        let all = self.planes.control().all_gather(&losses)?;
         let of = |index: u64| -> Option<f64> {
-            let (replica, place) = (index as usize % grid.data(), index as usize / grid.data());
+            let (replica, place) = grid.validated_by(index as usize);
             // Losses are where the model ends.
-            let bytes = all.get(grid.rank_at(replica, grid.pipeline() - 1))?.get(4 * place..4 * place + 4)?;
+            let last = (Axis::Pipeline, grid.size(Axis::Pipeline) - 1);
+            let rank = grid.rank_at(&[(Axis::Data, replica), last]);
+            let bytes = all.get(rank)?.get(4 * place..4 * place + 4)?;
             Some(f64::from(f32::from_le_bytes(bytes.try_into().ok()?)))
         };
         let sum: f64 = (0..count).filter_map(of).sum();
@@ -173,26 +171,14 @@ impl Worker {
     pub(crate) fn validation_passes(&mut self) -> Result<Vec<f32>> {
         let (grid, config) = (self.grid, &self.setup.config);
         let (count, dtype) = (config.train.validation_micro_batches, config.precision.compute);
-        let own = (grid.data_rank() as u64..count).step_by(grid.data()).count();
-        let numbers = Numbers::Validation { first: grid.data_rank() as u64, every: grid.data() as u64 };
+        let own = grid.validation_micro_batches(count) as usize;
+        let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
+        let numbers = Numbers::Validation { first, every };
         let (batch, phases) = (&mut self.batch, &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &self.setup.dataset, dtype, numbers, batch, phases);
-        let planes = planes(&mut self.communicator, &mut self.data_plane);
         let scope = self.device.module("validation");
-        self.executor.validate(&mut self.parts, planes, own, &mut feed)?;
+        self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         drop(scope);
         Ok(feed.losses)
-    }
-}
-
-/// The planes of a step.
-fn planes<'a>(
-    communicator: &'a mut Communicator,
-    data_plane: &'a mut Option<Box<dyn DataPlane>>,
-) -> Planes<'a> {
-    let world = &mut *communicator.data;
-    match data_plane {
-        None => Planes { world: None, data: world },
-        Some(data) => Planes { world: Some(world), data: &mut **data },
     }
 }

@@ -49,13 +49,13 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
     let state = worker.norm.norm.state();
     let step = state.updates()? as f32;
-    for (piece, gradient) in shards.own().iter().zip(gradients) {
-        let value = |element: usize| (0.1 + piece.parameter as f32 + step) * (1.0 + element as f32).sin();
-        gradient.set(&piece.elements.clone().map(value).collect::<Vec<_>>())?;
+    for (owned, gradient) in shards.own().iter().zip(gradients) {
+        let value = |element: usize| (0.1 + owned.parameter as f32 + step) * (1.0 + element as f32).sin();
+        gradient.set(&owned.shard.range.clone().map(value).collect::<Vec<_>>())?;
     }
     state.set_learning_rate(0.01)?;
     worker.optimizer.step(gradients, state)?;
-    gather_weights(&mut *worker.communicator.data, &part.reduction, part.model.parameters(), ..)?;
+    gather_weights(worker.planes.world(), &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
 }
 

@@ -17,16 +17,16 @@ mod transfers;
 mod transit;
 
 use autograd::Mode;
-use collective::DataPlane;
 use device::{DType, Device};
 use nn::Model;
 use tensor::{Shape, Tensor};
 
 use crate::data::{GradientReduction, MicroBatchSink};
 use crate::error::{ParallelError, Result};
-use crate::grid::RankGrid;
+use crate::grid::{Axis, RankGrid};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
+use crate::planes::Planes;
 use transit::{InTransit, Queues};
 
 /// One stage of the model, on the rank that holds it.
@@ -54,7 +54,7 @@ pub struct Crossing {
 
 /// What a part of an action is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ActionPart {
     /// Bringing the micro-batch to the device.
     Inputs,
     /// Compute waits for what another rank sends.
@@ -72,7 +72,7 @@ pub trait Feed {
     type Error: From<ParallelError>;
 
     /// What is enqueued from now on is this part of this action.
-    fn enter(&mut self, action: Action, part: Part) -> std::result::Result<(), Self::Error>;
+    fn enter(&mut self, action: Action, part: ActionPart) -> std::result::Result<(), Self::Error>;
 
     /// The inputs of a micro-batch, on the device: asked for where the first stage is.
     fn inputs(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
@@ -89,14 +89,6 @@ pub trait Feed {
 
     /// The loss of a micro-batch of an evaluation, where the last stage is.
     fn loss(&mut self, micro_batch: usize, loss: &Tensor) -> std::result::Result<(), Self::Error>;
-}
-
-/// How this rank talks to others in a step.
-pub struct Planes<'a> {
-    /// To all ranks, for what crosses between stages; not there where there is one.
-    pub world: Option<&'a mut dyn DataPlane>,
-    /// To the ranks that hold the same stages.
-    pub data: &'a mut dyn DataPlane,
 }
 
 /// Runs this rank's list of a schedule.
@@ -117,13 +109,13 @@ impl Executor {
         schedule: Schedule,
         crossings: Vec<Crossing>,
     ) -> Result<Self> {
-        if schedule.ranks != grid.pipeline() || schedule.stages != crossings.len() + 1 {
+        if schedule.ranks != grid.size(Axis::Pipeline) || schedule.stages != crossings.len() + 1 {
             return Err(ParallelError::Grid(format!(
                 "a schedule of {} stages on {} ranks is not one for {} cuts on {}",
                 schedule.stages,
                 schedule.ranks,
                 crossings.len(),
-                grid.pipeline()
+                grid.size(Axis::Pipeline)
             )));
         }
         Ok(Executor { device: device.clone(), grid, schedule, crossings })
@@ -136,7 +128,7 @@ impl Executor {
 
     /// The stages of this rank, first to last.
     pub fn stages(&self) -> impl Iterator<Item = usize> {
-        self.schedule.stages_of(self.grid.stage())
+        self.schedule.stages_of(self.grid.coordinate(Axis::Pipeline))
     }
 
     /// The forward and backward passes of a step: `parts` are this rank's stages, and the loss of each
@@ -145,36 +137,38 @@ impl Executor {
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
-        planes: Planes<'a>,
+        planes: &'a mut Planes,
         mode: Mode,
         scale: f32,
         feed: &'a mut F,
     ) -> std::result::Result<(), F::Error> {
-        let mut run = Run::new(self, parts, planes, feed, scale, mode)?;
-        self.schedule.actions[self.grid.stage()].iter().try_for_each(|action| run.perform(*action))?;
-        run.transit.let_go().map_err(F::Error::from)
+        let mut walk = Walk::new(self, parts, planes, feed, scale, mode)?;
+        self.schedule.actions[self.grid.coordinate(Axis::Pipeline)]
+            .iter()
+            .try_for_each(|action| walk.perform(*action))?;
+        walk.transit.let_go().map_err(F::Error::from)
     }
 
     /// The losses of `micro_batches` micro-batches, in [`Mode::Evaluate`].
     pub fn validate<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
-        planes: Planes<'a>,
+        planes: &'a mut Planes,
         micro_batches: usize,
         feed: &'a mut F,
     ) -> std::result::Result<(), F::Error> {
-        let actions = forward::actions(&self.schedule, self.grid.stage(), micro_batches);
-        let mut run = Run::new(self, parts, planes, feed, 1.0, Mode::Evaluate)?;
-        actions.into_iter().try_for_each(|action| run.perform(action))?;
-        run.transit.let_go().map_err(F::Error::from)
+        let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), micro_batches);
+        let mut walk = Walk::new(self, parts, planes, feed, 1.0, Mode::Evaluate)?;
+        actions.into_iter().try_for_each(|action| walk.perform(action))?;
+        walk.transit.let_go().map_err(F::Error::from)
     }
 }
 
 /// One walk down a list.
-struct Run<'a, F> {
+struct Walk<'a, F> {
     executor: &'a Executor,
     parts: &'a mut [StagePart],
-    planes: Planes<'a>,
+    planes: &'a mut Planes,
     feed: &'a mut F,
     scale: f32,
     mode: Mode,
@@ -183,18 +177,18 @@ struct Run<'a, F> {
     transit: InTransit,
 }
 
-impl<'a, F: Feed> Run<'a, F> {
+impl<'a, F: Feed> Walk<'a, F> {
     fn new(
         executor: &'a Executor,
         parts: &'a mut [StagePart],
-        planes: Planes<'a>,
+        planes: &'a mut Planes,
         feed: &'a mut F,
         scale: f32,
         mode: Mode,
     ) -> Result<Self> {
         let queues = parts.iter().map(|_| Queues::default()).collect();
         let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1)?;
-        Ok(Run { executor, parts, planes, feed, scale, mode, queues, transit })
+        Ok(Walk { executor, parts, planes, feed, scale, mode, queues, transit })
     }
 
     fn perform(&mut self, action: Action) -> std::result::Result<(), F::Error> {
@@ -216,7 +210,7 @@ impl<'a, F: Feed> Run<'a, F> {
     /// Gives up what was sent before the pass that has just been enqueued: compute waits until it has been.
     fn let_go(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         if self.transit.is_sending() {
-            self.feed.enter(action, Part::Waiting)?;
+            self.feed.enter(action, ActionPart::Waiting)?;
             self.transit.let_go()?;
         }
         Ok(())
@@ -224,8 +218,9 @@ impl<'a, F: Feed> Run<'a, F> {
 
     /// Where a stage is among this rank's.
     fn place(&self, action: Action) -> Result<usize> {
-        let place = action.stage / self.executor.schedule.ranks;
-        let here = self.executor.schedule.rank_of(action.stage) == self.executor.grid.stage();
+        let place = self.executor.schedule.layout().chunk_of(action.stage);
+        let here =
+            self.executor.schedule.rank_of(action.stage) == self.executor.grid.coordinate(Axis::Pipeline);
         if here && place < self.parts.len() { Ok(place) } else { Err(ParallelError::Unsound { action }) }
     }
 }

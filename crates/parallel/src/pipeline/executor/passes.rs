@@ -6,17 +6,18 @@ use nn::Input;
 use tensor::Tensor;
 
 use super::transit::{Arrived, Live, Outgoing, Pending, Root};
-use super::{Feed, Part, Run};
+use super::{ActionPart, Feed, Walk};
 use crate::error::{ParallelError, Result};
+use crate::grid::Axis;
 use crate::pipeline::action::{Action, ActionKind};
 
-impl<F: Feed> Run<'_, F> {
+impl<F: Feed> Walk<'_, F> {
     pub(super) fn forward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         let place = self.place(action)?;
         let first = action.stage == 0;
         let last = action.stage + 1 == self.executor.schedule.stages;
         if first || last {
-            self.feed.enter(action, Part::Inputs)?;
+            self.feed.enter(action, ActionPart::Inputs)?;
         }
         let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
         let targets = if last { Some(self.feed.targets(action.micro_batch)?) } else { None };
@@ -30,7 +31,7 @@ impl<F: Feed> Run<'_, F> {
                 (Input::Hidden(leaf), Some(source))
             }
         };
-        self.feed.enter(action, Part::Computing)?;
+        self.feed.enter(action, ActionPart::Computing)?;
         let model = &self.parts[place].model;
         let output = model.forward(&tape, input).map_err(ParallelError::from)?;
         let Some(targets) = targets else { return self.pass_on(action, tape, output, leaf) };
@@ -74,7 +75,7 @@ impl<F: Feed> Run<'_, F> {
                 Err((output, self.arrived(action, arrived)?))
             }
         };
-        self.feed.enter(action, Part::Computing)?;
+        self.feed.enter(action, ActionPart::Computing)?;
         let mut leaves = if action.kind == ActionKind::BackwardInput {
             let halves = match root {
                 Ok(loss) => tape.backward_input(loss),
@@ -86,7 +87,7 @@ impl<F: Feed> Run<'_, F> {
         } else {
             let reduction = &mut self.parts[place].reduction;
             let reduces = reduction.reduces_next();
-            let mut sink = self.feed.sink(reduction.sink(self.planes.data), reduces);
+            let mut sink = self.feed.sink(reduction.sink(self.planes.along(Axis::Data)?), reduces);
             let ran = match root {
                 Ok(loss) => tape.backward(loss, &mut *sink),
                 Err(seed) => tape.backward_from(vec![seed], &mut *sink),
@@ -107,10 +108,10 @@ impl<F: Feed> Run<'_, F> {
     pub(super) fn backward_weight(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         let place = self.place(action)?;
         let Pending { weights, loss } = self.queues[place].pending.pop(action)?;
-        self.feed.enter(action, Part::Computing)?;
+        self.feed.enter(action, ActionPart::Computing)?;
         let reduction = &mut self.parts[place].reduction;
         let reduces = reduction.reduces_next();
-        let mut sink = self.feed.sink(reduction.sink(self.planes.data), reduces);
+        let mut sink = self.feed.sink(reduction.sink(self.planes.along(Axis::Data)?), reduces);
         let ran = weights.backward_weight(&mut *sink);
         drop(sink);
         ran.map_err(ParallelError::from)?;
@@ -120,7 +121,7 @@ impl<F: Feed> Run<'_, F> {
     /// What another stage gave, which compute waits for.
     fn arrived(&mut self, action: Action, arrived: Arrived) -> std::result::Result<Tensor, F::Error> {
         if let Some(event) = &arrived.event {
-            self.feed.enter(action, Part::Waiting)?;
+            self.feed.enter(action, ActionPart::Waiting)?;
             self.executor.device.wait(StreamKind::Compute, event).map_err(ParallelError::from)?;
         }
         Ok(arrived.tensor)

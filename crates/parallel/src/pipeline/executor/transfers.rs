@@ -4,13 +4,14 @@ use device::{Category, Request, StreamKind};
 use tensor::Tensor;
 
 use super::transit::{Arrived, Outgoing};
-use super::{Feed, Part, Run};
+use super::{ActionPart, Feed, Walk};
 use crate::error::ParallelError;
+use crate::grid::Axis;
 use crate::pipeline::action::{Action, ActionKind};
 
-impl<F: Feed> Run<'_, F> {
+impl<F: Feed> Walk<'_, F> {
     pub(super) fn receive(&mut self, action: Action) -> Result<(), F::Error> {
-        self.feed.enter(action, Part::Moving)?;
+        self.feed.enter(action, ActionPart::Moving)?;
         let place = self.place(action)?;
         let forward = action.kind == ActionKind::ReceiveForward;
         let from = self.peer(action)?;
@@ -27,8 +28,7 @@ impl<F: Feed> Run<'_, F> {
             Tensor::empty(device, crossing.shape, crossing.dtype, request).map_err(ParallelError::from)?;
         drop(scope);
         self.transit.taken()?;
-        let plane = self.planes.world.as_deref_mut().ok_or(ParallelError::Unsound { action })?;
-        plane.receive(from, tensor.region(), StreamKind::Transfer).map_err(ParallelError::from)?;
+        self.planes.receive(Axis::Pipeline, from, tensor.region(), StreamKind::Transfer)?;
         let event = device.record(StreamKind::Transfer).map_err(ParallelError::from)?;
         let queues = &mut self.queues[place];
         let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
@@ -37,7 +37,7 @@ impl<F: Feed> Run<'_, F> {
     }
 
     pub(super) fn send(&mut self, action: Action) -> Result<(), F::Error> {
-        self.feed.enter(action, Part::Moving)?;
+        self.feed.enter(action, ActionPart::Moving)?;
         let place = self.place(action)?;
         let to = self.peer(action)?;
         let queues = &mut self.queues[place];
@@ -46,16 +46,13 @@ impl<F: Feed> Run<'_, F> {
             _ => &mut queues.input_gradients,
         };
         let Outgoing { tensor, made } = queue.pop(action)?;
-        let plane = self.planes.world.as_deref_mut().ok_or(ParallelError::Unsound { action })?;
         self.executor.device.wait(StreamKind::Transfer, &made).map_err(ParallelError::from)?;
-        plane.send(to, tensor.region(), StreamKind::Transfer).map_err(ParallelError::from)?;
+        self.planes.send(Axis::Pipeline, to, tensor.region(), StreamKind::Transfer)?;
         Ok(self.transit.sent(tensor)?)
     }
 
-    /// The rank of the world at the other end of a transfer.
+    /// The rank of the pipeline at the other end of a transfer.
     fn peer(&self, action: Action) -> Result<usize, ParallelError> {
-        let grid = &self.executor.grid;
-        let peer = self.executor.schedule.peer(action).ok_or(ParallelError::Unsound { action })?;
-        Ok(grid.rank_at(grid.data_rank(), peer))
+        self.executor.schedule.peer(action).ok_or(ParallelError::Unsound { action })
     }
 }

@@ -1,15 +1,15 @@
-//! What ranks that keep different parts give each other in a step: sums for the norm, and new weights.
+//! What ranks that own different parts of the optimizer state give each other in a step: sums for the norm,
+//! and updated weights.
 //!
-//! Both go over the stream of the reduction, after the compute work before them. Compute waits for the sums
-//! at once, and for weights when it comes to them, group by group: most of them travel while the next forward
-//! pass, or whatever else is next, computes with those that are there ([`Tensor::arrives`]).
+//! Both go over the reduction's stream, after the compute work before them. Compute waits for the sums at
+//! once, and for weights when it needs them, group by group: most of them travel while the next forward pass
+//! computes with those that have arrived ([`Tensor::arrives`]).
 //!
-//! Nobody writes to a weight that others still compute with. A rank begins to give its parts when its own
-//! update is enqueued on compute, behind the step's passes; and a rank that receives, over any transport,
-//! takes part in the call, which comes after its own passes in the same way. The next update comes after the
-//! next sums of gradients, which are behind all of this on the same stream.
+//! Nobody writes to a weight with which others still compute. A rank sends its parts once its own update is
+//! enqueued on compute, behind the step's passes, and receives in the same call, behind its own passes. The
+//! next update comes after the next sums of gradients, which are behind all of this on the same stream.
 
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 
 use collective::DataPlane;
 use device::{DType, Device, StreamKind};
@@ -17,27 +17,35 @@ use nn::Parameters;
 use tensor::Tensor;
 
 use super::reduction::GradientReduction;
-use super::shards::Piece;
 use crate::error::Result;
+use crate::grid::Axis;
+use crate::shard::Shard;
 
-/// Gives every rank all of `sums`, of which each element is 0 on all ranks but one.
+/// Gives every rank of `plane`, that of the world, all of `sums`, of which each element is 0 on all ranks but
+/// one.
 ///
-/// Whatever order a transport adds in, 0 + x is x, so this is a gather whose parts may be anywhere and of any
+/// 0 + x is x in whatever order a transport adds, so this is a gather whose parts may be anywhere and of any
 /// length.
+///
+/// # Errors
+/// A failed collective.
 pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || Ok(plane.all_reduce(sums.region(), DType::F32, StreamKind::Reduce)?))
 }
 
-/// Begins to give every rank the parts that the others keep of some of [`GradientReduction::weight_groups`],
-/// after the compute work so far. What touches a weight waits for its group to arrive. Nothing to do where
-/// nothing is divided.
+/// Begins to give every rank of `plane`, that of [`Axis::Data`], the parts that the others own of some of
+/// [`GradientReduction::weight_groups`], after the compute work so far. What touches a weight waits for its
+/// group to arrive. Does nothing where every rank owns everything.
+///
+/// # Errors
+/// A failed collective.
 pub fn gather_weights(
     plane: &mut dyn DataPlane,
     reduction: &GradientReduction,
     parameters: &Parameters,
     groups: impl RangeBounds<usize>,
 ) -> Result<()> {
-    if !reduction.shards().is_divided() {
+    if !reduction.shards().is_sharded() {
         return Ok(());
     }
     let device = parameters.device();
@@ -51,7 +59,7 @@ pub fn gather_weights(
     Ok(())
 }
 
-/// One call, of all ranks, for the weights of a group: also of a rank that has none of them to give.
+/// Exchanges the weights of a group in one call of all ranks, also of a rank that owns none of them.
 fn exchange_parts(
     plane: &mut dyn DataPlane,
     reduction: &GradientReduction,
@@ -60,12 +68,12 @@ fn exchange_parts(
 ) -> Result<()> {
     let shards = reduction.shards();
     let parts_of = |rank: usize| {
-        let pieces = group
-            .iter()
-            .map(move |parameter| Piece { parameter: *parameter, elements: shards.part(rank, *parameter) });
-        let pieces = pieces.filter(|piece| !piece.elements.is_empty());
-        let parts = pieces.map(|piece| piece.of(&parameters.list()[piece.parameter].tensor));
-        parts.collect::<Result<Vec<_>>>()
+        let owned = group.iter().map(|parameter| (*parameter, shards.range(rank, *parameter)));
+        let owned = owned.filter(|(_, range)| !range.is_empty());
+        let part = |(parameter, range): (usize, Range<usize>)| {
+            Shard::along(Axis::Data, range).of(&parameters.list()[parameter].tensor)
+        };
+        owned.map(part).collect::<Result<Vec<_>>>()
     };
     let rank = plane.rank();
     let own = parts_of(rank)?;

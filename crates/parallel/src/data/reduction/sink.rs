@@ -1,0 +1,50 @@
+//! Where backward puts the gradients of one micro-batch.
+
+use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
+use collective::DataPlane;
+
+use super::GradientReduction;
+use crate::data::buckets::BucketSlot;
+
+/// Gives the gradients of one micro-batch their slots in the buckets, and reduces buckets as they fill.
+pub struct MicroBatchSink<'a> {
+    reduction: &'a mut GradientReduction,
+    plane: &'a mut dyn DataPlane,
+}
+
+impl std::fmt::Debug for MicroBatchSink<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MicroBatchSink").field("micro_batch", &self.reduction.micro_batch).finish()
+    }
+}
+
+impl GradientReduction {
+    /// The sink for the backward pass of the next micro-batch; `plane` is that of
+    /// [`Axis::Data`](crate::Axis::Data).
+    pub fn sink<'a>(&'a mut self, plane: &'a mut dyn DataPlane) -> MicroBatchSink<'a> {
+        self.missing.clone_from(&self.layout.members);
+        MicroBatchSink { reduction: self, plane }
+    }
+}
+
+impl MicroBatchSink<'_> {
+    fn slot(&self, use_id: UseId) -> autograd::Result<BucketSlot> {
+        let unknown =
+            || AutogradError::NoTarget { use_id: use_id.0, reason: "it was not registered".to_owned() };
+        self.reduction.layout.slot(use_id).ok_or_else(unknown)
+    }
+}
+
+impl GradientSink for MicroBatchSink<'_> {
+    fn target(&mut self, weight: &Weight) -> autograd::Result<Target> {
+        let BucketSlot { bucket, offset } = self.slot(weight.use_id())?;
+        let reduction = &self.reduction;
+        let tensor = reduction.sets[reduction.set()][bucket].view(offset, weight.tensor().shape())?;
+        Ok(Target { tensor, accumulate: !reduction.first_of_lane() })
+    }
+
+    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
+        let slot = self.slot(use_id)?;
+        Ok(self.reduction.complete(slot.bucket, self.plane)?)
+    }
+}

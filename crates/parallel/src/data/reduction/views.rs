@@ -1,0 +1,51 @@
+//! Views of the gradients that the optimizer reads.
+
+use nn::Parameters;
+use tensor::Tensor;
+
+use crate::data::buckets::{BucketLayout, BucketSlot};
+use crate::data::zero::OptimizerShards;
+use crate::error::{ParallelError, Result};
+
+/// The gradients of a rank's shards, in a gradient set.
+#[derive(Debug)]
+pub(super) struct ShardGradients {
+    /// View of the gradient of the first use, by shard.
+    pub(super) first: Vec<Tensor>,
+    /// Views of the gradients of later uses of a parameter, in the order of the uses, each with its shard.
+    pub(super) further: Vec<(usize, Tensor)>,
+}
+
+impl ShardGradients {
+    /// Views of the gradients of this rank's `shards` in the buckets of `set`.
+    ///
+    /// # Errors
+    /// A parameter without uses.
+    pub(super) fn new(
+        parameters: &Parameters,
+        layout: &BucketLayout,
+        shards: &OptimizerShards,
+        set: &[Tensor],
+    ) -> Result<Self> {
+        let mut uses_of: Vec<Vec<BucketSlot>> = vec![Vec::new(); parameters.list().len()];
+        for (used, slot) in parameters.uses().iter().zip(&layout.slots) {
+            uses_of[used.parameter.0].push(*slot);
+        }
+        let unused = parameters.list().iter().zip(&uses_of).find(|(_, slots)| slots.is_empty());
+        if let Some((parameter, _)) = unused {
+            return Err(ParallelError::MissingGradient { parameter: parameter.name.clone() });
+        }
+        let (mut first, mut further) = (Vec::new(), Vec::new());
+        for (index, owned) in shards.own().iter().enumerate() {
+            let shape = parameters.list()[owned.parameter].tensor.shape();
+            for (number, slot) in uses_of[owned.parameter].iter().enumerate() {
+                let view = owned.of(&set[slot.bucket].view(slot.offset, shape)?)?;
+                match number {
+                    0 => first.push(view),
+                    _ => further.push((index, view)),
+                }
+            }
+        }
+        Ok(ShardGradients { first, further })
+    }
+}

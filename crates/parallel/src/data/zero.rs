@@ -1,0 +1,191 @@
+//! ZeRO: the part of every parameter whose optimizer state a data-parallel rank owns.
+//!
+//! At stage 0 every rank owns all of every parameter. From stage 1 on each rank owns its equal part of every
+//! bucket of gradients, and with it gradient sums, moments and master weights of the parameters that lie
+//! there. The weights that a model computes with are whole on every rank.
+
+use std::ops::Range;
+
+use nn::Parameters;
+use tensor::Tensor;
+
+use super::buckets::{BucketLayout, BucketSlot};
+use crate::error::Result;
+use crate::grid::Axis;
+use crate::shard::Shard;
+
+/// Returns true if data-parallel ranks own different parts of the optimizer state at this ZeRO stage.
+pub fn shards_optimizer(zero_stage: u32) -> bool {
+    zero_stage >= 1
+}
+
+/// The elements of a parameter that data-parallel rank `rank` of `ranks` owns, where its gradient lies at
+/// `slot` of a bucket of `bucket` elements. From a multiple of the norm's chunk on; empty where the rank owns
+/// none.
+fn owned(elements: usize, slot: BucketSlot, bucket: usize, ranks: usize, rank: usize) -> Range<usize> {
+    let part = bucket / ranks;
+    let inside = |end: usize| end.saturating_sub(slot.offset).min(elements);
+    inside(rank * part)..inside((rank + 1) * part)
+}
+
+/// The part of one parameter that a rank owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterShard {
+    /// Number of the parameter.
+    pub parameter: usize,
+    /// The part.
+    pub shard: Shard,
+}
+
+impl ParameterShard {
+    /// The owned part of a tensor as long as the parameter.
+    ///
+    /// # Errors
+    /// A tensor that is shorter than the shard's end.
+    pub fn of(&self, whole: &Tensor) -> Result<Tensor> {
+        self.shard.of(whole)
+    }
+}
+
+/// The shards of all data-parallel ranks, which together are every parameter once. A rank has at most one
+/// shard of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptimizerShards {
+    /// By rank; one entry where every rank owns everything.
+    by_rank: Vec<Vec<ParameterShard>>,
+    own: usize,
+}
+
+impl OptimizerShards {
+    /// The shards at a ZeRO stage of the parameters whose gradients lie as `layout` says; `rank` is this rank
+    /// of `ranks` along [`Axis::Data`].
+    pub fn new(
+        zero_stage: u32,
+        parameters: &Parameters,
+        layout: &BucketLayout,
+        ranks: usize,
+        rank: usize,
+    ) -> Self {
+        let sizes = parameters.list().iter().map(|parameter| parameter.tensor.elements());
+        if ranks == 1 || !shards_optimizer(zero_stage) {
+            let whole = |(parameter, elements)| ParameterShard { parameter, shard: Shard::whole(elements) };
+            return OptimizerShards { by_rank: vec![sizes.enumerate().map(whole).collect()], own: 0 };
+        }
+        let placed: Vec<_> = layout.first_uses(parameters).into_iter().zip(sizes).enumerate().collect();
+        let shards_of = |rank: usize| {
+            let shard = |(parameter, (slot, elements)): &(usize, (Option<BucketSlot>, usize))| {
+                let slot = (*slot)?;
+                let range = owned(*elements, slot, layout.elements[slot.bucket], ranks, rank);
+                let shard = Shard::along(Axis::Data, range);
+                (!shard.is_empty()).then_some(ParameterShard { parameter: *parameter, shard })
+            };
+            placed.iter().filter_map(shard).collect()
+        };
+        OptimizerShards { by_rank: (0..ranks).map(shards_of).collect(), own: rank }
+    }
+
+    /// Returns true if ranks own different parts.
+    pub fn is_sharded(&self) -> bool {
+        self.by_rank.len() > 1
+    }
+
+    /// This rank's shards, in the order of the parameters.
+    pub fn own(&self) -> &[ParameterShard] {
+        &self.by_rank[self.own]
+    }
+
+    /// The shards of each rank; one entry where every rank owns everything.
+    pub fn by_rank(&self) -> &[Vec<ParameterShard>] {
+        &self.by_rank
+    }
+
+    /// The elements of a parameter that `rank` owns; empty if it owns none. Rank 0 stands for all where every
+    /// rank owns everything.
+    pub fn range(&self, rank: usize, parameter: usize) -> Range<usize> {
+        let shards = self.by_rank.get(rank).map_or(&[][..], Vec::as_slice);
+        let found = shards.binary_search_by_key(&parameter, |shard| shard.parameter);
+        found.map_or(0..0, |index| shards[index].shard.range.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{DType, Description, Device, DeviceOptions};
+    use nn::{Init, Parameters};
+    use proptest::prelude::*;
+    use tensor::ops::norm::CHUNK;
+
+    use super::{BucketLayout, OptimizerShards, ParameterShard};
+    use crate::grid::Axis;
+
+    /// Parameters of these sizes, some of which have a second use.
+    fn parameters(sizes: &[usize], reused: &[usize]) -> Parameters {
+        let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
+        let mut parameters = Parameters::new(&device, 1, DType::F32);
+        for (index, size) in sizes.iter().enumerate() {
+            parameters.create(&format!("p{index}"), [*size], Init::Constant(0.0)).unwrap();
+        }
+        for index in reused {
+            parameters.reuse(&format!("p{}", index % sizes.len())).unwrap();
+        }
+        parameters
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_is_owned_once(
+            sizes in prop::collection::vec(1_usize..40_000, 1..30),
+            reused in prop::collection::vec(0_usize..30, 0..3),
+            bucket_bytes in 4_usize..400_000,
+            ranks in prop::sample::select(vec![1_usize, 2, 4, 8]),
+        ) {
+            let parameters = parameters(&sizes, &reused);
+            let layout = BucketLayout::of(&parameters, DType::F32, bucket_bytes, ranks);
+            let shards = OptimizerShards::new(1, &parameters, &layout, ranks, ranks - 1);
+            prop_assert_eq!(shards.by_rank().len(), ranks);
+            prop_assert_eq!(shards.own(), &*shards.by_rank()[ranks - 1]);
+            prop_assert_eq!(shards.is_sharded(), ranks > 1);
+            for (parameter, size) in sizes.iter().enumerate() {
+                // Each rank's part begins where the one before ended.
+                let mut end = 0;
+                for rank in 0..ranks {
+                    let range = shards.range(rank, parameter);
+                    let mut listed = shards.by_rank()[rank].iter();
+                    let listed = listed.find(|owned| owned.parameter == parameter);
+                    prop_assert_eq!(listed.is_some(), !range.is_empty());
+                    if let Some(ParameterShard { shard, .. }) = listed {
+                        prop_assert_eq!(shard.axis, (ranks > 1).then_some(Axis::Data));
+                        prop_assert_eq!(&shard.range, &range);
+                        prop_assert_eq!(range.start, end);
+                        prop_assert_eq!(range.start % CHUNK, 0);
+                        end = range.end;
+                    }
+                }
+                prop_assert_eq!(end, *size);
+            }
+            // A rank has the part of a parameter that it owns of the gradients of all its uses.
+            for used in parameters.uses() {
+                let slot = layout.slots[used.id.0 as usize];
+                for rank in 0..ranks {
+                    let range = shards.range(rank, used.parameter.0);
+                    if !range.is_empty() {
+                        let own = layout.elements[slot.bucket] / ranks;
+                        let (start, end) = (slot.offset + range.start, slot.offset + range.end);
+                        prop_assert!(rank * own <= start && end <= (rank + 1) * own);
+                    }
+                }
+            }
+            // In order, and no rank has more than its part of the buckets of first uses.
+            for owned in shards.by_rank() {
+                prop_assert!(owned.windows(2).all(|pair| pair[0].parameter < pair[1].parameter));
+                let kept: usize = owned.iter().map(|owned| owned.shard.range.len()).sum();
+                prop_assert!(kept * ranks <= layout.elements.iter().sum());
+            }
+            let unsharded = OptimizerShards::new(0, &parameters, &layout, ranks, ranks - 1);
+            prop_assert!(!unsharded.is_sharded());
+            if ranks == 1 {
+                prop_assert_eq!(&shards, &unsharded);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the stages of a pipeline exchange between backward and update: gradients of tied weights, and the
+//! loss.
+//!
+//! Both go over the reduction's stream, between events: compute work before is done when they begin, and
+//! later compute work begins when they are done.
+
+use collective::CollectiveUse;
+use device::{Category, DType, Request, StreamKind};
+use tensor::{Tensor, ops};
+
+use crate::data::between_compute;
+use crate::error::Result;
+use crate::grid::{Axis, RankGrid};
+use crate::planes::Planes;
+
+/// The collectives and peers of the world's plane that several stages use, so that exactly their connections
+/// are made before the first step; none where there is one stage.
+pub fn stage_uses(grid: &RankGrid) -> Vec<CollectiveUse> {
+    let group = grid.group(Axis::Pipeline);
+    if group.ranks.len() == 1 {
+        return Vec::new();
+    }
+    let peers = group.ranks.into_iter().map(CollectiveUse::Peer);
+    // Tensors between stages, tied gradients and the loss; and the sums for the norm.
+    peers.chain([CollectiveUse::AllReduce(DType::F32)]).collect()
+}
+
+/// Gives every rank of a pipeline the values that `tensor` has on its last rank.
+///
+/// # Errors
+/// A failed transfer.
+pub fn share_from_last(planes: &mut Planes, tensor: &Tensor) -> Result<()> {
+    let (stage, last) = (planes.grid().coordinate(Axis::Pipeline), planes.grid().size(Axis::Pipeline) - 1);
+    between_compute(tensor.device(), || {
+        if stage == last {
+            let sends: Vec<_> = (0..last).map(|stage| (stage, tensor.region())).collect();
+            planes.exchange(Axis::Pipeline, &sends, &[], StreamKind::Reduce)
+        } else {
+            planes.receive(Axis::Pipeline, last, tensor.region(), StreamKind::Reduce)
+        }
+    })
+}
+
+/// A gradient of this rank whose weight is tied: another rank along an axis holds the whole weight too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TiedGradient {
+    /// Index of the gradient among this rank's.
+    pub gradient: usize,
+    /// Axis along which the other rank lies.
+    pub axis: Axis,
+    /// Coordinate of the other rank.
+    pub peer: usize,
+}
+
+/// Adds to the gradient of a tied weight that of its use on the other rank, which does the same: one rounded
+/// addition of two numbers, whose bits do not depend on their order.
+///
+/// # Errors
+/// A failed transfer; out of memory.
+pub fn add_tied(planes: &mut Planes, tied: TiedGradient, gradient: &Tensor) -> Result<()> {
+    let device = gradient.device();
+    let request = Request::new(Category::Communication, "tied_gradient");
+    let other = Tensor::empty(device, gradient.shape(), gradient.dtype(), request)?;
+    between_compute(device, || {
+        let (sends, receives) = ([(tied.peer, gradient.region())], [(tied.peer, other.region())]);
+        planes.exchange(tied.axis, &sends, &receives, StreamKind::Reduce)
+    })?;
+    Ok(ops::add::into(gradient, &other)?)
+}

@@ -1,0 +1,201 @@
+//! The data planes of one rank: one for the world, and one for each axis whose ranks run collectives.
+//!
+//! | call | axis |
+//! | --- | --- |
+//! | sums of gradients and of losses, gathering of updated weights | [`Axis::Data`] |
+//! | activations and their gradients between stages, gradients of tied weights, the loss from the last stage | [`Axis::Pipeline`] |
+//! | sums for the norm of the whole model's gradient | the world |
+
+use std::fmt;
+
+use collective::{CollectiveUse, Communicator, ControlPlane, DataPlane, Observer, Traffic};
+use device::{Region, StreamKind};
+
+use crate::error::{ParallelError, Result};
+use crate::grid::{AXES, Axis, RankGrid};
+
+/// A region and the coordinate of the peer that it goes to or comes from.
+pub type PeerRegion<'a> = (usize, Region<'a>);
+
+/// The transports of one rank of a grid.
+///
+/// A group that is the whole world uses the world's plane, and a rank alone along an axis a plane of its own;
+/// any other group of an axis with collectives has a plane split from the world's. Ranks of a pipeline only
+/// send to each other, which needs no communicator of their own: their transfers go over the world's plane.
+pub struct Planes {
+    communicator: Communicator,
+    grid: RankGrid,
+    /// Planes of the groups that have their own, by axis.
+    own: [Option<Box<dyn DataPlane>>; AXES],
+}
+
+/// Returns true for axes whose ranks run collectives; the others only send and receive.
+const fn runs_collectives(axis: Axis) -> bool {
+    match axis {
+        Axis::Data => true,
+        Axis::Pipeline => false,
+    }
+}
+
+impl Planes {
+    /// Splits the planes of a grid from that of the world. All ranks call it.
+    ///
+    /// # Errors
+    /// A grid of another number of ranks; a failure of a rank or of the transport.
+    pub fn new(mut communicator: Communicator, grid: RankGrid) -> Result<Self> {
+        if communicator.world_size() != grid.world_size() {
+            let (ranks, size) = (communicator.world_size(), grid.world_size());
+            return Err(ParallelError::Grid(format!("{ranks} ranks do not make a grid of {size}")));
+        }
+        let mut own = [const { None }; AXES];
+        for axis in Axis::ALL.into_iter().filter(|axis| runs_collectives(*axis)) {
+            own[axis.index()] = match grid.size(axis) {
+                size if size == grid.world_size() => None,
+                1 => Some(Communicator::solo().data),
+                _ => Some(communicator.divide(&grid.groups(axis))?),
+            };
+        }
+        Ok(Planes { communicator, grid, own })
+    }
+
+    /// The grid.
+    pub fn grid(&self) -> &RankGrid {
+        &self.grid
+    }
+
+    /// The communicator of the world.
+    pub fn communicator(&mut self) -> &mut Communicator {
+        &mut self.communicator
+    }
+
+    /// The plane for messages between the hosts of all ranks.
+    pub fn control(&mut self) -> &mut dyn ControlPlane {
+        &mut *self.communicator.control
+    }
+
+    /// The data plane of all ranks.
+    pub fn world(&mut self) -> &mut dyn DataPlane {
+        &mut *self.communicator.data
+    }
+
+    /// The data plane of this rank's group along an axis, for collectives. A rank's number in it is its
+    /// coordinate.
+    ///
+    /// # Errors
+    /// An axis whose ranks only send and receive, in a grid with other axes.
+    pub fn along(&mut self, axis: Axis) -> Result<&mut dyn DataPlane> {
+        if let Some(plane) = &mut self.own[axis.index()] {
+            return Ok(&mut **plane);
+        }
+        if self.grid.size(axis) == self.grid.world_size() {
+            return Ok(&mut *self.communicator.data);
+        }
+        Err(ParallelError::Grid(format!("ranks along the {} axis have no collectives", axis.name())))
+    }
+
+    /// Sends `region` to the rank at `coordinate` along an axis. May wait for the receive.
+    ///
+    /// # Errors
+    /// As for [`DataPlane::send`].
+    pub fn send(
+        &mut self,
+        axis: Axis,
+        coordinate: usize,
+        region: Region<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let (plane, rank) = self.transfers(axis, coordinate);
+        Ok(plane.send(rank, region, stream)?)
+    }
+
+    /// Receives `region` from the rank at `coordinate` along an axis.
+    ///
+    /// # Errors
+    /// As for [`DataPlane::receive`].
+    pub fn receive(
+        &mut self,
+        axis: Axis,
+        coordinate: usize,
+        region: Region<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let (plane, rank) = self.transfers(axis, coordinate);
+        Ok(plane.receive(rank, region, stream)?)
+    }
+
+    /// Runs several sends and receives between ranks along an axis as one call.
+    ///
+    /// # Errors
+    /// As for [`DataPlane::exchange`].
+    pub fn exchange(
+        &mut self,
+        axis: Axis,
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
+        stream: StreamKind,
+    ) -> Result<()> {
+        let peers = |regions: &[PeerRegion<'_>]| -> Vec<usize> {
+            regions.iter().map(|(coordinate, _)| self.number(axis, *coordinate)).collect()
+        };
+        let (to, from) = (peers(sends), peers(receives));
+        let sends: Vec<_> = to.into_iter().zip(sends.iter().map(|(_, region)| *region)).collect();
+        let receives: Vec<_> = from.into_iter().zip(receives.iter().map(|(_, region)| *region)).collect();
+        let (plane, _) = self.transfers(axis, 0);
+        Ok(plane.exchange(&sends, &receives, stream)?)
+    }
+
+    /// The plane that carries transfers along an axis, and the number in it of the rank at a coordinate.
+    fn transfers(&mut self, axis: Axis, coordinate: usize) -> (&mut dyn DataPlane, usize) {
+        let rank = self.number(axis, coordinate);
+        match &mut self.own[axis.index()] {
+            Some(plane) => (&mut **plane, rank),
+            None => (&mut *self.communicator.data, rank),
+        }
+    }
+
+    fn number(&self, axis: Axis, coordinate: usize) -> usize {
+        match self.own[axis.index()] {
+            Some(_) => coordinate,
+            None => self.grid.rank_at(&[(axis, coordinate)]),
+        }
+    }
+
+    /// Makes the connections for `world`, and for `along` on the planes of those axes, so that none is made
+    /// later.
+    ///
+    /// # Errors
+    /// As for [`DataPlane::warm_up`].
+    pub fn warm_up(
+        &mut self,
+        mut world: Vec<CollectiveUse>,
+        along: &[(Axis, Vec<CollectiveUse>)],
+    ) -> Result<()> {
+        let shared = along.iter().filter(|(axis, _)| self.own[axis.index()].is_none());
+        world.extend(shared.flat_map(|(_, uses)| uses));
+        self.communicator.data.warm_up(&world)?;
+        for (axis, uses) in along {
+            if let Some(plane) = &mut self.own[axis.index()] {
+                plane.warm_up(uses)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells `observer` of every call that begins from now on, on all planes.
+    pub fn observe(&mut self, observer: &Observer) {
+        self.communicator.control.observe(observer.clone());
+        self.communicator.data.observe(observer.clone());
+        self.own.iter_mut().flatten().for_each(|plane| plane.observe(observer.clone()));
+    }
+
+    /// Traffic of all planes so far.
+    pub fn traffic(&self) -> Traffic {
+        self.communicator.traffic()
+    }
+}
+
+impl fmt::Debug for Planes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Planes").field("grid", &self.grid).finish_non_exhaustive()
+    }
+}
