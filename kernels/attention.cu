@@ -153,9 +153,7 @@ __device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 ti
     }
 }
 
-#define FORWARD_WARPS 8
 #define FORWARD_ROWS (16 * FORWARD_WARPS)
-#define FORWARD_KEYS 64
 
 // Output, running maximum and running sum of a warp's 16 queries.
 struct Rows {
@@ -203,7 +201,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 // blocks of a head start first; the blocks of a head run together, so that L2 serves its keys and values.
 // Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
 KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D == 128 ? 1 : 2)
-    attention_forward(bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q,
+    forward_bf16(bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q,
                       const bf16 *__restrict__ k, const bf16 *__restrict__ v, u32 time, u32 heads, u32 group,
                       u32 q_stride, u32 kv_stride, float scale, u32 aligned) {
     extern __shared__ __align__(128) u8 memory[];
@@ -256,12 +254,12 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D == 128 ? 1 : 2)
 // statistics[0][batch, head, time] = logsumexp in powers of two, [1][..] = delta, the sum over a row of dy *
 // out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads a row, so that a warp reads 4 rows side
 // by side. Floor: 4 * batch * time * width bytes at memory speed.
-KERNEL __launch_bounds__(256)
-    attention_statistics(float *__restrict__ statistics, const bf16 *__restrict__ dy,
+KERNEL __launch_bounds__(ROW_THREADS)
+    statistics_bf16(float *__restrict__ statistics, const bf16 *__restrict__ dy,
                          const bf16 *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,
                          u32 time, u32 heads, u32 aligned) {
     constexpr u32 PART = D / 8;
-    const u64 row = u64(blockIdx.x) * 32 + threadIdx.x / 8, rows = u64(batch) * time * heads;
+    const u64 row = u64(blockIdx.x) * (ROW_THREADS / 8) + threadIdx.x / 8, rows = u64(batch) * time * heads;
     const u64 start = min(row, rows - 1) * D + threadIdx.x % 8 * PART;
     constexpr int LANES = PART < 8 ? PART : 8;
     float sum = 0.0f;
@@ -284,9 +282,7 @@ KERNEL __launch_bounds__(256)
     }
 }
 
-#define BACKWARD_WARPS 4
 #define BACKWARD_ROWS (16 * BACKWARD_WARPS)
-#define BACKWARD_COLUMNS 64
 #define BACKWARD_PART (D == 128 ? 32 : 64)  // columns worked on at a time
 
 // Operands of one head: the block owns rows of `rows` and loops over those of `columns`; [0] are queries or
@@ -408,7 +404,7 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
 // Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
-    attention_backward_key_value(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
+    backward_key_value_bf16(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * D;
@@ -434,7 +430,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
 
 // Grid [ceil(time / 64), heads, batch].
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
-    attention_backward_query(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
+    backward_query_bf16(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;

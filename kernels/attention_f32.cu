@@ -4,9 +4,7 @@
 #include "common.cuh"
 
 #define D HEAD_DIM
-#define THREADS 256
-// Positions of a tile: four tiles fit in 99 KiB of shared memory, which every chip from sm_80 on has.
-#define TILE (D <= 64 ? 64 : D == 128 ? 32 : 16)
+// TILE: positions of a tile. Four tiles fit in 99 KiB of shared memory, which every chip from sm_80 on has.
 #define EACH \
     (TILE / 16)  // thread (y, x) of 16 by 16 makes rows y * EACH.., columns x + 16 * j of a tile of scores
 #define COLUMNS (D / 16)  // ... and of an output the same rows, columns x * VECTOR + 16 * VECTOR * j
@@ -106,7 +104,7 @@ __device__ __forceinline__ float row_sum(float value) {
 // Grid [ceil(time / TILE), heads, batch], 256 threads, shared (3 * TILE) * LINE + TILE * SCORES floats. Long
 // blocks first. Floor: 2 * batch * heads * time^2 * head_width FLOP on the f32 units (the causal half).
 KERNEL __launch_bounds__(THREADS)
-    attention_forward(float *__restrict__ out, float *__restrict__ logsumexp, const float *__restrict__ q,
+    forward_f32(float *__restrict__ out, float *__restrict__ logsumexp, const float *__restrict__ q,
                       const float *__restrict__ k, const float *__restrict__ v, u32 time, u32 heads,
                       u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale) {
     extern __shared__ __align__(16) float memory[];
@@ -164,9 +162,9 @@ KERNEL __launch_bounds__(THREADS)
 // delta[batch, head, time] = sum over a row of dy * out. Grid [ceil(batch * time * heads / 8)], 256 threads:
 // a warp a row. Floor: 8 * batch * time * width bytes at memory speed.
 KERNEL __launch_bounds__(THREADS)
-    attention_delta(float *__restrict__ delta, const float *__restrict__ dy, const float *__restrict__ out,
+    delta_f32(float *__restrict__ delta, const float *__restrict__ dy, const float *__restrict__ out,
                     u32 batch, u32 time, u32 heads, u32 head_width) {
-    const u64 row = u64(blockIdx.x) * 8 + threadIdx.x / WARP;
+    const u64 row = u64(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= u64(batch) * time * heads) return;
     float sum = 0.0f;
     for (u32 column = threadIdx.x % WARP; column < head_width; column += WARP)
@@ -241,7 +239,7 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
 // Grid [ceil(time / TILE), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
 KERNEL __launch_bounds__(THREADS)
-    attention_backward_key_value(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
+    backward_key_value_f32(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
     const u32 width = heads * head_width, block = blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * head_width;
@@ -265,7 +263,7 @@ KERNEL __launch_bounds__(THREADS)
 }
 
 // Grid [ceil(time / TILE), heads, batch].
-KERNEL __launch_bounds__(THREADS) attention_backward_query(float *__restrict__ dq, BACKWARD_OPERANDS) {
+KERNEL __launch_bounds__(THREADS) backward_query_f32(float *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
     const u32 width = heads * head_width, head = blockIdx.y, block = gridDim.x - 1 - blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time, line = (u64(blockIdx.z) * heads + head) * time;

@@ -22,7 +22,7 @@
 #define COPIERS 3  // warps
 #define RELAY 3    // the warp
 #define BLOCK (GROUP + CONSUMERS * GROUP)
-#define ROWS (64 * CONSUMERS)  // positions that a block owns
+#define ROWS (CONSUMER_ROWS * CONSUMERS)  // positions that a block owns
 #define OWN_TILE (ROWS * D * 2)
 
 extern __shared__ u8 shared_memory[];

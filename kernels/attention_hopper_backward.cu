@@ -3,12 +3,9 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define COLUMNS 64  // positions of a tile that comes through the ring
 #define COLUMN_BYTES (COLUMNS * D * 2)
 #define STAGE_BYTES (2 * COLUMN_BYTES + 1024)  // two tiles, then log-sum-exps and deltas
-#define STAGES (D == 128 ? 4 : 6)
 #define OWN_BYTES (2 * OWN_TILE + (8 * ROWS + 1023) / 1024 * 1024)  // two tiles, then log-sum-exps and deltas
-#define OWN_TILES (D == 64 ? 2 : 1)
 
 // Shared memory: own rows, a ring of stages, barriers.
 struct Memory {
@@ -277,13 +274,13 @@ __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operan
         const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
 
-KERNEL __launch_bounds__(BLOCK, 1) attention_backward_query_hopper(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
+KERNEL __launch_bounds__(BLOCK, 1) backward_query_bf16(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
     backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
                     scale);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    attention_backward_key_value_hopper(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
+    backward_key_value_bf16(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
     backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, 1, q_stride, kv_stride}, scale);
 }
 

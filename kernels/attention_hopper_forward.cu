@@ -3,10 +3,7 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define KEYS 128  // keys of a tile
 #define KEY_TILE (KEYS * D * 2)
-#define SLOTS (D == 64 ? 8 : 5)
-#define QUERY_TILES 2
 
 // Shared memory: the queries of two blocks, a ring of key and value tiles, barriers.
 struct Memory {
@@ -163,7 +160,7 @@ struct Consumer {
 // weights and the output. Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at
 // HEAD_DIM 64 the exponentials take as long.
 KERNEL __launch_bounds__(BLOCK, 1)
-    attention_forward_hopper(bf16 *__restrict__ out, float *__restrict__ logsumexp,
+    forward_bf16(bf16 *__restrict__ out, float *__restrict__ logsumexp,
                              const bf16 *__restrict__ q, const bf16 *__restrict__ k,
                              const bf16 *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
                              u32 q_stride, u32 kv_stride, float scale) {

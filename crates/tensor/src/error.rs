@@ -59,14 +59,18 @@ pub enum TensorError {
     /// Attention heads that do not divide: a count or width of 0, or query heads that are no multiple of key
     /// and value heads.
     #[error(
-        "{operator}: {} query heads and {} key and value heads of width {}, expected at least 1 of each and query \
-         heads a multiple of key and value heads", heads.query, heads.key_value, heads.width
+        "{operator}: {query} query heads and {key_value} key and value heads of width {width}, expected at least 1 \
+         of each and query heads a multiple of key and value heads"
     )]
     Heads {
         /// The operator.
         operator: &'static str,
-        /// The heads.
-        heads: crate::ops::attention::Heads,
+        /// Query heads.
+        query: usize,
+        /// Key and value heads.
+        key_value: usize,
+        /// Columns of a head.
+        width: usize,
     },
     /// A width of attention heads without a kernel for the type.
     #[error("{operator}: no kernel for heads of width {width} in {dtype} on a GPU: {supported}")]
@@ -78,7 +82,7 @@ pub enum TensorError {
         /// Columns of a head.
         width: usize,
         /// The widths that have one.
-        supported: &'static str,
+        supported: String,
     },
     /// Another number of tensors than was prepared for.
     #[error("{operator}: {found} tensors, expected {expected}")]

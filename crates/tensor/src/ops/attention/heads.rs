@@ -46,7 +46,7 @@ impl Heads {
         if query > 0 && key_value > 0 && width > 0 && query.is_multiple_of(key_value) {
             return Ok(());
         }
-        Err(TensorError::Heads { operator, heads: *self })
+        Err(TensorError::Heads { operator, query, key_value, width })
     }
 }
 

@@ -5,7 +5,7 @@
 //! *FlashAttention*, 2022). The backward pass makes the tiles again from the saved log-sum-exp.
 
 mod cpu;
-pub(in crate::ops) mod cuda;
+pub(crate) mod cuda;
 mod heads;
 mod tile;
 mod workspace;
@@ -17,6 +17,12 @@ use device::{Backend, Category, DType, Request};
 use super::check;
 use crate::{Result, Tensor};
 use heads::Geometry;
+
+/// Refuses a head width that GPUs have no kernel for in `dtype`; the CPU takes any width in the types that it computes
+/// with. Errors: [`TensorError::HeadWidth`](crate::TensorError::HeadWidth).
+pub fn check_width(dtype: DType, width: usize) -> Result<()> {
+    cuda::check("attention", dtype, width)
+}
 
 /// Result of [`forward`].
 #[derive(Clone, Debug)]
@@ -37,7 +43,7 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads) -> Result<Output> {
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
     let device = qkv.arrays()[0].device();
     if device.is_cuda_like() {
-        cuda::check(OPERATOR, dtype, heads)?;
+        cuda::check(OPERATOR, dtype, heads.width)?;
     }
     let Geometry { batch, time, .. } = geometry;
     let request = Request::new(Category::Activation, OPERATOR);
@@ -76,7 +82,7 @@ pub fn backward(
     check::shape(OPERATOR, "logsumexp", logsumexp, [batch, heads.query, time])?;
     let device = dy.device();
     if device.is_cuda_like() {
-        cuda::check(OPERATOR, dtype, heads)?;
+        cuda::check(OPERATOR, dtype, heads.width)?;
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let gradient = |array: &Tensor| Tensor::empty(device, array.shape(), dtype, request);

@@ -17,7 +17,7 @@ const MOST_THREADS: u32 = 512;
 const MEAN_THREADS: u32 = 1024;
 
 /// `kernels/cross_entropy.cu`.
-pub(in crate::ops) static FAMILY: Family = family!(
+pub(crate) static FAMILY: Family = family!(
     "cross_entropy",
     constants: &[("MOST_THREADS", MOST_THREADS), ("MEAN_THREADS", MEAN_THREADS)],
 );

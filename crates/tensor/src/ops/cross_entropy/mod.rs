@@ -4,7 +4,7 @@
 //! ever stored beside them: the scores are the largest tensor of a language model.
 
 mod cpu;
-pub(in crate::ops) mod cuda;
+pub(crate) mod cuda;
 mod workspace;
 
 use device::{Backend, Category, DType, Request};

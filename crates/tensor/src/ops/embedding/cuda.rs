@@ -19,7 +19,7 @@ const MOST_TURNS: usize = 256;
 const COLUMNS: u32 = 64;
 
 /// `kernels/embedding.cu`.
-pub(in crate::ops) static FAMILY: Family = family!(
+pub(crate) static FAMILY: Family = family!(
     "embedding",
     constants: &[
         gpu::THREADS_CONSTANT,

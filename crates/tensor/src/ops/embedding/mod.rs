@@ -1,7 +1,7 @@
 //! Token embedding: row `table[token]`, plus row `positions[time]` where positions are learned.
 
 mod cpu;
-pub(in crate::ops) mod cuda;
+pub(crate) mod cuda;
 mod sizes;
 mod workspace;
 

@@ -9,7 +9,7 @@ use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
 /// `kernels/layer_norm.cu`.
-pub(in crate::ops) static FAMILY: Family =
+pub(crate) static FAMILY: Family =
     family!("layer_norm", headers: ["columns.cuh"], constants: columns::CONSTANTS);
 
 /// Parameters of the layer.

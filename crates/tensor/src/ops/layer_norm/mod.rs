@@ -5,7 +5,7 @@
 //! epsilon) with the biased variance.
 
 mod cpu;
-pub(in crate::ops) mod cuda;
+pub(crate) mod cuda;
 mod output;
 mod workspace;
 

@@ -9,8 +9,7 @@ use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
 /// `kernels/linear.cu`.
-pub(in crate::ops) static FAMILY: Family =
-    family!("linear", headers: ["columns.cuh"], constants: columns::CONSTANTS);
+pub(crate) static FAMILY: Family = family!("linear", headers: ["columns.cuh"], constants: columns::CONSTANTS);
 
 fn operand(tensor: &Tensor) -> Operand<'_> {
     Operand::new(tensor.region(), tensor.dtype())

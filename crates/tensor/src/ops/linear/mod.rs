@@ -1,7 +1,7 @@
 //! Linear layers, y = activation(x · Wᵀ + b), with separate backward functions for input and weight.
 
 mod cpu;
-pub(in crate::ops) mod cuda;
+pub(crate) mod cuda;
 
 use device::{Backend, Category, DType, Epilogue, Request};
 

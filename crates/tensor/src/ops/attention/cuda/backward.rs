@@ -2,21 +2,22 @@
 
 use device::cuda::Launch;
 
-use super::call::{
-    CONSUMER_ROWS, Call, FAMILY, FAMILY_F32, FAMILY_HOPPER_BACKWARD, Form, array_bytes, f32_shared,
-    hopper_threads,
+use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
+use super::families::{
+    BACKWARD_COLUMNS, BACKWARD_WARPS, COLUMNS, CONSUMER_ROWS, F32, FAMILY, FAMILY_F32,
+    FAMILY_HOPPER_BACKWARD, HOPPER_BACKWARD, HopperBackward, THREADS,
 };
 use crate::ops::attention::heads::{Geometry, Qkv};
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
 /// Operands of the backward pass, and its workspace.
-pub(in crate::ops::attention) struct Given<'a> {
-    pub(in crate::ops::attention) dy: &'a Tensor,
-    pub(in crate::ops::attention) qkv: &'a Qkv<Tensor>,
-    pub(in crate::ops::attention) output: &'a Tensor,
-    pub(in crate::ops::attention) logsumexp: &'a Tensor,
-    pub(in crate::ops::attention) workspace: &'a Tensor,
+pub(crate) struct Given<'a> {
+    pub(crate) dy: &'a Tensor,
+    pub(crate) qkv: &'a Qkv<Tensor>,
+    pub(crate) output: &'a Tensor,
+    pub(crate) logsumexp: &'a Tensor,
+    pub(crate) workspace: &'a Tensor,
 }
 
 /// One of the two kernels of a backward pass; neither adds to what the other writes.
@@ -33,15 +34,8 @@ impl Owner {
 
     fn name(self) -> &'static str {
         match self {
-            Owner::Query => "attention_backward_query",
-            Owner::KeyValue => "attention_backward_key_value",
-        }
-    }
-
-    fn hopper_name(self) -> &'static str {
-        match self {
-            Owner::Query => "attention_backward_query_hopper",
-            Owner::KeyValue => "attention_backward_key_value_hopper",
+            Owner::Query => "backward_query",
+            Owner::KeyValue => "backward_key_value",
         }
     }
 }
@@ -54,7 +48,7 @@ struct Backward<'a> {
 }
 
 /// The gradients of `qkv`: first the numbers that are the same along a row, then a kernel for each owner.
-pub(in crate::ops::attention) fn backward(
+pub(crate) fn backward(
     operator: &'static str,
     geometry: Geometry,
     given: &Given<'_>,
@@ -65,9 +59,9 @@ pub(in crate::ops::attention) fn backward(
     let call = Call::new(operator, geometry, given.qkv, &tensors)?;
     let backward = Backward { call, given, gradients };
     match backward.call.form {
-        Form::F32 { variant, widest, tile } => {
+        Form::F32 { variant } => {
             backward.delta(variant)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, variant, (widest, tile)))
+            Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, variant))
         }
         Form::Bf16 { variant } => {
             backward.statistics(variant)?;
@@ -119,7 +113,7 @@ impl<'a> Backward<'a> {
     /// Log-sum-exps in powers of two, and deltas.
     fn statistics(&self, variant: usize) -> Result<()> {
         let Backward { call, given, .. } = self;
-        call.kernel(&FAMILY, variant, "attention_statistics")
+        call.kernel(&FAMILY, variant, "statistics")
             .write(given.workspace.region())
             .read(given.dy.region())
             .read(given.output.region())
@@ -129,34 +123,32 @@ impl<'a> Backward<'a> {
             .u32(call.heads)
             .u32(u32::from(call.aligned))
             .cost(gpu::bytes(&[given.dy, given.output, given.logsumexp, given.workspace]), 0)
-            .launch([self.rows().div_ceil(32) as u32, 1, 1], 256)?;
+            .launch([self.rows().div_ceil(THREADS as usize / 8) as u32, 1, 1], THREADS)?;
         Ok(())
     }
 
     fn bf16(&self, owner: Owner, variant: usize) -> Result<()> {
-        let call = &self.call;
+        let (call, rows) = (&self.call, 16 * BACKWARD_WARPS);
         let launch = self.kernel(owner, call.kernel(&FAMILY, variant, owner.name()));
         call.layout(launch.read(self.given.workspace.region()).u32(call.time))
             .f32(call.geometry.scale())
             .u32(u32::from(call.aligned))
-            .shared(6 * 64 * call.width * 2 + 1024)
-            .launch(call.grid(64, self.grid_heads(owner)), 128)?;
+            .shared((2 * rows + 4 * BACKWARD_COLUMNS) * call.width * 2 + 1024)
+            .launch(call.grid(rows, self.grid_heads(owner)), 32 * BACKWARD_WARPS)?;
         Ok(())
     }
 
     fn hopper(&self, owner: Owner, variant: usize) -> Result<()> {
         let call = &self.call;
-        let width = call.geometry.heads.width;
-        // As in the kernels: consumers, copies of their own rows, stages.
-        let (consumers, owned, stages) = if width == 64 { (3, 2, 6) } else { (2, 1, 4) };
+        let HopperBackward { width, consumers, own_tiles, stages } = HOPPER_BACKWARD[variant];
         let rows = CONSUMER_ROWS * consumers;
         let own = 2 * rows * width * 2 + (8 * rows).next_multiple_of(1024);
-        let shared = owned * own + stages * (2 * 64 * width * 2 + 1024) + 2048;
-        let launch = call.kernel(&FAMILY_HOPPER_BACKWARD, variant, owner.hopper_name());
+        let shared = own_tiles * own + stages * (2 * COLUMNS * width * 2 + 1024) + 2048;
+        let launch = call.kernel(&FAMILY_HOPPER_BACKWARD, variant, owner.name());
         let launch = self.kernel(owner, launch).read(self.given.workspace.region());
         call.layout(launch.u32(call.batch).u32(call.time))
             .f32(call.geometry.scale())
-            .shared(shared as u32)
+            .shared(shared)
             .launch(call.hopper_grid(consumers), hopper_threads(consumers))?;
         Ok(())
     }
@@ -164,7 +156,7 @@ impl<'a> Backward<'a> {
     /// The sum over every row of dy · output.
     fn delta(&self, variant: usize) -> Result<()> {
         let Backward { call, given, .. } = self;
-        call.kernel(&FAMILY_F32, variant, "attention_delta")
+        call.kernel(&FAMILY_F32, variant, "delta")
             .write(given.workspace.region())
             .read(given.dy.region())
             .read(given.output.region())
@@ -173,19 +165,19 @@ impl<'a> Backward<'a> {
             .u32(call.heads)
             .u32(call.width)
             .cost(gpu::bytes(&[given.dy, given.output, given.workspace]), 0)
-            .launch([self.rows().div_ceil(8) as u32, 1, 1], 256)?;
+            .launch([self.rows().div_ceil(THREADS as usize / 32) as u32, 1, 1], THREADS)?;
         Ok(())
     }
 
-    fn f32(&self, owner: Owner, variant: usize, (widest, tile): (usize, usize)) -> Result<()> {
+    fn f32(&self, owner: Owner, variant: usize) -> Result<()> {
         let call = &self.call;
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
         let launch = launch.read(self.given.logsumexp.region()).read(self.given.workspace.region());
         call.layout(launch.u32(call.time))
             .u32(call.width)
             .f32(call.geometry.scale())
-            .shared(f32_shared(4, widest, tile))
-            .launch(call.grid(tile, self.grid_heads(owner)), 256)?;
+            .shared(f32_shared(4, F32[variant]))
+            .launch(call.grid(F32[variant].tile, self.grid_heads(owner)), THREADS)?;
         Ok(())
     }
 }

@@ -3,70 +3,34 @@
 use device::cuda::Launch;
 use device::{DType, Device, Family, Function, Region};
 
-use crate::ops::attention::heads::{Geometry, Heads, KEY, QUERY, Qkv};
+use super::families::{CONSUMER_ROWS, F32, F32Variant, HOPPER_FORWARD, WIDTHS, widths};
+use crate::ops::attention::heads::{Geometry, KEY, QUERY, Qkv};
 use crate::ops::gpu;
-use crate::ops::kernels::family;
 use crate::{Result, Tensor, TensorError};
 
-/// Attention in bf16 on tensor cores of any kind, for heads of each of these widths.
-pub(in crate::ops) static FAMILY: Family = family!(
-    "attention",
-    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)]],
-);
-
-/// Attention in f32, for head widths up to each of these.
-pub(in crate::ops) static FAMILY_F32: Family = family!(
-    "attention_f32",
-    variants: &[&[("HEAD_DIM", 32)], &[("HEAD_DIM", 64)], &[("HEAD_DIM", 128)], &[("HEAD_DIM", 256)]],
-);
-
-/// Forward attention in bf16 with Hopper's own matmuls; empty for other architectures.
-pub(in crate::ops) static FAMILY_HOPPER_FORWARD: Family = family!(
-    "attention_hopper_forward",
-    headers: ["attention_hopper.cuh"],
-    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 2)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
-);
-
-/// Backward attention in bf16 with Hopper's own matmuls; empty for other architectures.
-pub(in crate::ops) static FAMILY_HOPPER_BACKWARD: Family = family!(
-    "attention_hopper_backward",
-    headers: ["attention_hopper.cuh"],
-    variants: &[&[("HEAD_DIM", 64), ("CONSUMERS", 3)], &[("HEAD_DIM", 128), ("CONSUMERS", 2)]],
-);
-
-/// Head widths in bf16, in the order of the family's variants.
-const WIDTHS: [usize; 3] = [32, 64, 128];
-/// Head widths with kernels for Hopper, in the order of those families' variants.
-const HOPPER_WIDTHS: [usize; 2] = [64, 128];
-/// Positions that one consumer of a Hopper kernel owns.
-pub(super) const CONSUMER_ROWS: usize = 64;
-/// Variants of the f32 kernels: head widths up to the first, in tiles of the second.
-const F32_FORMS: [(usize, usize); 4] = [(32, 64), (64, 64), (128, 32), (256, 16)];
-
-/// Kernels of a call: a function of type, head width and device.
+/// Kernels of a call: a function of type, head width and device. Variants are indices into those of the families.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     /// In bf16 for any GPU.
     Bf16 { variant: usize },
     /// In bf16 with Hopper's own matmuls; `any` is the variant for any GPU.
     Hopper { variant: usize, any: usize },
-    /// In f32, compiled for heads up to `widest`, in tiles of `tile` positions.
-    F32 { variant: usize, widest: usize, tile: usize },
+    /// In f32.
+    F32 { variant: usize },
 }
 
 impl Form {
     /// `None` where no kernel is compiled for the type and width.
     fn of(dtype: DType, width: usize, hopper: bool) -> Option<Self> {
-        let place = |widths: &[usize]| widths.iter().position(|w| *w == width);
         match dtype {
             DType::F32 => {
-                let variant = F32_FORMS.iter().position(|(widest, _)| width <= *widest)?;
-                let (widest, tile) = F32_FORMS[variant];
-                Some(Form::F32 { variant, widest, tile })
+                let variant = F32.iter().position(|variant| width <= variant.width as usize)?;
+                Some(Form::F32 { variant })
             }
             DType::Bf16 => {
-                let any = place(&WIDTHS)?;
-                Some(match place(&HOPPER_WIDTHS).filter(|_| hopper) {
+                let any = WIDTHS.iter().position(|compiled| *compiled as usize == width)?;
+                let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
+                Some(match own.filter(|_| hopper) {
                     Some(variant) => Form::Hopper { variant, any },
                     None => Form::Bf16 { variant: any },
                 })
@@ -77,17 +41,13 @@ impl Form {
 }
 
 /// Refuses a type and head width without a kernel.
-pub(in crate::ops::attention) fn check(operator: &'static str, dtype: DType, heads: Heads) -> Result<()> {
-    form(operator, dtype, heads.width, false).map(drop)
+pub(crate) fn check(operator: &'static str, dtype: DType, width: usize) -> Result<()> {
+    form(operator, dtype, width, false).map(drop)
 }
 
 fn form(operator: &'static str, dtype: DType, width: usize, hopper: bool) -> Result<Form> {
-    let supported = match dtype {
-        DType::F32 => "widths up to 256",
-        DType::Bf16 => "widths 32, 64 and 128",
-        _ => "none in this type",
-    };
-    Form::of(dtype, width, hopper).ok_or(TensorError::HeadWidth { operator, dtype, width, supported })
+    let refused = || TensorError::HeadWidth { operator, dtype, width, supported: widths(dtype) };
+    Form::of(dtype, width, hopper).ok_or_else(refused)
 }
 
 /// Arguments that the launches of one call share.
@@ -134,7 +94,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn kernel(&self, family: &'static Family, variant: usize, name: &'static str) -> Launch<'a> {
-        self.device.kernel(Function::new(family, name).variant(variant))
+        self.device.kernel(Function::new(family, name).of(self.dtype).variant(variant))
     }
 
     /// Queries, keys and values, or their gradients: from the first element of each on.
@@ -157,13 +117,13 @@ impl<'a> Call<'a> {
     }
 
     /// A block for every `rows` positions of each of `heads` heads.
-    pub(super) fn grid(&self, rows: usize, heads: u32) -> [u32; 3] {
-        [self.time.div_ceil(rows as u32), heads, self.batch]
+    pub(super) fn grid(&self, rows: u32, heads: u32) -> [u32; 3] {
+        [self.time.div_ceil(rows), heads, self.batch]
     }
 
     /// A block a multiprocessor, or one for every pair of row blocks where those are fewer.
-    pub(super) fn hopper_grid(&self, consumers: usize) -> [u32; 3] {
-        let pairs = self.geometry.time.div_ceil(consumers * CONSUMER_ROWS).div_ceil(2);
+    pub(super) fn hopper_grid(&self, consumers: u32) -> [u32; 3] {
+        let pairs = self.geometry.time.div_ceil((consumers * CONSUMER_ROWS) as usize).div_ceil(2);
         let items = pairs * self.geometry.batch * self.geometry.heads.query;
         let blocks = (self.device.description().multiprocessors as usize).min(items);
         [blocks as u32, 1, 1]
@@ -171,13 +131,13 @@ impl<'a> Call<'a> {
 }
 
 /// Threads of a block of a Hopper kernel: one group brings tiles, each consumer is one more.
-pub(super) fn hopper_threads(consumers: usize) -> u32 {
-    128 * (1 + consumers as u32)
+pub(super) fn hopper_threads(consumers: u32) -> u32 {
+    128 * (1 + consumers)
 }
 
-/// Bytes of shared memory of an f32 kernel with `tiles` tiles of `tile` rows, and one of scores.
-pub(super) fn f32_shared(tiles: usize, widest: usize, tile: usize) -> u32 {
-    (4 * (tiles * tile * (widest + 4) + tile * (tile + 4))) as u32
+/// Bytes of shared memory of an f32 kernel with `tiles` tiles of operands and one of scores.
+pub(super) fn f32_shared(tiles: u32, F32Variant { width, tile }: F32Variant) -> u32 {
+    4 * (tiles * tile * (width + 4) + tile * (tile + 4))
 }
 
 pub(super) fn array_bytes(arrays: &Qkv<Tensor>) -> u64 {

@@ -1,14 +1,16 @@
 //! Launches of the forward pass.
 
-use super::call::{
-    Call, FAMILY, FAMILY_F32, FAMILY_HOPPER_FORWARD, Form, array_bytes, f32_shared, hopper_threads,
+use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
+use super::families::{
+    CONSUMER_ROWS, F32, FAMILY, FAMILY_F32, FAMILY_HOPPER_FORWARD, FORWARD_KEYS, FORWARD_WARPS,
+    HOPPER_FORWARD, HopperForward, KEYS, QUERY_TILES, THREADS,
 };
 use crate::ops::attention::heads::{Geometry, Qkv};
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
 /// Output and log-sum-exp.
-pub(in crate::ops::attention) fn forward(
+pub(crate) fn forward(
     operator: &'static str,
     geometry: Geometry,
     qkv: &Qkv<Tensor>,
@@ -16,33 +18,36 @@ pub(in crate::ops::attention) fn forward(
     logsumexp: &Tensor,
 ) -> Result<()> {
     let call = Call::new(operator, geometry, qkv, &[output])?;
-    let (width, scale) = (geometry.heads.width, geometry.scale());
+    let (width, scale) = (call.width, geometry.scale());
     let bytes = array_bytes(qkv) + gpu::bytes(&[output, logsumexp]);
     let kernel = |family, variant, name| {
         let launch = call.kernel(family, variant, name).write(output.region()).write(logsumexp.region());
         call.read(launch, qkv).cost(bytes, geometry.flops(2))
     };
     match call.form {
-        Form::Bf16 { variant } => call
-            .layout(kernel(&FAMILY, variant, "attention_forward").u32(call.time))
-            .f32(scale)
-            .u32(u32::from(call.aligned))
-            .shared(((128 + 4 * 64) * width * 2) as u32)
-            .launch(call.grid(128, call.heads), 256)?,
+        Form::Bf16 { variant } => {
+            let rows = 16 * FORWARD_WARPS;
+            call.layout(kernel(&FAMILY, variant, "forward").u32(call.time))
+                .f32(scale)
+                .u32(u32::from(call.aligned))
+                .shared((rows + 4 * FORWARD_KEYS) * width * 2)
+                .launch(call.grid(rows, call.heads), 32 * FORWARD_WARPS)?;
+        }
         Form::Hopper { variant, .. } => {
-            let tiles = if width == 64 { 8 } else { 5 };
-            let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "attention_forward_hopper");
+            let HopperForward { consumers, slots, .. } = HOPPER_FORWARD[variant];
+            let rows = QUERY_TILES * CONSUMER_ROWS * consumers + slots * KEYS;
+            let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
             call.layout(launch.u32(call.batch).u32(call.time))
                 .f32(scale)
-                .shared(((2 + tiles) * 128 * width * 2 + 2048) as u32)
-                .launch(call.hopper_grid(2), hopper_threads(2))?;
+                .shared(rows * width * 2 + 2048)
+                .launch(call.hopper_grid(consumers), hopper_threads(consumers))?;
         }
-        Form::F32 { variant, widest, tile } => call
-            .layout(kernel(&FAMILY_F32, variant, "attention_forward").u32(call.time))
-            .u32(call.width)
+        Form::F32 { variant } => call
+            .layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time))
+            .u32(width)
             .f32(scale)
-            .shared(f32_shared(3, widest, tile))
-            .launch(call.grid(tile, call.heads), 256)?,
+            .shared(f32_shared(3, F32[variant]))
+            .launch(call.grid(F32[variant].tile, call.heads), THREADS)?,
     }
     Ok(())
 }

@@ -1,0 +1,144 @@
+//! The kernel families of attention, and the sizes that they are compiled with.
+
+use device::{DType, Family};
+
+use crate::ops::kernels::family;
+
+/// Head widths of the bf16 kernels for any GPU, by variant.
+pub(super) const WIDTHS: [u32; 3] = [32, 64, 128];
+/// Threads of a block of the kernels that add rows, and of the f32 kernels.
+pub(super) const THREADS: u32 = 256;
+/// Warps of a block of the bf16 forward kernel, each with 16 positions.
+pub(super) const FORWARD_WARPS: u32 = 8;
+/// Keys of a tile of the bf16 forward kernel.
+pub(super) const FORWARD_KEYS: u32 = 64;
+/// Warps of a block of the bf16 backward kernels, each with 16 positions.
+pub(super) const BACKWARD_WARPS: u32 = 4;
+/// Positions of a tile of the bf16 backward kernels.
+pub(super) const BACKWARD_COLUMNS: u32 = 64;
+
+/// Attention in bf16 on tensor cores of any kind.
+pub(crate) static FAMILY: Family = family!(
+    "attention",
+    constants: &[
+        ("ROW_THREADS", THREADS),
+        ("FORWARD_WARPS", FORWARD_WARPS),
+        ("FORWARD_KEYS", FORWARD_KEYS),
+        ("BACKWARD_WARPS", BACKWARD_WARPS),
+        ("BACKWARD_COLUMNS", BACKWARD_COLUMNS),
+    ],
+    variants: &[&[("HEAD_DIM", WIDTHS[0])], &[("HEAD_DIM", WIDTHS[1])], &[("HEAD_DIM", WIDTHS[2])]],
+);
+
+/// Variant of the f32 kernels.
+#[derive(Clone, Copy)]
+pub(super) struct F32Variant {
+    /// Widest head.
+    pub(super) width: u32,
+    /// Positions of a tile. Four tiles fit in the shared memory that every GPU from sm_80 on has.
+    pub(super) tile: u32,
+}
+
+/// Variants of the f32 kernels, narrowest first.
+pub(super) const F32: [F32Variant; 4] = [
+    F32Variant { width: 32, tile: 64 },
+    F32Variant { width: 64, tile: 64 },
+    F32Variant { width: 128, tile: 32 },
+    F32Variant { width: 256, tile: 16 },
+];
+
+impl F32Variant {
+    const fn macros(&self) -> [(&'static str, u32); 2] {
+        [("HEAD_DIM", self.width), ("TILE", self.tile)]
+    }
+}
+
+/// Attention in f32.
+pub(crate) static FAMILY_F32: Family = family!(
+    "attention_f32",
+    constants: &[("THREADS", THREADS)],
+    variants: &[&F32[0].macros(), &F32[1].macros(), &F32[2].macros(), &F32[3].macros()],
+);
+
+/// Positions that one consumer of a Hopper kernel owns.
+pub(super) const CONSUMER_ROWS: u32 = 64;
+/// Keys of a tile of the Hopper forward kernel.
+pub(super) const KEYS: u32 = 128;
+/// Tiles of queries that the Hopper forward kernel holds.
+pub(super) const QUERY_TILES: u32 = 2;
+/// Positions of a tile of the Hopper backward kernels.
+pub(super) const COLUMNS: u32 = 64;
+
+/// Variant of the Hopper forward kernel.
+#[derive(Clone, Copy)]
+pub(super) struct HopperForward {
+    pub(super) width: u32,
+    pub(super) consumers: u32,
+    /// Tiles of keys or values in the ring.
+    pub(super) slots: u32,
+}
+
+/// Variants of the Hopper forward kernel.
+pub(super) const HOPPER_FORWARD: [HopperForward; 2] = [
+    HopperForward { width: 64, consumers: 2, slots: 8 },
+    HopperForward { width: 128, consumers: 2, slots: 5 },
+];
+
+impl HopperForward {
+    const fn macros(&self) -> [(&'static str, u32); 3] {
+        [("HEAD_DIM", self.width), ("CONSUMERS", self.consumers), ("SLOTS", self.slots)]
+    }
+}
+
+/// Forward attention in bf16 with Hopper's own matmuls; empty for other architectures.
+pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
+    "attention_hopper_forward",
+    headers: ["attention_hopper.cuh"],
+    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("KEYS", KEYS), ("QUERY_TILES", QUERY_TILES)],
+    variants: &[&HOPPER_FORWARD[0].macros(), &HOPPER_FORWARD[1].macros()],
+);
+
+/// Variant of the Hopper backward kernels.
+#[derive(Clone, Copy)]
+pub(super) struct HopperBackward {
+    pub(super) width: u32,
+    pub(super) consumers: u32,
+    /// Copies of a block's own rows.
+    pub(super) own_tiles: u32,
+    /// Tiles in the ring.
+    pub(super) stages: u32,
+}
+
+/// Variants of the Hopper backward kernels, for the widths of [`HOPPER_FORWARD`].
+pub(super) const HOPPER_BACKWARD: [HopperBackward; 2] = [
+    HopperBackward { width: 64, consumers: 3, own_tiles: 2, stages: 6 },
+    HopperBackward { width: 128, consumers: 2, own_tiles: 1, stages: 4 },
+];
+
+impl HopperBackward {
+    const fn macros(&self) -> [(&'static str, u32); 4] {
+        [
+            ("HEAD_DIM", self.width),
+            ("CONSUMERS", self.consumers),
+            ("OWN_TILES", self.own_tiles),
+            ("STAGES", self.stages),
+        ]
+    }
+}
+
+/// Backward attention in bf16 with Hopper's own matmuls; empty for other architectures.
+pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
+    "attention_hopper_backward",
+    headers: ["attention_hopper.cuh"],
+    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS)],
+    variants: &[&HOPPER_BACKWARD[0].macros(), &HOPPER_BACKWARD[1].macros()],
+);
+
+/// Head widths that kernels exist for in a type.
+pub(super) fn widths(dtype: DType) -> String {
+    match dtype {
+        DType::F32 => F32.last().map_or_else(String::new, |widest| format!("widths up to {}", widest.width)),
+        DType::Bf16 => format!("widths {}", WIDTHS.map(|width| width.to_string()).join(", ")),
+        _ => "none in this type".to_owned(),
+    }
+}
