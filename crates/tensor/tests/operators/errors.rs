@@ -222,7 +222,10 @@ fn operators_refuse_a_type_that_they_do_not_exist_for() {
         ("mse.forward: prediction is f16", mse::forward(&v2, &v2, 1.0).map(drop)),
         ("norm.chunk_sums: x is f16", norm::chunk_sums(&v2, &sums)),
         ("scale.in_place: tensor is f16", scale::in_place(&v2, 1.0)),
-        ("tree.into: target is f16", tree::into_on(&v2, &[v2.clone()], device::StreamKind::Compute)),
+        (
+            "tree.into: target is f16",
+            tree::into_on(&v2, std::slice::from_ref(&v2), device::StreamKind::Compute),
+        ),
     ]);
 }
 
