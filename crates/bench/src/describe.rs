@@ -37,9 +37,9 @@ micro_batch_size = 8
 const LINK_BYTES: usize = 1 << 30;
 const ROUNDS: usize = 5;
 
-/// Describes the device at hand. On GPUs, which should have nothing else to do, three training steps of a small model run on
-/// as many as there are, up to the largest power of two, which then connect for all that any run may do: what the driver says
-/// is used, and what they do in a second.
+/// Describes the device at hand. On GPUs, which should have nothing else to do, three training steps of a
+/// small model run on as many as there are, up to the largest power of two, which then connect for all that
+/// any run may do: what the driver says is used, and what they do in a second.
 ///
 /// Errors: a file, which is a description already; GPUs that are not there or fail.
 pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
@@ -57,13 +57,13 @@ pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
     }
 }
 
-/// What one rank of the measurement finds.
+/// The results of one rank.
 struct Measured {
     statistics: RankStatistics,
     rates: Rates,
     /// Operations a second in f32.
     flops_f32: f64,
-    /// Bytes a second; `None` for a rank alone.
+    /// Bytes per second of the link; `None` for a rank alone.
     link: Option<f64>,
 }
 
@@ -118,7 +118,8 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     })
 }
 
-/// Bytes a second of an all-reduce as every rank sends them: 2 (n − 1) / n of the region, the bus bandwidth.
+/// Measures the bus bandwidth of an all-reduce in bytes per second: 2 (n − 1) / n of the region, which every
+/// rank sends.
 fn link(worker: &mut Worker) -> Result<f64> {
     let device: Device = worker.device().clone();
     let request = Request::new(Category::Other, "rates").on(StreamKind::Reduce);
@@ -138,7 +139,8 @@ fn link(worker: &mut Worker) -> Result<f64> {
     Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)
 }
 
-/// The largest of every part of the overhead, the slowest of every rate; what was not measured as in `others`.
+/// The largest of every part of the overhead, the slowest of every rate; what was not measured as in
+/// `others`.
 fn described(description: &Description, all: &[Measured], others: PlanDevice) -> PlanDevice {
     let largest = |statistic| all.iter().map(|rank| rank.statistics.get(statistic)).max().unwrap_or(0);
     let slowest =

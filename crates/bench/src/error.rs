@@ -27,7 +27,7 @@ pub enum BenchError {
     /// The run that is measured could not start or end.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// This rank failed.
+    /// A rank of this process failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// A rank failed, and with it the measurement.
@@ -35,13 +35,13 @@ pub enum BenchError {
     Rank {
         /// The rank that failed first.
         rank: usize,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
 }
 
 impl BenchError {
-    /// 2 where the command line, the configuration or the data is wrong, 1 where a rank failed.
+    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if a rank failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             BenchError::Refused(_) => 2,
@@ -52,7 +52,7 @@ impl BenchError {
         }
     }
 
-    /// Whether the command line or the machine does not allow the measurement.
+    /// Returns whether the command line or the machine does not allow the measurement.
     pub fn is_refused(&self) -> bool {
         match self {
             BenchError::Refused(_) | BenchError::Run(RunError::Refused(_)) => true,
@@ -90,4 +90,5 @@ macro_rules! from_below {
     };
 }
 
-from_below!(AutogradError, CollectiveError, DeviceError, NnError, ParallelError, TelemetryError, TensorError,);
+from_below!(AutogradError, CollectiveError, DeviceError, NnError);
+from_below!(ParallelError, TelemetryError, TensorError);

@@ -1,5 +1,5 @@
-//! The matmuls of a training step: what each takes with the library's first choice of an algorithm and with its
-//! further ones, and the table of those that are better.
+//! The matmuls of a training step: what each takes with the library's first choice of an algorithm and with
+//! its further ones, and the table of those that are better.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use worker::Worker;
 
 /// A choice is kept where it takes less than this part of the first one's time: below, it is noise.
 const WORTH: f64 = 0.99;
-/// How often all choices of a matmul take turns, and how often each is then called.
+/// Rounds in which all algorithms of a matmul take turns, and calls of each in a round.
 const TURNS: usize = 5;
 const CALLS: usize = 4;
 /// Operands that a call finds in no cache: sets of together at least this many bytes take turns.
@@ -28,9 +28,9 @@ const COLD_BYTES: usize = 512 << 20;
 const MOST_SETS: usize = 8;
 /// Random values that operands are filled with, again and again.
 const NOISE: usize = 1 << 22;
-/// What sums of an output may differ by between algorithms, of the largest.
+/// Largest difference of an output's sums between algorithms, relative to the largest sum.
 const TOLERANCE: f32 = 0.02;
-/// How often all choices take turns where each is called for a time.
+/// Rounds in which all algorithms take turns, where each is called for a time.
 const LONG_TURNS: usize = 2;
 /// Calls that are enqueued together then, and how many such batches are under way.
 const BATCH: usize = 8;
@@ -38,20 +38,20 @@ const BATCHES: usize = 3;
 /// Times that steps are measured with each table, in turns.
 const ROUNDS: usize = 2;
 
-/// What is tried for each matmul, and how long.
+/// Algorithms to try for each matmul, and the time for each.
 #[derive(Clone, Copy, Debug)]
 pub struct MatmulOptions {
     /// Algorithms of each matmul, at most.
     pub candidates: usize,
-    /// Each is called for that long without a pause, so that the device is as hot and as short of power as in a step: what
-    /// needs less energy is faster there. Otherwise a few calls each, in turns, with pauses.
+    /// Each is called for that long without a pause, so that the device is as hot and as short of power as in
+    /// a step: what needs less energy is faster there. Otherwise a few calls each, in turns, with pauses.
     pub sustained: Option<Duration>,
 }
 
 /// One matmul of a step.
 #[derive(Clone, Debug)]
 pub struct MatmulTime {
-    /// What it is.
+    /// The matmul.
     pub key: MatmulKey,
     /// Calls in a step.
     pub calls: u64,
@@ -59,13 +59,13 @@ pub struct MatmulTime {
     pub tried: usize,
     /// Milliseconds of a call with the library's first choice.
     pub first: f64,
-    /// With the best one.
+    /// Milliseconds of a call with the best algorithm.
     pub best: f64,
     /// The best one, where it is worth an entry.
     pub choice: Option<Choice>,
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub struct MatmulMeasure {
     /// The device's model.
@@ -76,7 +76,7 @@ pub struct MatmulMeasure {
     pub matmuls: Vec<MatmulTime>,
     /// Seconds of every timed step with the library's first choices.
     pub without: Vec<f64>,
-    /// With the new table.
+    /// Seconds of steps with the new table.
     pub with: Vec<f64>,
     /// The choices that are worth an entry.
     pub table: MatmulTable,
@@ -89,7 +89,8 @@ impl MatmulMeasure {
     }
 }
 
-/// Measures algorithms for each matmul of a step of `config`. Errors: those of a run, a device that is no GPU.
+/// Measures algorithms for each matmul of a step of `config`. Errors: those of a run, a device that is no
+/// GPU.
 pub fn bench_matmul(
     mut config: RunConfig,
     options: &BenchOptions,
@@ -129,8 +130,8 @@ pub fn bench_matmul(
     Ok(MatmulMeasure { model, libraries, matmuls, without, with, table })
 }
 
-/// Times the library's choices for one matmul and finds the best of those that compute what the first does, and again
-/// the same.
+/// Times the library's choices for one matmul and finds the best of those that compute what the first does,
+/// and again the same.
 fn measure(
     device: &Device,
     noise: &Noise,
@@ -256,7 +257,7 @@ fn operand(tensor: &Tensor, transposed: bool) -> Operand<'_> {
     Operand { region: tensor.region(), dtype: tensor.dtype(), transposed }
 }
 
-/// What a matmul reads and writes.
+/// The operands of a matmul.
 struct Operands {
     a: Tensor,
     b: Tensor,
@@ -266,7 +267,7 @@ struct Operands {
 }
 
 impl Operands {
-    /// As many sets as are needed for calls that take turns with them to find nothing in a cache.
+    /// Makes as many sets of operands as are needed for calls that take turns to find nothing in a cache.
     fn sets(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Vec<Self>> {
         let first = Self::new(device, noise, key)?;
         let tensors = [&first.a, &first.b, &first.out, &first.bias, &first.pre];

@@ -1,23 +1,23 @@
-//! How long to measure, and the typical one of several measurements.
+//! Options of a measurement, and the median of several.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use worker::DeviceChoice;
 
-/// How long a GPU warms up where nobody says otherwise: its clocks fall in the first seconds of work.
+/// Default warm-up of a GPU, whose clocks fall in the first seconds of work.
 pub const GPU_WARM_UP: Duration = Duration::from_secs(5);
 
-/// How long to measure.
+/// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// What to compute on.
+    /// The device.
     pub device: DeviceChoice,
     /// Steps that are timed.
     pub steps: u64,
     /// Steps before them, at least.
     pub warm_up: u64,
-    /// How long these take, at least (see [`GPU_WARM_UP`]).
+    /// Least duration of these steps (see [`GPU_WARM_UP`]).
     pub warm_up_time: Duration,
     /// A directory for two more steps as a timeline.
     pub trace: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! The pipeline benchmark: a step of the real workers, each action timed on its own device, beside what the simulator makes of
-//! these times.
+//! The pipeline benchmark: a step of the real workers, each action timed on its own device, beside what the
+//! simulator makes of these times.
 
 use std::time::{Duration, Instant};
 
@@ -33,13 +33,13 @@ const TRANSFERS: u32 = 10;
 /// One rank of a measured pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelineRank {
-    /// Its stages and their layers, such as `0: 0-11`.
+    /// The rank's stages and their layers, such as `0: 0-11`.
     pub stages: String,
     /// Milliseconds of a step in which it computes.
     pub busy_milliseconds: f64,
     /// The part of the passes' time in which it does not, as measured.
     pub idle: f64,
-    /// The same by the simulator, from the times of the passes.
+    /// The same fraction by the simulator, from the times of the passes.
     pub simulated_idle: f64,
     /// Most bytes allocated.
     pub peak_allocated: u64,
@@ -47,10 +47,10 @@ pub struct PipelineRank {
     pub peak_reserved: u64,
 }
 
-/// What was measured of one schedule.
+/// The result of measuring one schedule.
 #[derive(Clone, Debug)]
 pub struct PipelineMeasure {
-    /// Its name.
+    /// The schedule's name.
     pub schedule: String,
     /// Stages of a rank.
     pub chunks: usize,
@@ -66,11 +66,11 @@ pub struct PipelineMeasure {
     pub tokens: u64,
     /// Milliseconds from the first pass to the last one's end, over all ranks.
     pub passes_milliseconds: f64,
-    /// The same by the simulator.
+    /// The same milliseconds by the simulator.
     pub simulated_milliseconds: f64,
     /// One tensor between two stages, alone, in milliseconds; and its bytes.
     pub transfer_milliseconds: f64,
-    /// Bytes of that.
+    /// Bytes of that tensor.
     pub transfer_bytes: u64,
     /// The loss of step `warm_up + steps`, counted from 1: the last one where the warm-up took no more steps.
     pub loss: f32,
@@ -100,8 +100,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// Measures the step of a configuration with a pipeline, its ranks as threads of this process. Errors: those of a run;
-/// a refusal where it does not fit.
+/// Measures the step of a configuration with a pipeline, its ranks as threads of this process. Errors: those
+/// of a run; a refusal where it does not fit.
 pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
     if options.device == DeviceChoice::Meta {
         let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
@@ -127,21 +127,21 @@ pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<P
     conclude(&setup, first.ok_or_else(nobody)?)
 }
 
-/// What one rank found of its own step. Times are in nanoseconds.
+/// Times of one rank's step, in nanoseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recorded {
-    /// From the step's beginning to the end of the passes.
+    /// Time from the step's beginning to the end of the passes.
     span: u64,
     busy: u64,
-    /// By stage: forward, backward or its input half, the weights' half.
+    /// Times by stage: forward, backward or its input half, the weights' half.
     passes: Vec<(usize, [u64; 3])>,
 }
 
-/// What rank 0 knows in the end.
+/// Times of all ranks, on rank 0.
 struct Measured {
     seconds: Vec<f64>,
     loss: f32,
-    /// By recorded step, then rank.
+    /// Times by recorded step, then rank.
     steps: Vec<Vec<Recorded>>,
     statistics: Vec<RankStatistics>,
     transfer: u64,

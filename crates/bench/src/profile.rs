@@ -1,4 +1,4 @@
-//! Taking a profile: the run's own layers, each alone on a device, for a moment.
+//! Profiles: each layer of the run's model, timed alone on a device.
 
 use std::time::{Duration, Instant};
 
@@ -35,8 +35,9 @@ const MOST: usize = 24;
 /// Micro-batches of a step here: lanes beyond them are left out.
 const MICRO_BATCHES: usize = 16;
 
-/// Times the layers of a configuration's model on one device at hand, with the micro-batches, precision and optimizer of the
-/// run. Layers that count alike on Meta are timed once. All memory that this takes is free again when it returns.
+/// Times the layers of a configuration's model on one device at hand, with the micro-batches, precision and
+/// optimizer of the run. Layers that count alike on Meta are timed once. All memory that this takes is free
+/// again when it returns.
 ///
 /// Errors: those of a run; a device that is not here.
 pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> {
@@ -63,7 +64,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     })
 }
 
-/// The same step on one rank, with no more micro-batches than are worth timing, whatever it is divided by.
+/// Returns the configuration of the same step on one rank, with no more micro-batches than are worth timing.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut alone = config.clone();
     let of_lane = (config.train.micro_batches() / config.parallel.lanes).min(MICRO_BATCHES);
@@ -77,8 +78,8 @@ fn alone(config: &RunConfig) -> RunConfig {
     alone
 }
 
-/// Every layer, those that are alike and follow each other together. The first one computes for `warm_up` before anything is
-/// timed, so that all are at the same clocks.
+/// Every layer, those that are alike and follow each other together. The first one computes for `warm_up`
+/// before anything is timed, so that all are at the same clocks.
 fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
     let (config, of) = (&setup.config, setup.config.layers());
     let kept = with_recompute(config, RecomputePolicy::None);
@@ -126,7 +127,7 @@ struct Alone<'a> {
     micro_batches: usize,
 }
 
-/// When the passes of a micro-batch began, one after the other, and ended.
+/// The times at which the passes of a micro-batch began, in order, and at which the last ended.
 type Passes = [Mark; 4];
 
 impl<'a> Alone<'a> {
@@ -249,7 +250,7 @@ fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
     }))
 }
 
-/// What crosses, with values that are no zeros: what a matmul takes depends on them.
+/// An activation that crosses stages, with random values: the time of a matmul depends on them.
 fn random(device: &Device, cut: Crossing) -> Result<Tensor> {
     let tensor = measure::tensor(device, cut)?;
     ops::random::uniform(&tensor, 1, "profile", -1.0, 1.0)?;

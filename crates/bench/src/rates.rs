@@ -1,4 +1,4 @@
-//! What a device does at best: large matmuls and copies.
+//! Best rates of a device: large matmuls and copies.
 
 use crate::error::Result;
 use device::{Category, DType, Device, Matmul, Operand, Request};
@@ -6,7 +6,7 @@ use tensor::{Tensor, ops};
 
 use crate::options::median;
 
-/// What the device does at best, measured in the same process.
+/// Best rates of the device, measured in the same process.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     /// bf16 matmuls of 8192 × 8192 × 8192 on random values, in operations a second.

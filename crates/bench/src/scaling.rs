@@ -25,12 +25,13 @@ use worker::{Setup, Worker};
 pub struct ScalingCase {
     /// The model's name in reports.
     pub model: String,
-    /// Which series it is of.
+    /// The series that the case belongs to.
     pub scaling: Scaling,
-    /// What is run.
+    /// The configuration.
     pub config: RunConfig,
-    /// How many worlds run it, at the same time. More than one, or [`Scaling::Alone`], are of one rank each, on a device of
-    /// its own; they begin together, and do not talk to each other while they compute.
+    /// Number of worlds that run the configuration at the same time. If there are several, or for
+    /// [`Scaling::Alone`], each has one rank on a device of its own; they begin together, and do not
+    /// communicate while they compute.
     pub worlds: usize,
 }
 
@@ -41,13 +42,14 @@ impl ScalingCase {
     }
 }
 
-/// Measures `case`, its ranks as threads of this process. Nothing of it is left afterwards. Errors: those of a run.
+/// Measures `case`, its ranks as threads of this process. Nothing of it is left afterwards. Errors: those of
+/// a run.
 pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
     bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Said { status: 0 }.into())
 }
 
-/// Measures the one of `cases` that has as many ranks as the job of which this process is a rank; for a process alone, the
-/// only one. `None` on ranks other than 0.
+/// Measures the one of `cases` that has as many ranks as the job of which this process is a rank; for a
+/// process alone, the only one. `None` on ranks other than 0.
 ///
 /// Errors: those of a run; no case or several that have the job's ranks.
 pub fn bench_scaling_as(
@@ -125,7 +127,8 @@ fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
             Err(refused.unwrap_or_else(|| BenchError::Refused(text.to_owned())))
         }
         (several, _) => Err(BenchError::Refused(format!(
-            "under a launcher a job measures one run, and {several} have its number of ranks: name --strong or --weak, and \
+            "under a launcher a job measures one run, and {several} have its number of ranks: name --strong \
+             or --weak, and \
              one --reduction"
         ))),
     }
@@ -144,11 +147,11 @@ fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Resu
     Ok((case, setup))
 }
 
-/// What a rank brings back.
+/// The results of a rank.
 struct Measured {
     steps: TimedSteps,
     parameters: usize,
-    /// Of all ranks, on rank 0.
+    /// Figures of all ranks, on rank 0.
     ranks: Option<Vec<RankFigures>>,
 }
 
@@ -174,7 +177,8 @@ fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOp
     ran.map_err(failed)?.into_iter().next().ok_or_else(nobody)
 }
 
-/// Measures one rank: of the world that `communicator` is of, or of one that is its own, `alone` beside the others'.
+/// Measures one rank: of the world that `communicator` is of, or of one that is its own, `alone` beside the
+/// others'.
 fn measure(
     setup: &Setup,
     alone: bool,

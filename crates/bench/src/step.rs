@@ -1,4 +1,5 @@
-//! The step benchmark: the real worker on random tokens, timed from the host, and one step call by call on the device.
+//! The step benchmark: the real worker on random tokens, timed from the host, and one step call by call on
+//! the device.
 
 use collective::Communicator;
 use device::cuda::TimedCall;
@@ -19,20 +20,20 @@ use worker::{Setup, Worker};
 /// Calls of one kernel family in a step.
 #[derive(Clone, Debug)]
 pub struct FamilyTime {
-    /// Its name.
+    /// The family's name.
     pub family: &'static str,
     /// Launches.
     pub calls: usize,
     /// Milliseconds of all of them, each timed alone.
     pub milliseconds: f64,
-    /// Milliseconds that their bytes and operations take at the device's measured rates, the larger of both for
-    /// every call.
+    /// Milliseconds that their bytes and operations take at the device's measured rates, the larger of both
+    /// for every call.
     pub floor_milliseconds: f64,
     /// Operations.
     pub flops: u64,
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub struct StepMeasure {
     /// The device's model.

@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::options::BenchOptions;
 use worker::Worker;
 
-/// What timed steps came to.
+/// The results of timed steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimedSteps {
-    /// Of each, from the end of the step before to its own.
+    /// Seconds of each step, from the end of the step before.
     pub(super) seconds: Vec<f64>,
     /// The loss of step `warm_up + steps` of the options: of the same one, however long the warm-up took.
     pub(super) loss: f32,
@@ -22,7 +22,8 @@ pub(super) struct TimedSteps {
     pub(super) next: u64,
 }
 
-/// Whom a worker that is measured agrees with: the ranks of its world, or the worlds `beside` it.
+/// The control plane that a measured worker agrees over: that of its world, or that of the worlds `beside`
+/// it.
 pub(super) fn control<'a>(
     worker: &'a mut Worker,
     beside: &'a mut Option<Communicator>,
@@ -33,9 +34,9 @@ pub(super) fn control<'a>(
     }
 }
 
-/// Times steps of `worker`. All begin together and warm up with as many steps, of which the first decides by its clock. As in
-/// training, on a GPU a step's loss is read when the next step has been enqueued; elsewhere a step is over when its call
-/// returns.
+/// Times steps of `worker`. All begin together and warm up with as many steps, of which the first decides by
+/// its clock. As in training, on a GPU a step's loss is read when the next step has been enqueued; elsewhere
+/// a step is over when its call returns.
 pub(super) fn timed_steps(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
@@ -81,8 +82,8 @@ pub(super) fn timed_steps(
     Ok(timed)
 }
 
-/// How many steps more it takes to warm up for `time` after `steps` since `began`; 0 when that is over. The first of all
-/// decides.
+/// Number of further steps to warm up for `time`, after `steps` since `began`; 0 when the warm-up is over.
+/// The first rank decides.
 fn more_steps(control: &mut dyn ControlPlane, began: Instant, steps: u64, time: Duration) -> Result<u64> {
     if time.is_zero() {
         return Ok(0);

@@ -1,5 +1,5 @@
-//! Two steps of every rank as a timeline, so that it shows what goes on from one into the next. They are taken after the steps
-//! that are timed: their calls are then surrounded by events.
+//! A timeline of two steps of every rank, which shows what overlaps from one into the next. These steps run
+//! after the timed ones, since their calls are surrounded by events.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use crate::error::Result;
 use crate::steps::control;
 use worker::Worker;
 
-/// Runs `step` and the step after it on all ranks, or on all worlds that are `beside` each other, and writes what they did,
-/// from the first, as `file`. They begin together, as well as a message between their hosts can say. Errors: those of a step;
-/// the file's.
+/// Runs `step` and the step after it on all ranks, or on all worlds that are `beside` each other, and writes
+/// what they did, from the first, as `file`. They begin together, as well as a message between their hosts
+/// can say. Errors: those of a step; the file's.
 pub(super) fn write(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{CheckpointError, Result};
 use crate::reader::Checkpoint;
 
-/// Where in a run directory they are.
+/// Name of the directory of checkpoints in a run directory.
 const CHECKPOINTS: &str = "checkpoints";
 
-/// `RUN_DIR/checkpoints`.
+/// The directory `RUN_DIR/checkpoints`.
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
 
@@ -20,7 +20,7 @@ impl Directory {
         Directory(run_dir.join(CHECKPOINTS))
     }
 
-    /// Makes it, lastingly, if it is not there.
+    /// Creates the directory if it is missing, and syncs its parent.
     pub(crate) fn make(&self) -> Result<()> {
         match fs::create_dir(&self.0) {
             Ok(()) => sync_directory(self.0.parent().unwrap_or(Path::new("."))),
@@ -29,17 +29,17 @@ impl Directory {
         }
     }
 
-    /// The checkpoint of the state after `step` steps.
+    /// Path of the checkpoint after `step` steps.
     pub(crate) fn step(&self, step: u64) -> PathBuf {
         self.0.join(format!("step-{step:06}"))
     }
 
-    /// Where it is while it is written or deleted. Nothing reads there.
+    /// Path of a checkpoint while it is written or deleted. Nothing reads there.
     pub(crate) fn temporary(&self, step: u64) -> PathBuf {
         self.0.join(format!(".step-{step:06}.tmp-{}", std::process::id()))
     }
 
-    /// Every checkpoint and its step, the oldest first; none where there is no directory.
+    /// Returns every checkpoint with its step, oldest first; nothing if the directory is missing.
     pub(crate) fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
         let mut found = Vec::new();
         for (name, path) in self.entries()? {
@@ -65,7 +65,8 @@ impl Directory {
         entries.map(named).filter_map(Result::transpose).collect()
     }
 
-    /// The newest checkpoint, verified; `None` where there is none. Errors: it is damaged, and which older one is not.
+    /// Returns the newest checkpoint, verified; `None` if there is none. Errors: the newest is damaged; the
+    /// error names the newest intact one.
     pub(crate) fn newest(&self) -> Result<Option<Checkpoint>> {
         let mut all = self.list()?;
         let Some((_, newest)) = all.pop() else { return Ok(None) };
@@ -92,7 +93,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Deletes what earlier processes left under temporary names.
+    /// Deletes temporary directories that earlier processes left behind.
     pub fn remove_temporaries(&self) -> std::result::Result<(), CheckpointError> {
         for (name, path) in self.entries()? {
             if name.starts_with(".step-") && name.contains(".tmp-") {
@@ -102,7 +103,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Gives a written checkpoint its name, lastingly.
+    /// Renames a written checkpoint to its final name, and syncs the directories.
     pub(crate) fn publish(&self, temporary: &Path, step: u64) -> Result<()> {
         sync_directory(temporary)?;
         let path = self.step(step);
@@ -117,16 +118,16 @@ fn sync_directory(path: &Path) -> Result<()> {
     synced.map_err(CheckpointError::file(path, "bring it to the disk"))
 }
 
-/// The complete checkpoints of a run and the steps that they were taken after, the oldest first. They are not
-/// verified: [`Checkpoint::open`] does that.
+/// Returns the complete checkpoints of a run with their steps, oldest first. They are not verified:
+/// [`Checkpoint::open`] does that.
 pub fn list(run_dir: &Path) -> std::result::Result<Vec<(u64, PathBuf)>, CheckpointError> {
     Directory::of(run_dir).list()
 }
 
-/// The newest complete checkpoint of a run, verified; `None` where there is none.
+/// Returns the newest complete checkpoint of a run, verified; `None` if there is none.
 ///
 /// # Errors
-/// It is damaged: [`CheckpointError::NewestDamaged`] says which older one is not.
+/// The newest checkpoint is damaged: [`CheckpointError::NewestDamaged`] names the newest intact one.
 pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, CheckpointError> {
     Directory::of(run_dir).newest()
 }

@@ -1,33 +1,33 @@
-//! What can be wrong with a checkpoint, or stand in the way of one.
+//! Errors of reading and writing checkpoints.
 
 use std::path::{Path, PathBuf};
 
-/// Result of what reads or writes checkpoints.
+/// Result of reading or writing a checkpoint.
 pub(crate) type Result<T> = std::result::Result<T, CheckpointError>;
 
-/// A checkpoint that is refused, or that could not be written. Each names the path.
+/// A checkpoint that is refused, or that could not be written. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// It is not what was written.
+    /// The checkpoint differs from what was written.
     #[error("{}: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The difference.
         what: String,
     },
-    /// The newest of a run is damaged, and training on from an older one is for people to decide.
+    /// The newest checkpoint of a run is damaged. The user decides whether to continue from an older one.
     #[error("{damage}; {}", advice(newest, intact.as_deref()))]
     NewestDamaged {
-        /// What is wrong.
+        /// The damage.
         #[source]
         damage: Box<CheckpointError>,
         /// The damaged checkpoint.
         newest: PathBuf,
-        /// The newest one that is whole.
+        /// The newest intact checkpoint.
         intact: Option<PathBuf>,
     },
-    /// It is of a run whose settings give other bits.
+    /// The checkpoint belongs to a run whose settings give other weights.
     #[error("{}: it is of another run: {differences}", path.display())]
     OtherRun {
         /// The checkpoint.
@@ -35,23 +35,23 @@ pub enum CheckpointError {
         /// Key by key.
         differences: String,
     },
-    /// The system refused something.
+    /// An operation of the file system failed.
     #[error("{}: cannot {action}: {source}", path.display())]
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// The system's answer.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// The thread that writes could not be started, or ended without an answer.
     #[error("{}: {what}", path.display())]
     Thread {
-        /// The checkpoint that it was to write.
+        /// The checkpoint that the thread was to write.
         path: PathBuf,
-        /// What happened.
+        /// The failure.
         what: String,
     },
 }

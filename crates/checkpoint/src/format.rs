@@ -1,7 +1,9 @@
-//! The file format of safetensors, as far as checkpoints need it: named f32 arrays, written and read in pieces.
+//! The file format of safetensors, as far as checkpoints need it: named f32 arrays, written and read in
+//! pieces.
 //!
-//! Eight bytes of header length, little-endian; a JSON object of name → type, shape and range of bytes, padded with spaces
-//! to a multiple of eight; the arrays, one after another, little-endian. <https://github.com/huggingface/safetensors>
+//! Eight bytes of header length, little-endian; a JSON object of name → type, shape and range of bytes,
+//! padded with spaces to a multiple of eight; the arrays, one after another, little-endian.
+//! <https://github.com/huggingface/safetensors>
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -20,7 +22,7 @@ pub(crate) const PIECE: usize = 1 << 16;
 const MOST_HEADER: u64 = 100_000_000;
 const F32: u64 = size_of::<f32>() as u64;
 
-/// An array in a file: its name, its shape, and its bytes, counted from the end of the header.
+/// An array in a file: its name, its shape, and its byte range, counted from the end of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -29,13 +31,14 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// How many elements it has.
+    /// Number of elements.
     pub(crate) fn elements(&self) -> usize {
         ((self.bytes.end - self.bytes.start) / F32) as usize
     }
 }
 
-/// Writes `values`, which are the entries' one after another, brings them to the disk, and hashes them on the way.
+/// Writes `values`, the elements of all entries one after another, and syncs the file. Returns its digest,
+/// computed on the way.
 pub(crate) fn write(path: &Path, entries: &[Entry], values: &[f32]) -> Result<FileDigest> {
     let failed = || CheckpointError::file(path, "write to it");
     let file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
@@ -68,7 +71,7 @@ fn header(entries: &[Entry]) -> Vec<u8> {
     header
 }
 
-/// Counts and hashes what goes through.
+/// A writer that counts and hashes the bytes that pass through it.
 struct Hashing<W> {
     out: W,
     digest: Sha256,
@@ -94,7 +97,7 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// Size and hash of a file. Reads it once.
+/// Returns the size and hash of a file, which is read once.
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     let mut file = File::open(path).map_err(CheckpointError::file(path, "open it"))?;
     let mut hashing = Hashing { out: io::sink(), digest: Sha256::new(), bytes: 0 };
@@ -167,7 +170,8 @@ impl<'a> Arrays<'a> {
         Ok(Arrays { path, file, data, bytes: Vec::new(), values: Vec::new() })
     }
 
-    /// Hands `elements` of an array to `take`, piece by piece, each with the number of its first one among them.
+    /// Passes the range `elements` of an array to `take`, piece by piece, each with the index of its first
+    /// element in the range.
     pub(crate) fn read<E: From<CheckpointError>>(
         &mut self,
         entry: &Entry,

@@ -1,4 +1,4 @@
-//! `manifest.json`: what a checkpoint is of, and the hashes that it is held to.
+//! The file `manifest.json`: the settings that a checkpoint belongs to, and the hashes that verify it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,27 +31,27 @@ impl FileDigest {
     }
 }
 
-/// What the manifest says.
+/// The contents of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manifest {
     format: u64,
-    /// Of Plimsoll.
+    /// Version of Plimsoll.
     version: String,
-    /// Steps that were done.
+    /// Number of steps done.
     pub(crate) step: u64,
     /// Updates that the optimizer had made; absent where every step made one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     updates: Option<u32>,
     /// The settings that decide the bits, each as TOML.
     pub(crate) configuration: BTreeMap<String, String>,
-    /// Of the corpus; none for synthetic data.
+    /// SHA-256 of the corpus; `None` for synthetic data.
     pub(crate) corpus_sha256: Option<String>,
-    /// The last validation before.
+    /// Mean loss of the last validation.
     pub(crate) validation_loss: Option<f64>,
-    /// Other files of the checkpoint by name.
+    /// Digests of the checkpoint's other files, by name.
     files: BTreeMap<String, FileDigest>,
-    /// Of this very text with an empty hash, without indentation.
+    /// SHA-256 of this manifest, without indentation and with this field empty.
     manifest_sha256: String,
 }
 
@@ -79,14 +79,15 @@ impl Manifest {
         manifest
     }
 
-    /// Hash of the contents but the hash itself. Text that reads to the same values has the same.
+    /// Returns the hash of all fields but the hash itself. Texts that parse to the same values have the same
+    /// hash.
     fn digest(&self) -> String {
         let bare = Manifest { manifest_sha256: String::new(), ..self.clone() };
         // Numbers, strings and maps of strings: expressing them does not fail.
         format!("{:x}", Sha256::digest(serde_json::to_vec(&bare).unwrap_or_default()))
     }
 
-    /// Its own hash, which depends on everything in the checkpoint.
+    /// The manifest's hash, which depends on every byte of the checkpoint.
     pub(crate) fn id(&self) -> &str {
         &self.manifest_sha256
     }
@@ -102,7 +103,7 @@ impl Manifest {
         text
     }
 
-    /// Reads the manifest of the checkpoint `directory` and holds it to its own hash.
+    /// Reads the manifest in `directory` and verifies its hash.
     pub(crate) fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(MANIFEST);
         let text = fs::read(&path).map_err(CheckpointError::file(&path, "read it"))?;
@@ -122,7 +123,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Holds the file of arrays to what was written. `found` is what it is now.
+    /// Compares the file of arrays, whose digest is now `found`, with the digest in the manifest.
     pub(crate) fn check_state(&self, path: &Path, found: &FileDigest) -> Result<()> {
         let Some(written) = self.files.get(STATE) else {
             return Err(CheckpointError::damaged(path, "its manifest does not name it"));

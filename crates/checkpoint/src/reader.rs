@@ -11,10 +11,10 @@ use crate::error::{CheckpointError, Result};
 use crate::format::{self, Arrays, Entry};
 use crate::manifest::{Manifest, STATE};
 
-/// The array of losses.
+/// Name of the array of losses.
 pub(crate) const LOSSES: &str = "run.losses";
 
-/// Where an array, or the part of it that follows element `first`, goes.
+/// The tensor that an array of a checkpoint, or the part of it from element `first` on, is read into.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The array's name.
@@ -23,7 +23,7 @@ pub struct Target {
     pub shape: Shape,
     /// The first element that is taken.
     pub first: usize,
-    /// As long as what it takes; f32, or bf16, which values are rounded to.
+    /// The destination, as long as the part; f32, or bf16, to which values are rounded.
     pub tensor: Tensor,
 }
 
@@ -34,7 +34,7 @@ impl Target {
     }
 }
 
-/// A complete checkpoint that is what was written: every byte of it has been read and hashed.
+/// A complete, verified checkpoint: every byte of it has been read and compared with its hash.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -65,17 +65,17 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), state, manifest, entries, data })
     }
 
-    /// Its directory.
+    /// The checkpoint's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it has in common with no other checkpoint.
+    /// An identifier that no other checkpoint has.
     pub fn id(&self) -> &str {
         self.manifest.id()
     }
 
-    /// Steps that were done when it was taken.
+    /// Number of steps that were done when the checkpoint was taken.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
@@ -95,12 +95,13 @@ impl Checkpoint {
         self.manifest.corpus_sha256.as_deref()
     }
 
-    /// The last validation before it.
+    /// Mean loss of the last validation before the checkpoint.
     pub fn validation_loss(&self) -> Option<f64> {
         self.manifest.validation_loss
     }
 
-    /// The loss of every step before it.
+    /// The loss of every step before the checkpoint. Errors: the file cannot be read, or has another number
+    /// of losses.
     pub fn losses(&self) -> std::result::Result<Vec<f32>, CheckpointError> {
         let mut losses = Vec::new();
         let entry = self.entry(LOSSES)?;
@@ -115,8 +116,8 @@ impl Checkpoint {
         Ok(losses)
     }
 
-    /// Fills tensors from the arrays of their names, in pieces. Errors: an array that is missing or has another shape,
-    /// before the tensor is touched.
+    /// Reads arrays into the tensors of `targets`, piece by piece. Errors: an array is missing or has another
+    /// shape, which is found before its tensor is written; the file cannot be read.
     pub fn load<E: From<CheckpointError> + From<TensorError>>(
         &self,
         targets: impl Iterator<Item = Target>,

@@ -27,7 +27,8 @@ impl Snapshot {
         &mut self.values[start..]
     }
 
-    /// Sets the number of updates that the optimizer has made. Equal to the number of steps unless some were skipped.
+    /// Sets the number of updates that the optimizer has made. Equal to the number of steps unless some were
+    /// skipped.
     pub fn set_updates(&mut self, updates: u32) {
         self.updates = updates;
     }

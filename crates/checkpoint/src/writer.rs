@@ -14,15 +14,15 @@ use crate::format;
 use crate::manifest::{MANIFEST, Manifest, STATE};
 use crate::snapshot::Snapshot;
 
-/// What all checkpoints of a run have in common.
+/// Contents that all checkpoints of a run share.
 #[derive(Clone)]
 pub struct Contents {
-    /// Checkpoints that are kept: the newest ones.
+    /// Number of checkpoints to keep, the newest ones.
     pub keep: u64,
     /// The settings that decide the bits, by key, as TOML.
     pub configuration: BTreeMap<String, String>,
-    /// Returns the SHA-256 of the corpus in hexadecimal; none for synthetic data. Called on the thread that writes,
-    /// since the first call may read the whole corpus.
+    /// Returns the SHA-256 of the corpus in hexadecimal; none for synthetic data. Called on the thread that
+    /// writes, since the first call may read the whole corpus.
     pub corpus_sha256: Arc<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Debug for Contents {
     }
 }
 
-/// Where and what a run writes.
+/// The destination and the shared contents of a run's checkpoints.
 #[derive(Clone, Debug)]
 struct Job {
     directory: Directory,
@@ -51,15 +51,15 @@ struct InFlight {
 #[derive(Debug)]
 pub struct Writer {
     job: Job,
-    /// The memory of the last snapshot, when it has been written.
+    /// Memory of the last written snapshot, for the next one.
     spare: Snapshot,
     in_flight: Option<InFlight>,
-    /// Why the last one was not even begun.
+    /// The reason why the last checkpoint was not started.
     unstarted: Option<CheckpointError>,
 }
 
 impl Writer {
-    /// For the run in `run_dir`, which also holds its `metrics.jsonl`.
+    /// A writer for the run in `run_dir`, which also holds its `metrics.jsonl`.
     pub fn new(run_dir: &Path, contents: Contents) -> Self {
         let metrics = run_dir.join("metrics.jsonl");
         let job = Job { directory: Directory::of(run_dir), metrics, contents };
@@ -70,8 +70,8 @@ impl Writer {
         Writer { job, spare: Snapshot::default(), in_flight: None, unstarted: None }
     }
 
-    /// Waits for the checkpoint in flight and returns an empty snapshot to fill. A failure to write the checkpoint in
-    /// flight is a warning: the next one takes its place.
+    /// Waits for the checkpoint in flight and returns an empty snapshot to fill. A failure to write the
+    /// checkpoint in flight is a warning: the next one takes its place.
     pub fn begin(&mut self) -> Snapshot {
         if let Err(error) = self.finish() {
             tracing::warn!("a checkpoint was not written: {error}");
@@ -111,7 +111,7 @@ impl Writer {
     }
 }
 
-/// A run that fails still has the checkpoint that it had begun.
+/// A run that fails still completes the checkpoint in flight.
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
@@ -121,9 +121,10 @@ impl Drop for Writer {
 }
 
 impl Job {
-    /// Writes a checkpoint, puts it in place, and deletes those that are too many.
+    /// Writes a checkpoint, renames it into place, and deletes the oldest beyond `keep`.
     fn write(&self, snapshot: &Snapshot, step: u64, validation_loss: Option<f64>) -> Result<()> {
-        // A run that goes on from here expects the lines of all steps before; whoever opens a file can bring it to the disk.
+        // A run that goes on from here expects the lines of all steps before; whoever opens a file can bring
+        // it to the disk.
         let synced = File::open(&self.metrics).and_then(|metrics| metrics.sync_data());
         synced.map_err(CheckpointError::file(&self.metrics, "bring it to the disk"))?;
         self.directory.make()?;

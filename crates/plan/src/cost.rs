@@ -1,9 +1,10 @@
-//! What a step would take, by a model of costs: for putting configurations in order, not for promises.
+//! A cost model of a step, which orders configurations and promises no times.
 //!
-//! A pass takes its operations at the rate of the device's large matmuls times a measured efficiency; the backward pass has
-//! twice the forward's, and what is recomputed comes on top. The schedule's simulator makes a step of them, with the bubble.
-//! Gradients go over the links while the last micro-batch's backward goes on: what is left then is exposed, and so is the
-//! last bucket. The update moves the optimizer's state through the device's memory.
+//! A pass takes its operations at the rate of the device's large matmuls times a measured efficiency; the
+//! backward pass has twice the forward's, and what is recomputed comes on top. The schedule's simulator makes
+//! a step of them, with the bubble. Gradients go over the links while the last micro-batch's backward goes
+//! on: what is left then is exposed, and so is the last bucket. The update moves the optimizer's state
+//! through the device's memory.
 
 use device::DType;
 use nn::Stage;
@@ -19,9 +20,9 @@ use worker::blueprint;
 /// The parts of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Passes and what ranks of a pipeline wait for each other.
+    /// Passes, and the time that pipeline ranks wait for each other.
     pub passes: f64,
-    /// Of these, what is recomputed.
+    /// The recomputed part of these.
     pub recomputed: f64,
     /// Communication that nothing hides.
     pub exposed: f64,
@@ -45,8 +46,8 @@ pub(crate) fn equal_stages(config: &RunConfig) -> Vec<Stage> {
     (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
 }
 
-/// Predicts a step of `config` with its layers in these stages, from the work of its layers. Errors: a schedule that
-/// does not exist.
+/// Predicts a step of `config` with its layers in these stages, from the work of its layers. Errors: a
+/// schedule that does not exist.
 pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages: &[Stage]) -> Result<Cost> {
     let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
     let half = config.precision.compute != DType::F32;
@@ -117,7 +118,8 @@ mod tests {
     use crate::imitated::PlanDevice;
     use worker::build;
 
-    /// The step that the shipped efficiency was measured with is what the model says of it, within a few percent.
+    /// The step that the shipped efficiency was measured with is what the model says of it, within a few
+    /// percent.
     #[test]
     fn the_step_that_was_measured_costs_what_it_took() {
         let sets = [
@@ -141,7 +143,8 @@ mod tests {
         let step = with(&[]);
         assert!((step.seconds() / 0.1074 - 1.0).abs() < 0.1, "{step:?}");
         assert_eq!((step.exposed, step.bubble, step.recomputed), (0.0, 0.0, 0.0));
-        // Each of four ranks with as many samples takes that and what is exposed; with a divided state it updates less.
+        // Each of four ranks with as many samples takes that and what is exposed; with a divided state it
+        // updates less.
         let four = ["parallel.data=4", "train.global_batch_size=256", "parallel.lanes=4"];
         let together = with(&four);
         assert!(together.exposed > 0.0 && together.passes == step.passes && together.update == step.update);
@@ -150,7 +153,8 @@ mod tests {
         let recomputed = with(&["memory.recompute=block"]);
         assert!((recomputed.passes - step.passes - recomputed.recomputed).abs() < 1e-6);
         assert!(recomputed.recomputed > 0.2 * step.passes);
-        // With equal stages, 1F1B would wait for (p − 1) / (m + p − 1) of the time; here the head makes it more.
+        // With equal stages, 1F1B would wait for (p − 1) / (m + p − 1) of the time; here the head makes it
+        // more.
         let stages = with(&["parallel.pipeline=2", "train.global_batch_size=512"]);
         assert!(stages.bubble > 1.0 / 9.0 && stages.bubble < 0.3, "{stages:?}");
     }

@@ -1,5 +1,5 @@
-//! What the layers of a model cost, for its division into stages and for pictures of its schedule: as they are counted on
-//! Meta, or as a profile has them.
+//! Costs of a model's layers, for the partition into stages and for pictures of the schedule: counted on
+//! Meta, or read from a profile.
 
 use std::path::{Path, PathBuf};
 
@@ -14,18 +14,19 @@ use crate::profile::Profile;
 use config::{Memory, RecomputePolicy, RunConfig};
 use worker::build::Dataset;
 
-/// Of all layers.
+/// Costs of all layers.
 #[derive(Clone, Debug)]
 pub struct Costs {
     layers: Vec<LayerCost>,
-    /// How many layers of every stage backward computes again, the first ones.
+    /// Number of layers that backward recomputes in every stage, the first ones.
     recomputed: usize,
-    /// Where they were read.
+    /// The profile that the costs were read from.
     profile: Option<PathBuf>,
 }
 
 impl Costs {
-    /// Those of a run on devices like `description`. Errors: data that cannot be read, a profile that is not of this run.
+    /// Costs of a run on devices like `description`. Errors: data that cannot be read; a profile of another
+    /// run.
     pub fn of(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
         let profile = config.parallel.profile.clone();
         let layers = match &profile {
@@ -35,12 +36,12 @@ impl Costs {
         Ok(Costs { layers, recomputed: recomputed_layers(&config.memory), profile })
     }
 
-    /// Those of a run whose profile has been read.
+    /// Costs of a run whose profile has been read.
     pub fn from_profile(profile: &Profile, config: &RunConfig) -> Self {
         Costs { layers: profile.costs(), recomputed: recomputed_layers(&config.memory), profile: None }
     }
 
-    /// The passes of a stage.
+    /// Costs of a stage's passes.
     pub fn of_stage(&self, stage: &Stage) -> StageTimes {
         let layers = self.layers.get(stage.layers.clone()).unwrap_or_default();
         let sum =
@@ -50,7 +51,7 @@ impl Costs {
         StageTimes { forward: sum(0), backward_input: sum(1).saturating_add(again), backward_weight: sum(2) }
     }
 
-    /// What a layer keeps its rank busy with for each micro-batch: its passes, and the part of its update.
+    /// Costs by layer for each micro-batch: the passes, and its share of the update.
     pub fn for_division(&self, config: &RunConfig) -> LayerCosts {
         let parallel = &config.parallel;
         let owners = if parallel.shards_optimizer() { parallel.data } else { 1 };
@@ -65,7 +66,7 @@ impl Costs {
         }
     }
 
-    /// The file that they are from; `None` of what was counted.
+    /// The profile that the costs were read from; `None` if they were counted.
     pub fn profile(&self) -> Option<&Path> {
         self.profile.as_deref()
     }
@@ -80,7 +81,7 @@ pub(crate) fn recomputed_layers(memory: &Memory) -> usize {
     }
 }
 
-/// As operators count their work on Meta, in operations.
+/// Counts FLOPs and bytes on Meta.
 fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerCost>> {
     let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
     let again = match recomputed_layers(&config.memory) {
@@ -95,7 +96,7 @@ fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> 
     Ok(kept.iter().enumerate().map(cost).collect())
 }
 
-/// The same run, with all of its layers recomputed or none.
+/// Returns the configuration with all of its layers recomputed or none.
 pub fn with_recompute(config: &RunConfig, recompute: RecomputePolicy) -> RunConfig {
     let mut config = config.clone();
     (config.memory.recompute, config.memory.recompute_layers) = (recompute, 0);

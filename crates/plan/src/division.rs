@@ -1,4 +1,4 @@
-//! Which layers each stage of a run's pipeline has.
+//! The partition of a model's layers over the stages of a pipeline.
 
 use device::Description;
 use nn::Stage;
@@ -12,9 +12,8 @@ use config::{self, RunConfig};
 use worker::blueprint;
 use worker::build::Dataset;
 
-/// The stages of a run, in order. What layers take is counted on Meta or in a file, so that every rank comes to the same
-/// division, and so does a plan.
-/// Errors: a division that cannot be, data that cannot be read, a profile that is not of this run.
+/// Returns the stages of a run, in order. Costs of layers are counted on Meta or read from a file, so that
+/// every rank and every plan finds the same partition.
 pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<Stage>> {
     let (layers, stages) = (config.layers(), config.stages());
     if stages == 1 {
@@ -42,7 +41,7 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
     Ok(division.map_err(refused)?.stages())
 }
 
-/// How layers are divided, in words.
+/// The policy that layers are partitioned by, in words.
 pub fn in_words(config: &RunConfig) -> String {
     match (&config.parallel.partition, &config.parallel.profile) {
         (config::PartitionPolicy::Layers(_), _) => "as configured".to_owned(),

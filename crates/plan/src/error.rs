@@ -34,7 +34,7 @@ impl PlanError {
         }
     }
 
-    /// Whether the command line, a file or the device does not allow the run.
+    /// Returns whether the command line, a file or the device does not allow the run.
     pub fn is_refused(&self) -> bool {
         match self {
             PlanError::Refused(_) => true,
@@ -43,7 +43,7 @@ impl PlanError {
         }
     }
 
-    /// Whether a device would run out of memory, or reach its limit.
+    /// Returns whether a device would run out of memory or reach its limit.
     pub fn is_out_of_memory(&self) -> bool {
         is_out_of_memory(self)
     }

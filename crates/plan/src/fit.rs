@@ -1,4 +1,4 @@
-//! Whether a run fits on its devices.
+//! The comparison of a run's plans with the memory of its devices.
 
 use serde_json::{Value, json};
 use telemetry::units::{bytes, grouped};
@@ -12,12 +12,12 @@ use worker::Setup;
 pub struct Limit {
     /// The setting that makes it.
     pub setting: &'static str,
-    /// Its bytes.
+    /// The limit in bytes.
     pub bytes: u64,
 }
 
 impl Limit {
-    /// That of a run.
+    /// The limit of a run, if there is one.
     fn of(setup: &Setup) -> Option<Self> {
         let total = setup.placement.description().total_bytes as f64;
         let fraction = setup.device.settings.per_process_memory_fraction;
@@ -31,32 +31,32 @@ impl Limit {
     }
 }
 
-/// What the rank that needs most has and needs, in bytes.
+/// The memory that the rank with the highest peak has and needs, in bytes.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// What its device has.
+    /// Total memory of the device.
     pub capacity: u64,
-    /// What of that is not the allocator's, and whether that was measured.
+    /// Memory of the device that is not the allocator's, part by part.
     pub overhead: Vec<OverheadPart>,
-    /// What the configuration leaves to a rank of that, where it says so.
+    /// The limit that the configuration sets, if it sets one.
     pub limit: Option<Limit>,
     /// The rank.
     pub rank: usize,
-    /// What is reserved on its device: that, or on a host, which all ranks share, by all of them.
+    /// Bytes reserved on the device; on the CPU, the sum over ranks.
     pub needs: u64,
-    /// What that rank reserves at its peak.
+    /// Bytes that the rank reserves at its peak.
     pub most: u64,
-    /// How many ranks share the device.
+    /// Number of ranks that share the device.
     pub shared_by: usize,
     /// Whether all ranks fit.
     pub fits: bool,
-    /// Whether a rank fits only because its allocator gives back all that is idle, and asks again.
+    /// Whether a rank fits only if its allocator frees idle memory and retries.
     pub retries: bool,
 }
 
 impl Fit {
-    /// Of ranks that were planned for `setup`'s devices. On the CPU they are the threads of one process if `together`, and
-    /// share its memory.
+    /// Compares the plans of a run with `setup`'s devices. On the CPU, the ranks share its memory if they run
+    /// `together` as threads of one process.
     pub fn of(setup: &Setup, plans: &Plans, overhead: Vec<OverheadPart>, together: bool) -> Self {
         let description = setup.placement.description();
         let largest = plans.largest();
@@ -83,7 +83,7 @@ impl Fit {
         }
     }
 
-    /// What the device has for the allocators of the ranks on it.
+    /// Bytes that the device has for the allocators of its ranks.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.capacity.saturating_sub(self.overhead.iter().map(|part| part.bytes).sum())
@@ -95,7 +95,7 @@ impl Fit {
         self.limit.filter(|limit| !self.fits && limit.bytes < self.most)
     }
 
-    /// A part of a sentence: who needs how much, of what.
+    /// A part of a sentence: the bytes needed and present.
     #[must_use]
     pub fn figures(&self) -> String {
         let who = match self.shared_by {

@@ -1,4 +1,5 @@
-//! Devices for plans: what they are, what a run takes of them beside the allocator, and what they do in a second.
+//! Devices for plans: what they are, what a run takes of them beside the allocator, and what they do in a
+//! second.
 
 use std::path::Path;
 
@@ -24,9 +25,9 @@ pub struct PlanDevice {
     kind: Kind,
     /// The model of the hardware.
     pub model: String,
-    /// Bytes that it has in all.
+    /// Total memory in bytes.
     pub total_bytes: u64,
-    /// What its driver hands out memory in multiples of.
+    /// Granularity of the driver's allocations in bytes.
     pub granularity: u64,
     /// Major and minor; 0 of a host.
     pub compute_capability: (u32, u32),
@@ -35,10 +36,10 @@ pub struct PlanDevice {
     /// Versions of what computes on it.
     #[serde(default)]
     pub libraries: String,
-    /// What a run takes of it beside the allocator.
+    /// Memory that a run uses beside its allocator.
     #[serde(default)]
     pub overhead: Overhead,
-    /// What it does in a second.
+    /// Rates of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<DeviceRates>,
 }
@@ -70,7 +71,7 @@ pub struct Overhead {
     pub context: u64,
     /// Kernels and library handles.
     pub modules: u64,
-    /// What the first step makes drivers and libraries load.
+    /// Bytes that drivers and libraries load in the first step.
     pub warm_up: u64,
     /// Connections to other ranks, where there are any.
     pub communicators: u64,
@@ -79,17 +80,17 @@ pub struct Overhead {
     pub assumed: Vec<String>,
 }
 
-/// What a device does in a second, for costs.
+/// Rates of a device, for predicted times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRates {
     /// Operations of large matmuls in bf16.
     pub flops_bf16: f64,
-    /// The same in f32.
+    /// FLOP/s of large matmuls in f32.
     pub flops_f32: f64,
-    /// Bytes of a large copy inside the device, read and written.
+    /// Bytes per second, read and written, of a large copy in the device.
     pub memory_bytes: f64,
-    /// Bytes that a rank sends to another.
+    /// Bytes per second that a rank sends to another.
     pub link_bytes: f64,
     /// Operations of a whole step over those of matmuls in the same time.
     pub efficiency: f64,
@@ -101,11 +102,11 @@ pub struct DeviceRates {
 /// A part of the overhead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverheadPart {
-    /// Its key in files.
+    /// The key in files.
     pub name: &'static str,
-    /// Its bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Whether that was measured on such a device.
+    /// Whether the value was measured on such a device.
     pub measured: bool,
 }
 
@@ -123,7 +124,7 @@ impl OverheadPart {
 }
 
 impl Overhead {
-    /// What a rank of a run takes, alone or connected to others.
+    /// The parts of the overhead of a rank, alone or connected to others.
     pub fn parts(&self, connected: bool) -> Vec<OverheadPart> {
         let all = [
             ("context", self.context),
@@ -139,7 +140,7 @@ impl Overhead {
         all.into_iter().filter(|(_, bytes)| *bytes > 0).map(part).collect()
     }
 
-    /// The same values for another model of device, where none of them was measured.
+    /// The same values marked as assumed, for another model of device.
     fn elsewhere(mut self) -> Self {
         self.assumed = ["context", "modules", "warm_up", "communicators"].map(str::to_owned).to_vec();
         self
@@ -187,7 +188,8 @@ impl PlanDevice {
         Self::of(&Description::host(), Overhead::default(), None)
     }
 
-    /// A GPU that is there. What runs take beside the allocator is known of the model that ships, and assumed of others.
+    /// A GPU that is there. What runs take beside the allocator is known of the model that ships, and assumed
+    /// of others.
     ///
     /// Errors: none, as a test shows.
     pub(crate) fn gpu(description: &Description) -> Result<Self> {
@@ -213,7 +215,7 @@ impl PlanDevice {
         }
     }
 
-    /// What Meta imitates, for a rank alone or connected to others.
+    /// The description that Meta imitates, for a rank alone or connected to others.
     pub fn description(&self, connected: bool) -> Description {
         let name = match self.kind {
             Kind::Cpu => "cpu",
@@ -232,8 +234,8 @@ impl PlanDevice {
         }
     }
 
-    /// Its rates, or those of the one that ships; and what of them was not measured on such a device. Errors: none, as a test
-    /// shows.
+    /// Its rates, or those of the one that ships; and what of them was not measured on such a device. Errors:
+    /// none, as a test shows.
     pub(crate) fn rates_or_shipped(&self) -> Result<(DeviceRates, Vec<String>)> {
         if let Some(rates) = &self.rates {
             return Ok((rates.clone(), rates.assumed.clone()));
@@ -244,12 +246,13 @@ impl PlanDevice {
         Ok((shipped.rates.ok_or_else(missing)?, vec![all]))
     }
 
-    /// As in `summary.json`.
+    /// The name in `summary.json`.
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// The text of a file that [`PlanDevice::load`] reads. Errors: none of a description that was read or measured.
+    /// The text of a file that [`PlanDevice::load`] reads. Errors: none of a description that was read or
+    /// measured.
     pub fn to_toml(&self) -> Result<String> {
         let unwritable = |error| PlanError::Refused(format!("a description that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;

@@ -1,4 +1,4 @@
-//! How large something can be: found by planning, which costs seconds, and not by running out of memory.
+//! The search for the largest value of a key that fits, by planning.
 
 use std::fmt;
 
@@ -53,20 +53,20 @@ fn sets(searched: &Searchable, config: &RunConfig, value: usize) -> Result<Vec<S
 pub struct Try {
     /// The value.
     pub value: usize,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// What came of a configuration that was tried.
+/// The result of planning a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It fits, reserving so many bytes at its peak.
+    /// The configuration fits, and reserves so many bytes at its peak.
     Fits(u64),
-    /// It does not.
+    /// The configuration does not fit.
     TooLarge,
-    /// It does not, and would reserve so many bytes.
+    /// The configuration does not fit, and would reserve so many bytes.
     Needs(u64),
-    /// It is no configuration, for this reason.
+    /// The configuration is invalid, for this reason.
     Refused(String),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Largest {
     /// The key that was searched for.
@@ -92,14 +92,15 @@ pub struct Largest {
     pub found: Option<(Try, Vec<String>)>,
     /// The next larger one, and why not that.
     pub next: Try,
-    /// What the ranks' devices have for their allocators, in bytes.
+    /// Bytes that the devices have for their allocators.
     pub available: u64,
     /// Configurations that were planned.
     pub tries: usize,
 }
 
-/// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits: by doubling and bisection, on the understanding
-/// that what is larger needs no less. `heard` is told of every try. Errors: a model that has no such key, and as for a plan.
+/// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits: by
+/// doubling and bisection, on the understanding that what is larger needs no less. `heard` is told of every
+/// try. Errors: a model that has no such key, and as for a plan.
 pub fn search_largest(
     config: RunConfig,
     options: &PlanOptions,
@@ -156,7 +157,7 @@ pub fn search_largest(
     Ok(Largest { key: searched.key, found, next: above, available, tries })
 }
 
-/// Plans as far as it fits. Errors: those that are not about this configuration.
+/// Plans a configuration until a rank does not fit. Errors: those that do not concern this configuration.
 fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
     let changed = match sets.and_then(|sets| changed(setup, &sets)) {
         Ok(changed) => changed,

@@ -1,4 +1,4 @@
-//! What parts of a model take, measured by running them on Meta.
+//! FLOPs, bytes and memory of single layers, counted by running them on Meta.
 
 use autograd::{Mode, Source, Tape, Var};
 use collective::Communicator;
@@ -13,28 +13,29 @@ use worker::build::Dataset;
 use worker::parts;
 use worker::{blueprint, feed};
 
-/// Operations of matmuls in the time in which a device moves a byte, roughly: of an H200 in bf16, at the rates that
-/// `plimsoll bench step` measures there, which `benches/NOTES.md` has.
+/// Operations of matmuls in the time in which a device moves a byte, roughly: of an H200 in bf16, at the
+/// rates that `plimsoll bench step` measures there, which `benches/NOTES.md` has.
 const GPU_BALANCE: u64 = 187;
-/// The same of a core of a host.
+/// The same for one core of a CPU.
 const CPU_BALANCE: u64 = 10;
 
-/// What a layer takes.
+/// FLOPs, bytes and memory of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerMeasure {
-    /// Of the time of a micro-batch's forward pass, the input half of backward and the weights' half: operations of its
-    /// matmuls, and what else could be done in the time in which its operators move their bytes.
+    /// Of the time of a micro-batch's forward pass, the input half of backward and the weights' half:
+    /// operations of its matmuls, and what else could be done in the time in which its operators move their
+    /// bytes.
     pub passes: [u64; 3],
     /// FLOPs of the same three parts: those of matmuls alone.
     pub flops: [u64; 3],
-    /// What it holds.
+    /// Bytes that the layer holds.
     pub bytes: HeldBytes,
-    /// What it gives to the next one.
+    /// The activation that it sends to the next layer.
     pub output: Option<Crossing>,
 }
 
-/// Every layer of the model, each alone as a stage: the first one with what comes before the layers, the last one with what
-/// comes after them.
+/// Every layer of the model, each alone as a stage: the first one with what comes before the layers, the last
+/// one with what comes after them.
 pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerMeasure>> {
     let of = config.layers();
     let mut measures = Vec::with_capacity(of);
@@ -88,7 +89,7 @@ fn layer_alone(
     Ok(measure)
 }
 
-/// Where backward starts from: the loss, or an output that is gone.
+/// The start of backward: the loss, or the source of an output that is freed.
 type Forward = (Tape, Option<Var>, Option<(Source, Crossing)>);
 
 fn passed_forward(
@@ -113,7 +114,7 @@ fn passed_forward(
     Ok((tape, None, Some((output.source(), cut))))
 }
 
-/// What crosses, with whatever is there.
+/// An activation that crosses stages, uninitialised.
 pub fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
     Ok(Tensor::empty(device, cut.shape, cut.dtype, Request::new(Category::Communication, "crossing"))?)
 }
@@ -122,8 +123,8 @@ fn held(device: &Device) -> u64 {
     device.statistics().allocated()
 }
 
-/// Operations of matmuls so far, and what could be done in the time in which bytes are moved. Every operator writes what it
-/// asks memory for, and reads about twice as much.
+/// Operations of matmuls so far, and what could be done in the time in which bytes are moved. Every operator
+/// writes what it asks memory for, and reads about twice as much.
 fn work(device: &Device) -> u64 {
     let written = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);
     let moved = u64::try_from(written).unwrap_or(0).saturating_mul(3);

@@ -17,8 +17,8 @@ use config::{RecomputePolicy, RunConfig};
 use worker::Placement;
 use worker::Setup;
 
-/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Of ranks with the same role it has
-/// the first. Errors: as there.
+/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Of ranks with the
+/// same role it has the first. Errors: as there.
 pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Result<Report> {
     let began = Instant::now();
     let device = options.target.device(options.capacity)?;

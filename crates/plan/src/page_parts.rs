@@ -19,7 +19,7 @@ pub fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
-/// The peaks of the rank that needs most.
+/// Tiles with the peaks of the rank that needs most.
 pub fn memory_tiles(ranks: &[RankMemory]) -> Vec<Tile> {
     let of = if ranks.len() > 1 { ", the most of any rank" } else { "" };
     let most = |figure: usize| ranks.iter().map(|rank| rank.figures[figure]).max();

@@ -1,4 +1,4 @@
-//! What a rank will use, found by running it on Meta: the real worker with nothing behind it.
+//! The plan of one rank, found by running the real worker on Meta.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use crate::imitated::MOST_BYTES;
 use worker::expected::{PLANNED_EVENTS, PlannedParts};
 use worker::{Calendar, Setup, Worker};
 
-/// What one rank will use, to the byte.
+/// The memory of one rank, to the byte.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The rank.
     pub rank: usize,
     /// Every counter of its allocator after the last step.
     pub statistics: Statistics,
-    /// The same as it is reported, with what is sent, and no times.
+    /// The same as statistics, with what is sent, and without times.
     pub counters: RankStatistics,
-    /// What the allocator does, part of the run by part, until they repeat.
+    /// The allocator's events, part of the run by part, until they repeat.
     pub parts: Arc<PlannedParts>,
-    /// What a training step moves between ranks.
+    /// Traffic between ranks in a training step.
     pub step_traffic: OperationTraffic,
-    /// Whether that is within the device and its limit. Where it is not, the figures are those of a device without bounds.
+    /// Whether the rank fits its device and limit. If not, the figures are those of a device without bounds.
     pub fits: bool,
 }
 
 impl Plan {
-    /// Whether a rank that ran had the planned four figures, byte for byte.
+    /// Returns whether a rank that ran had the four planned figures, byte for byte.
     pub fn agrees(&self, ran: &RankStatistics) -> bool {
         let planned = &self.statistics;
         [
@@ -46,8 +46,8 @@ impl Plan {
     }
 }
 
-/// Where the allocator's memory is, apart from counters: equal before and after a step means that the next steps
-/// like it change nothing.
+/// The allocator's blocks, without counters: if they are equal before and after a step, the next steps like
+/// it change nothing.
 #[derive(PartialEq)]
 struct Layout {
     blocks: Vec<(u64, u64, bool)>,
@@ -68,8 +68,8 @@ impl Layout {
     }
 }
 
-/// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed over.
-/// Errors: those of the run; out of memory where the run would be.
+/// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed
+/// over. Errors: those of the run; out of memory where the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     let setup = Setup { history: PLANNED_EVENTS, ..setup.on_meta() };
     let config = Arc::clone(&setup.config);
@@ -113,7 +113,7 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     Ok(Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true })
 }
 
-/// What decides a rank's memory.
+/// The properties that decide a rank's memory.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Role {
     stage: usize,
@@ -135,7 +135,7 @@ impl Role {
     }
 }
 
-/// The device of a run with more memory than any.
+/// Description of the run's device with practically unlimited memory.
 pub(crate) fn boundless(setup: &Setup) -> Description {
     Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..setup.placement.description() }
 }

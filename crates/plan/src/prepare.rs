@@ -1,4 +1,4 @@
-//! What all ranks of a run have in common, with its layers divided by what they are planned to take.
+//! The setup of a run, with layers partitioned by predicted cost.
 
 use crate::error::Result;
 use config::RunConfig;
@@ -6,8 +6,8 @@ use worker::{Placement, Setup};
 
 use crate::division;
 
-/// Opens the data of a configuration, and divides its layers into stages. Errors: as for [`Setup::new`]; a division that
-/// cannot be, a profile that is not of this run.
+/// Opens the data of a configuration, and partitions its layers into stages. Errors: as for [`Setup::new`]; a
+/// partition that is not possible; a profile of another run.
 pub fn prepare(config: RunConfig, placement: Placement) -> Result<Setup> {
     Setup::new(config, placement, division::stages)
 }

@@ -1,7 +1,8 @@
 //! A model's layers timed on a device, as a file: what `parallel.profile` divides by.
 //!
-//! Times differ from measurement to measurement, and all ranks, every plan and a run that goes on must come to the same
-//! division. So what was measured is data: it is taken once (`profile/take.rs`), and read by whoever divides.
+//! Times differ from measurement to measurement, and all ranks, every plan and a run that goes on must come
+//! to the same division. So what was measured is data: it is taken once (`profile/take.rs`), and read by
+//! whoever divides.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +31,8 @@ pub struct Profile {
     pub libraries: String,
     /// The settings that they depend on, by `section.key`, as TOML.
     pub of: BTreeMap<String, String>,
-    /// The layers, in order. The first one has what comes before the layers, the last one what comes after them.
+    /// The layers, in order. The first one has what comes before the layers, the last one what comes after
+    /// them.
     pub layers: Vec<LayerTimes>,
 }
 
@@ -38,7 +40,7 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerTimes {
-    /// How many of them follow each other.
+    /// Number of successive layers that are alike.
     pub count: usize,
     /// A micro-batch's forward pass.
     pub forward: u64,
@@ -46,7 +48,7 @@ pub struct LayerTimes {
     pub backward_input: u64,
     /// The half that gives the weights' gradients.
     pub backward_weight: u64,
-    /// What backward takes on top where it computes the layer again.
+    /// Extra time of backward if it recomputes the layer.
     pub recomputed: u64,
     /// Norm and optimizer in a step.
     pub update: u64,
@@ -76,8 +78,8 @@ impl Profile {
         }
     }
 
-    /// That of a run on devices like `description`, from the file that its configuration names. Errors: as for
-    /// [`Profile::load`], and a file of another model, other sizes or another device.
+    /// Reads the profile that a run's configuration names, for devices like `description`. Errors: as for
+    /// [`Profile::load`]; a profile of another model, other sizes or another device.
     pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
         let place = config.origins.of("parallel.profile");
         let refused = |what: String| PlanError::Refused(format!("{place}: parallel.profile: {what}"));
@@ -114,7 +116,8 @@ impl Profile {
         let unwritable = |error| PlanError::Refused(format!("a profile that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;
         Ok(format!(
-            "# Nanoseconds of a model's layers, for the key parallel.profile, written by `plimsoll plan --profile`.\n\n{text}"
+            "# Nanoseconds of a model's layers, for the key parallel.profile, written by `plimsoll plan \
+             --profile`.\n\n{text}"
         ))
     }
 }

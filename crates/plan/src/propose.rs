@@ -1,5 +1,5 @@
-//! Configurations that fit a device, the fastest first: grids, schedules, division of the optimizer's state, recomputation and
-//! sizes of micro-batches, with the same samples in a step.
+//! Configurations that fit a device, the fastest first: grids, schedules, division of the optimizer's state,
+//! recomputation and sizes of micro-batches, with the same samples in a step.
 
 use std::fmt::{self, Write};
 
@@ -22,7 +22,7 @@ use worker::build;
 /// Proposals that are made.
 const PROPOSALS: usize = 12;
 
-/// How the work is laid out.
+/// A division of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     data: usize,
@@ -37,27 +37,27 @@ struct Layout {
 /// A configuration that fits.
 #[derive(Clone, Debug)]
 pub struct Proposal {
-    /// What to set, each as `section.key=value`.
+    /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
     layout: Layout,
-    /// What a step costs.
+    /// Predicted time of a step.
     pub cost: Cost,
-    /// What the rank that needs most reserves at its peak.
+    /// Peak of reserved bytes of the rank that needs most.
     pub needs: u64,
-    /// What every device has for its allocator.
+    /// Bytes that every device has for its allocator.
     pub available: u64,
-    /// What the rank that sends most sends in a step.
+    /// Bytes that the rank that sends most sends in a step.
     pub sent: u64,
 }
 
 /// Configurations that fit, the fastest first.
 #[derive(Clone, Debug)]
 pub struct Proposals {
-    /// Those that fit.
+    /// Configurations that fit.
     pub list: Vec<Proposal>,
-    /// How many were planned for them.
+    /// Number of configurations that were planned.
     pub planned: usize,
-    /// How many there are in all.
+    /// Number of candidates in all.
     pub candidates: usize,
     /// The device's model.
     device_model: String,
@@ -66,12 +66,12 @@ pub struct Proposals {
     /// Samples in a step of any of them.
     samples: usize,
     tokens: u64,
-    /// What of the cost model is not measured.
+    /// Rates of the cost model that were not measured.
     assumed: Vec<String>,
 }
 
-/// Plans configurations of `ranks` ranks that have the samples of `config` in a step, in the order of their costs, until enough
-/// of them fit. `heard` is told of each that does.
+/// Plans configurations of `ranks` ranks that have the samples of `config` in a step, in the order of their
+/// costs, until enough of them fit. `heard` is told of each that does.
 ///
 /// Errors: as for a plan; a number of ranks that no grid has.
 pub fn propose(
@@ -147,7 +147,7 @@ pub fn propose(
     Ok(found)
 }
 
-/// The same but for larger micro-batches, which needs no less memory.
+/// Returns whether a layout differs from another only by larger micro-batches, and so needs no less memory.
 fn needs_no_less(layout: &Layout, other: &Layout) -> bool {
     let alike = Layout { micro_batch: other.micro_batch, micro_batches: other.micro_batches, ..*layout };
     alike == *other && layout.micro_batch >= other.micro_batch
@@ -185,7 +185,7 @@ fn layouts(config: &RunConfig, ranks: usize) -> Vec<Layout> {
     all
 }
 
-/// Those of a pipeline; one where there is nothing to schedule.
+/// Schedules of a pipeline; one without a pipeline, where there is nothing to schedule.
 fn schedules(pipeline: usize) -> Vec<ScheduleKind> {
     match pipeline {
         1 => vec![ScheduleKind::OneForwardOneBackward],
@@ -193,7 +193,7 @@ fn schedules(pipeline: usize) -> Vec<ScheduleKind> {
     }
 }
 
-/// What makes a configuration of a layout: the keys whose values change.
+/// The keys whose values turn a configuration into one with this layout.
 fn sets(config: &RunConfig, layout: &Layout) -> Vec<String> {
     let Layout { data, pipeline, micro_batch, micro_batches, .. } = *layout;
     let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
@@ -341,8 +341,9 @@ impl fmt::Display for Proposals {
         };
         write!(
             f,
-            "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); times are a model: operations \
-             at the measured rate of matmuls times a measured efficiency, the schedule's bubble, and what backward does not hide \
+            "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
+             times are a model: operations at the measured rate of matmuls times a measured efficiency, the schedule's \
+             bubble, and what backward does not hide \
              of the communication{assumed}."
         )
     }

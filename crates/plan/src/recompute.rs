@@ -1,8 +1,8 @@
 //! `memory.recompute = "auto"`: the cheapest recomputation that fits, found by planning and by no formula.
 //!
-//! Cheapest is what runs the fewest layers again; among equals, what has the most segments, whose last operators are not
-//! run again. What is chosen takes the place of `"auto"` in the configuration, so that all ranks, the files of the run and
-//! those who continue it have the same.
+//! Cheapest is what runs the fewest layers again; among equals, what has the most segments, whose last
+//! operators are not run again. What is chosen takes the place of `"auto"` in the configuration, so that all
+//! ranks, the files of the run and those who continue it have the same.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ struct Choice {
     segments: usize,
 }
 
-/// `setup` with its recomputation chosen, where the configuration leaves that open.
+/// Returns `setup` with its recomputation chosen, if the configuration leaves it open.
 ///
 /// Errors: those of planning; nothing fits.
 pub fn settle(setup: Setup) -> Result<Setup> {
@@ -49,7 +49,7 @@ pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
     Ok(Setup { blueprint: settled.blueprint, ..setup })
 }
 
-/// The choice as a short text, for [`adopt`]; empty where the configuration leaves it open.
+/// Encodes the choice for [`adopt`]; empty if the configuration leaves it open.
 pub fn encode(memory: &Memory) -> String {
     let Memory { recompute, recompute_layers, .. } = memory;
     match recompute {
@@ -60,7 +60,7 @@ pub fn encode(memory: &Memory) -> String {
     }
 }
 
-/// `setup` with the choice that another rank has encoded. Errors: those of dividing the model anew.
+/// Returns `setup` with the choice that another rank has encoded. Errors: those of partitioning layers anew.
 pub fn adopt(setup: Setup, text: &str) -> Result<Setup> {
     match decode(text) {
         Some((recompute, layers)) => with(&setup, recompute, layers),
@@ -78,7 +78,7 @@ fn decode(text: &str) -> Option<(RecomputePolicy, usize)> {
     Some((recompute, layers.parse().ok()?))
 }
 
-/// The same run with these keys. What is computed again counts in where the model is divided.
+/// Returns the setup with these keys. Recomputation changes costs, so layers are partitioned anew.
 fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> Result<Setup> {
     let mut setup = setup.clone();
     let memory = &mut Arc::make_mut(&mut setup.config).memory;
@@ -92,7 +92,7 @@ fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> R
     Ok(setup)
 }
 
-/// Of the stage that has the most.
+/// Number of layers of the largest stage.
 fn layers_of_a_stage(setup: &Setup) -> usize {
     setup.blueprint.stages.iter().map(|stage| stage.layers.len()).max().unwrap_or(0)
 }
@@ -111,7 +111,7 @@ impl Choice {
 
 struct Search<'a> {
     setup: &'a Setup,
-    /// Of a stage.
+    /// Number of layers of the largest stage.
     layers: usize,
 }
 
@@ -144,8 +144,8 @@ impl Search<'_> {
             .flatten()
     }
 
-    /// The fewest layers that are enough, with the shortest segments that manage with so few. That more layers take no
-    /// more memory decides only how few are found: what is returned has been planned.
+    /// The fewest layers that are enough, with the shortest segments that manage with so few. That more
+    /// layers take no more memory decides only how few are found: what is returned has been planned.
     fn cheapest(&self) -> Result<Option<Setup>> {
         let mut best: Option<(usize, Setup)> = None;
         for length in self.lengths() {
@@ -168,7 +168,7 @@ impl Search<'_> {
         Ok(best.map(|(_, fitting)| fitting))
     }
 
-    /// Says what the least would be.
+    /// The refusal, with the least memory that any choice needs.
     fn refusal(&self) -> PlanError {
         let mut unlimited = self.setup.clone();
         unlimited.device.limit_bytes = None;

@@ -1,4 +1,4 @@
-//! What would fit where a run does not: the nearest other configuration, found by planning it.
+//! The nearest configuration that fits, found by planning candidates.
 
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Keys with other values, with which the run fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    /// Each as `section.key=value`.
+    /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
-    /// What the rank that needs most then reserves at its peak.
+    /// Bytes that the rank that needs most then reserves at its peak.
     pub needs: u64,
 }
 
@@ -45,9 +45,9 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
     PlanError::Refused(text + &advice)
 }
 
-/// The first that fits: with the optimizer's state divided, which changes nothing else; with smaller micro-batches, and as many
-/// more of them; with activations computed again; with several of these; and with all of them on twice, four, eight times as
-/// many ranks of a pipeline.
+/// The first that fits: with the optimizer's state divided, which changes nothing else; with smaller
+/// micro-batches, and as many more of them; with activations computed again; with several of these; and with
+/// all of them on twice, four, eight times as many ranks of a pipeline.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);
@@ -60,7 +60,7 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     })
 }
 
-/// The same run with other values for some keys. Errors: values that are wrong.
+/// Returns the setup with other values for some keys. Errors: wrong values.
 pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
     let changed = prepare(setup.config.with(sets)?, setup.placement.clone())?;
     recompute::settle(Setup { hook: setup.hook.clone(), ..changed })

@@ -24,7 +24,7 @@ use worker::Setup;
 
 mod text;
 
-/// How the stages of a pipeline work together.
+/// The pipeline of a plan.
 #[derive(Clone, Debug)]
 pub struct PipelinePlan {
     /// The schedule's name.
@@ -35,7 +35,7 @@ pub struct PipelinePlan {
     pub micro_batches: usize,
     /// The share of its time in which ranks wait for others, simulated.
     pub bubble: f64,
-    /// What passes take in that, in words.
+    /// The source of the times of passes, in words.
     pub times: String,
 }
 
@@ -57,35 +57,42 @@ impl PipelinePlan {
 
     fn to_json(&self) -> Value {
         let PipelinePlan { schedule, layers, micro_batches, bubble, times } = self;
-        json!({"schedule": schedule, "layers": layers, "micro_batches": micro_batches, "bubble": bubble, "times": times})
+        json!({
+            "schedule": schedule,
+            "layers": layers,
+            "micro_batches": micro_batches,
+            "bubble": bubble,
+            "times": times,
+        })
     }
 }
 
-/// What every rank will use, to the byte.
+/// The memory of every rank, to the byte.
 #[derive(Clone, Debug)]
 pub struct PlanReport {
     /// The model of the device that was imitated.
     pub device_model: String,
-    /// As in `summary.json`.
+    /// The device's name in `summary.json`.
     pub device: &'static str,
-    /// How the ranks are laid out.
+    /// The rank grid.
     pub grid: Grid,
     /// Settings of memory, with what was chosen for `recompute = "auto"`.
     pub memory: Memory,
-    /// The plan of every role that ranks have in the run. Of what grows with every step there is as much as planning took.
+    /// The plan of every role that ranks have in the run. Of what grows with every step there is as much as
+    /// planning took.
     pub plans: Plans,
-    /// What a pipeline does, where there is one.
+    /// The pipeline, if there is one.
     pub pipeline: Option<PipelinePlan>,
-    /// Whether they fit.
+    /// The comparison with the devices' memory.
     pub fit: Fit,
-    /// How long planning took.
+    /// Duration of planning.
     pub took: Duration,
-    /// Where the run does not fit: that, and what would.
+    /// The refusal of a run that does not fit, with what would.
     refusal: Option<String>,
 }
 
-/// Plans the whole run, on as many ranks as the configuration has, on a device like the chosen one. Nothing is allocated and
-/// nothing written.
+/// Plans the whole run, on as many ranks as the configuration has, on a device like the chosen one. Nothing
+/// is allocated and nothing written.
 ///
 /// Errors: a configuration, data, settings or a description of a device that are wrong.
 pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> {
@@ -116,13 +123,13 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
 }
 
 impl PlanReport {
-    /// Why the run is refused, if it does not fit, and what would fit.
+    /// The refusal, with what would fit, if the run does not fit.
     pub fn refusal(&self) -> Option<PlanError> {
         self.refusal.clone().map(PlanError::Refused)
     }
 
-    /// One JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`; `recompute`, `pipeline` and
-    /// `fit`; and `roles`, which the `role` of each rank indexes.
+    /// One JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`;
+    /// `recompute`, `pipeline` and `fit`; and `roles`, which the `role` of each rank indexes.
     ///
     /// Errors: none, since all keys are texts.
     pub fn to_json(&self) -> Result<String> {
@@ -145,12 +152,15 @@ impl PlanReport {
     }
 
     fn roles(&self) -> Value {
-        let of = |(number, plan): (usize, &Plan)| json!({"ranks": ranges(self.plans.ranks_of(number)), "peak": peak(plan)});
+        let of = |(number, plan): (usize, &Plan)| {
+            let ranks = ranges(self.plans.ranks_of(number));
+            json!({"ranks": ranks, "peak": peak(plan)})
+        };
         self.plans.roles().iter().enumerate().map(of).collect()
     }
 }
 
-/// Where a rank's peak stands, and what lives there; `null` of a plan that has no trace of it.
+/// The peak of a rank and the allocations alive there; `null` for a plan without a trace.
 fn peak(plan: &Plan) -> Value {
     let Some(found) = plan.parts.peak() else { return Value::Null };
     let (peak, owner) = (&found.peak, found.peak.owner.as_ref());
@@ -194,7 +204,7 @@ struct PlanJson<'a> {
 /// The entries of all ranks. Ranks of a role share one, since there may be many thousand ranks.
 struct RankEntries<'a> {
     plans: &'a Plans,
-    /// By role.
+    /// The plans by role.
     entries: &'a [Map<String, Value>],
 }
 
@@ -229,7 +239,8 @@ fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
     entry
 }
 
-/// What does not grow with the number of steps: steps that would change nothing are not run.
+/// Returns whether a statistic does not grow with the number of steps: steps that would change nothing are
+/// not run.
 fn is_planned(statistic: Statistic) -> bool {
     matches!(
         statistic,

@@ -19,7 +19,7 @@ use worker::Setup;
 pub struct Plans {
     /// One for each role, of the first rank that has it.
     roles: Vec<Plan>,
-    /// By rank, the place in that list.
+    /// By rank, the index in that list.
     of: Vec<usize>,
 }
 
@@ -30,7 +30,7 @@ impl Plans {
         &self.roles
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.of.len()
@@ -58,15 +58,15 @@ impl Plans {
         self.roles.iter().rev().max_by_key(|plan| plan.statistics.peak_reserved())
     }
 
-    /// Whether every rank fits on its device.
+    /// Returns whether every rank fits on its device.
     #[must_use]
     pub fn fit(&self) -> bool {
         self.roles.iter().all(|plan| plan.fits)
     }
 }
 
-/// Plans every rank on an imitation of what it would run on. A rank that does not fit there is planned on one without
-/// bounds, and says so.
+/// Plans every rank on an imitation of what it would run on. A rank that does not fit there is planned on one
+/// without bounds, and says so.
 ///
 /// Errors: those of the run.
 pub fn plan_all(setup: &Setup) -> Result<Plans> {
@@ -111,8 +111,8 @@ fn imitation(setup: &Setup) -> Result<Setup> {
     Ok(Setup { placement: Placement::Meta(description), ..setup.clone() })
 }
 
-/// What is known not to be the allocator's on the devices of a run: what was measured on such a GPU. Errors: none, as a test
-/// of the description that ships shows.
+/// Returns the memory of a run's GPUs that is known not to be the allocator's, as it was measured on such a
+/// GPU. Errors: none, as a test of the shipped description shows.
 pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     let description = setup.placement.description();
     if setup.placement.is_meta() || description.kind != Kind::Cuda {
@@ -137,7 +137,7 @@ fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
     planned.map(|plan| Plan { fits: false, ..plan })
 }
 
-/// What goes wrong in a plan goes wrong before anything is allocated.
+/// Turns an error of a plan into a refusal: nothing has been allocated yet.
 fn refused(error: PlanError) -> PlanError {
     match error.is_out_of_memory() || error.exit_status() == 2 {
         true => error,
@@ -145,7 +145,8 @@ fn refused(error: PlanError) -> PlanError {
     }
 }
 
-/// `body` of each of `ranks`, in their order, on as many threads as there are processors. Errors: the first rank's that has one.
+/// `body` of each of `ranks`, in their order, on as many threads as there are processors. Errors: the first
+/// rank's that has one.
 fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> Result<Vec<Plan>> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(ranks.len());
     if threads <= 1 {

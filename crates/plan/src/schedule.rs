@@ -18,8 +18,8 @@ use worker::blueprint;
 /// Parts of a step that pictures tell apart.
 const PARTS: u64 = 1000;
 
-/// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to have on Meta, or
-/// what the configuration's profile says; transfers are taken to be hidden.
+/// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to
+/// have on Meta, or what the configuration's profile says; transfers are taken to be hidden.
 #[derive(Clone, Debug)]
 pub struct PlannedSchedule {
     schedule: Schedule,
@@ -28,23 +28,24 @@ pub struct PlannedSchedule {
     /// The shortest pass.
     shortest: u64,
     stages: Vec<PlannedStage>,
-    /// Where times of passes were read.
+    /// The profile that times of passes were read from.
     profile: Option<PathBuf>,
 }
 
-/// What is known of a stage.
+/// Properties of a stage.
 #[derive(Clone, Debug)]
 struct PlannedStage {
     rank: usize,
     layers: String,
-    /// Of all stages' work.
+    /// Share of the work of all stages.
     share: f64,
     activations: usize,
     weights: usize,
     received: usize,
 }
 
-/// Finds it, on a device like the chosen one. Errors: as for [`plan_run`](crate::plan_run).
+/// Plans the schedule of a configuration on a device like the chosen one. Errors: as for
+/// [`plan_run`](crate::plan_run).
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let device = options.target.device(options.capacity)?;
     let description = device.description(config.world_size() > 1);
@@ -52,7 +53,7 @@ pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<Planned
 }
 
 impl PlannedSchedule {
-    /// That of a run. Errors: those of a model's parts on Meta.
+    /// The schedule of a run. Errors: those of a layer on Meta.
     pub fn of(setup: &Setup) -> Result<Self> {
         let (config, blueprint) = (&setup.config, &setup.blueprint);
         let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
@@ -89,7 +90,7 @@ impl PlannedSchedule {
         self.timeline.bubble()
     }
 
-    /// What its passes take, in words.
+    /// The source of the times of passes, in words.
     #[must_use]
     pub fn times(&self) -> String {
         match &self.profile {
@@ -98,7 +99,7 @@ impl PlannedSchedule {
         }
     }
 
-    /// As a picture for a browser.
+    /// Draws the schedule as SVG.
     pub fn svg(&self) -> String {
         svg(&self.schedule, &self.timeline, "‰ of the step")
     }
@@ -109,7 +110,8 @@ impl fmt::Display for PlannedSchedule {
         writeln!(f, "{}", text(&self.schedule, &self.timeline, self.shortest))?;
         writeln!(
             f,
-            "one column: the shortest pass; times in thousandths of the step, {}; transfers are taken to be hidden\n",
+            "one column: the shortest pass; times in thousandths of the step, {}; transfers are \
+             taken to be hidden\n",
             self.times()
         )?;
         writeln!(

@@ -1,4 +1,4 @@
-//! Which device a plan is for.
+//! The device that a plan is for.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use worker::placement::{DeviceChoice, describe};
 pub struct PlanOptions {
     /// The device.
     pub target: PlanTarget,
-    /// Bytes that it has, in place of its own.
+    /// Total bytes of the device, in place of its own.
     pub capacity: Option<u64>,
 }
 
-/// What a plan is for.
+/// The device that a plan is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanTarget {
     /// The device at hand of that kind; for GPUs where there is none, the H200 that ships.
@@ -27,7 +27,7 @@ pub enum PlanTarget {
 }
 
 impl PlanTarget {
-    /// From the command line: the name of a device, or a file's. Errors: a name that is none.
+    /// Parses the argument: the name of a device, or a file. Errors: another name.
     pub fn from_argument(text: &str) -> Result<Self> {
         match text.ends_with(".toml") {
             true => Ok(PlanTarget::File(PathBuf::from(text))),
@@ -35,8 +35,8 @@ impl PlanTarget {
         }
     }
 
-    /// The device, with `capacity` bytes in place of its own if that is given. Errors: a file that is wrong, a capacity that
-    /// nothing is left of for a run, a GPU that does not answer.
+    /// The device, with `capacity` bytes in place of its own if that is given. Errors: a file that is wrong,
+    /// a capacity that nothing is left of for a run, a GPU that does not answer.
     pub fn device(&self, capacity: Option<u64>) -> Result<PlanDevice> {
         let gpu = cuda::availability();
         let mut device = match self {

@@ -1,4 +1,4 @@
-//! What a profile changes: a run's division with it and without, both by its times.
+//! Partitions of a run with and without a profile, both timed by the profile.
 
 use std::fmt;
 use std::path::Path;
@@ -14,18 +14,20 @@ use crate::target::PlanTarget;
 use config::{PartitionPolicy, RunConfig};
 use worker::Placement;
 
-/// A division of a run's layers, and what its stages take by a profile.
+/// A partition of a run's layers, and the times of its stages by a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedDivision {
-    /// How it came about.
+    /// The policy of the partition, in words.
     pub name: String,
     /// Layers of each stage.
     pub layers: Vec<usize>,
-    /// Milliseconds for which each stage keeps its rank busy for a micro-batch, its part of the update among them.
+    /// Milliseconds for which each stage keeps its rank busy for a micro-batch, its part of the update among
+    /// them.
     pub milliseconds: Vec<f64>,
 }
 
-/// The division of `config` without a profile, and with the one in the file `path`; none of a model that is one stage.
+/// Returns the partition of `config` without a profile, and with the profile in `path`; nothing for a model
+/// of one stage.
 ///
 /// Errors: as for a plan; a profile of another run.
 pub fn timed_divisions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedDivision>> {
@@ -52,7 +54,7 @@ pub fn timed_divisions(config: &RunConfig, path: &Path, target: &PlanTarget) -> 
 }
 
 impl TimedDivision {
-    /// Of the slowest stage.
+    /// Milliseconds of the slowest stage.
     #[must_use]
     pub fn slowest(&self) -> f64 {
         self.milliseconds.iter().copied().fold(0.0, f64::max)
@@ -67,7 +69,8 @@ impl fmt::Display for TimedDivision {
         let above = 100.0 * (slowest / mean - 1.0);
         write!(
             f,
-            "layers of each stage: {}, {}: the slowest stage takes {slowest:.3} ms for a micro-batch, {above:.1} % above the mean",
+            "layers of each stage: {}, {}: the slowest stage takes {slowest:.3} ms for a micro-batch, \
+             {above:.1} % above the mean",
             layers.join(", "),
             self.name
         )

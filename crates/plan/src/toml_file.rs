@@ -1,4 +1,4 @@
-//! Files of TOML other than configurations: what is wrong with one, in one sentence with the line.
+//! TOML files other than configurations; errors are one sentence with the line.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{PlanError, Result};
 
-/// The text of a file, and the name that errors have for it. Errors: a file that cannot be read.
+/// Reads a file; returns its text and its name in errors. Errors: the file cannot be read.
 pub(crate) fn read(path: &Path) -> Result<(String, String)> {
     let name = path.to_string_lossy().into_owned();
     let unreadable = |error| PlanError::Refused(format!("{name} cannot be read: {error}"));
     Ok((std::fs::read_to_string(path).map_err(unreadable)?, name))
 }
 
-/// What the text of a file called `name` holds. Errors: a text that is none, or of something else.
+/// Parses the text of a file called `name`. Errors: invalid TOML; other keys or types.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());

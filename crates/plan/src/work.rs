@@ -12,8 +12,8 @@ use crate::costs::with_recompute;
 use crate::error::Result;
 use crate::measure;
 
-/// The work of every layer for one sample. The first layer has what comes before the layers, the last one what comes
-/// after them.
+/// The work of every layer for one sample. The first layer has what comes before the layers, the last one
+/// what comes after them.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     layers: Vec<LayerWork>,
@@ -32,7 +32,8 @@ struct LayerWork {
 }
 
 impl Work {
-    /// Counts the work on Meta imitating `description`. Errors: those of building and running the model there.
+    /// Counts the work on Meta imitating `description`. Errors: those of building and running the model
+    /// there.
     pub(crate) fn count(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
         let samples = config.train.micro_batch_size as f64;
         let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;

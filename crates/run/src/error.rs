@@ -28,7 +28,7 @@ pub enum RunError {
     /// The run could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// This rank failed.
+    /// A rank of this process failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// A rank failed, and with it the run.
@@ -36,7 +36,7 @@ pub enum RunError {
     Rank {
         /// The rank that failed first.
         rank: usize,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
     /// A rank failed, and with it the run: which, where and why, and what every rank was last seen to do.
@@ -45,9 +45,9 @@ pub enum RunError {
     /// Another process of the job found what is wrong.
     #[error("{text}")]
     Elsewhere {
-        /// Its exit status.
+        /// The exit status of that process.
         status: u8,
-        /// What it said, with its rank and host.
+        /// The error, with its rank and host.
         text: String,
     },
     /// Another process of the job says what is wrong: there is nothing to print.
@@ -59,10 +59,10 @@ pub enum RunError {
     /// A rank's device ran out of memory.
     #[error("{source}; {left}")]
     OutOfMemory {
-        /// What was asked for, and where.
+        /// The allocation that failed.
         #[source]
         source: Box<RunError>,
-        /// Where the state of its allocator was left.
+        /// The files with the state of the allocator.
         left: String,
     },
     /// A checkpoint is refused.
@@ -76,14 +76,15 @@ pub enum RunError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl RunError {
-    /// 2 where the command line, the configuration or the data is wrong, 1 where a run failed.
+    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if the run
+    /// failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             RunError::Config(_) | RunError::Refused(_) | RunError::Checkpoint(_) => 2,
@@ -94,7 +95,7 @@ impl RunError {
         }
     }
 
-    /// Whether a device ran out of memory, or reached its limit.
+    /// Returns whether a device ran out of memory or reached its limit.
     pub fn is_out_of_memory(&self) -> bool {
         is_out_of_memory(self)
     }
@@ -102,10 +103,11 @@ impl RunError {
 
 /// An error that a process of a job can agree on with the others.
 pub trait JobError: std::fmt::Display + From<RunError> {
-    /// 2 where the command line, the configuration or the data is wrong, 1 where something failed.
+    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if something
+    /// failed.
     fn exit_status(&self) -> u8;
 
-    /// Whether another process says it, so that there is nothing to print.
+    /// Returns whether another process prints the error.
     fn is_said(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! The last words of a run that failed: which rank, where, in what, and why; and what every rank was last seen to do.
+//! The report of a run that failed: which rank, where and why, and the last status of every rank.
 
 use std::any::Any;
 use std::fmt::{Display, Write as _};
@@ -23,9 +23,9 @@ pub const REPORT: &str = "failure.txt";
 pub struct Lost {
     /// The rank.
     pub rank: usize,
-    /// Its host, where its record does not say.
+    /// The rank's host, for when its status file is missing.
     pub host: String,
-    /// What happened to it.
+    /// The error.
     pub reason: String,
 }
 
@@ -36,7 +36,7 @@ impl Lost {
     }
 }
 
-/// Takes away what an earlier attempt in the same directory left.
+/// Removes the reports of an earlier attempt in the same directory.
 pub fn forget(logs: &Path) {
     for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -104,7 +104,8 @@ fn line(record: &Record) -> String {
         state => state.name().to_owned(),
     };
     format!(
-        "{rank}: {seen}, host {host}, process {pid}, step {step}, last call {call}, allocated {}, reserved {}, \
+        "{rank}: {seen}, host {host}, process {pid}, step {step}, last call {call}, \
+         allocated {}, reserved {}, \
          peak allocated {}, peak reserved {}",
         bytes(*allocated),
         bytes(*reserved),
@@ -113,8 +114,9 @@ fn line(record: &Record) -> String {
     )
 }
 
-/// What a rank that ran out of memory leaves: PyTorch's table and snapshot of its allocator. Where they are, or why they
-/// are not; and how it had left its plan before, which is why it ran out.
+/// Writes PyTorch's table and snapshot of the allocator of a rank that ran out of memory. Returns where they
+/// are, or why they could not be written; and how the rank had left its plan before, which explains the
+/// failure.
 pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&Divergence>) -> String {
     let (table, snapshot) = device.with_allocator(|allocator| {
         let number = u32::try_from(rank).unwrap_or(u32::MAX);
@@ -130,7 +132,7 @@ pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&D
     left_plan.map_or(left.clone(), |divergence| format!("{left}; before that, {divergence}"))
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());

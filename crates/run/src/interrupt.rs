@@ -1,4 +1,4 @@
-//! Ending early, cleanly: the step in flight is finished on all ranks, and what was done is written.
+//! A clean early end: the step in flight is finished on all ranks, and its results are written.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use crate::error::{Result, RunError};
 
-/// A wish to stop, which a signal handler or another thread may express. Clones are the same wish.
+/// A request to stop, which a signal handler or another thread may raise. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -20,14 +20,15 @@ impl Interrupt {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody has asked.
+    /// Returns whether a stop was asked for.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Raises it at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and `mpirun` hand on. `alone`:
-    /// whether this process is no rank of a job; then the second signal ends it. A rank of a job may get one signal from
-    /// several sides, and one from a launcher that ends it since another has died: it says nothing before all agree.
+    /// Raises it at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and `mpirun` hand
+    /// on. `alone`: whether this process is no rank of a job; then the second signal ends it. A rank of a job
+    /// may get one signal from several sides, and one from a launcher that ends it since another has died: it
+    /// says nothing before all agree.
     ///
     /// Errors: the system refuses.
     pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {

@@ -1,4 +1,4 @@
-//! From a validated configuration to ranks, and back to one report.
+//! The launch of a run: from a validated configuration to ranks, and to one report.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,14 +27,14 @@ use worker::Placement;
 use worker::Setup;
 use worker::expected::Expected;
 
-/// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's failure
-/// ends all.
+/// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's
+/// failure ends all.
 pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
     train_as(Startup::alone(), config, options)?.ok_or(RunError::Said { status: 0 })
 }
 
-/// Trains, in this process as the rank of a job that it is. `None` on ranks other than 0, which has the report. Errors:
-/// as for [`train`]; one rank of a job has the error that is to be said.
+/// Trains, in this process as the rank of a job that it is. `None` on ranks other than 0, which has the
+/// report. Errors: as for [`train`]; one rank of a job has the error that is to be said.
 pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) -> Result<Option<TrainReport>> {
     let first = startup.rank() == 0;
     if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
@@ -69,8 +69,8 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     if first { report(&setup, outcomes, directory, &plans).map(Some) } else { Ok(None) }
 }
 
-/// What all ranks will use, which the first rank says; and what those of this process will be held against, which the others
-/// find out at the same time.
+/// Returns on rank 0 the plans of all ranks, and on every process the plans of its own ranks, found at the
+/// same time.
 fn plan_ranks(startup: &Startup, setup: &Setup) -> Result<(Plans, Expected)> {
     if startup.rank() > 0 {
         let plan = plan_one(setup, startup.rank())?;
@@ -96,7 +96,7 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
     Ok(plans)
 }
 
-/// What a process can check by itself, and the data opened.
+/// Checks what a process can check by itself, and opens the data.
 fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
     startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
@@ -162,7 +162,7 @@ fn launch(
     })
 }
 
-/// Says what is about to happen, and what it will take.
+/// Logs what the run will do and the memory that it will use.
 fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     let config = &setup.config;
     tracing::info!(ranks = config.world_size(), "computing on {}", setup.reason);

@@ -1,7 +1,8 @@
-//! A run from start to end: which device each rank gets, what all ranks agree on, the loop over steps, checkpoints, and
-//! what is left behind.
+//! A run from start to end: which device each rank gets, what all ranks agree on, the loop over steps,
+//! checkpoints, and what is left behind.
 //!
-//! The one idea: **there is one loop**. A run on one rank, on four threads and on the processes of a job goes the same way.
+//! The one idea: **there is one loop**. A run on one rank, on four threads and on the processes of a job goes
+//! the same way.
 //!
 //! ```no_run
 //! use config::RunConfig;

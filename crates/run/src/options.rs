@@ -1,4 +1,4 @@
-//! How to run, apart from what the configuration says.
+//! Options of a run that are not configuration.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use worker::{DeviceChoice, ModelHook};
 
 use crate::interrupt::Interrupt;
 
-/// How to run, apart from what the configuration says.
+/// Options of a run that are not configuration.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// What to compute on.
+    /// The device.
     pub device: DeviceChoice,
-    /// Ranks as threads; must be what the configuration has, which is also the default.
+    /// Number of ranks as threads; must equal the configured number, which is the default.
     pub ranks: Option<usize>,
-    /// Where the run's files go; a new directory under `runs` if not given.
+    /// The run directory; by default a new one under `runs`.
     pub run_dir: Option<PathBuf>,
-    /// Go on from the newest checkpoint in `run_dir`, or from the beginning where there is none.
+    /// Continue from the newest checkpoint in `run_dir`, or start from the beginning if there is none.
     pub resume: bool,
-    /// What a new run directory's name begins with.
+    /// Prefix of a new run directory's name.
     pub name: String,
     /// Raised to end the run early.
     pub interrupt: Interrupt,

@@ -1,4 +1,4 @@
-//! Which device each rank gets: what was asked for, held against what is there.
+//! The choice of a device for each rank, from what is asked for and what there is.
 
 use device::Description;
 use device::cuda::{self, Found};
@@ -8,18 +8,19 @@ use crate::startup::Startup;
 use config::RunConfig;
 use worker::placement::{DeviceChoice, Gpus, Placement, describe};
 
-/// Where a run's ranks go, and how that came about, in one sentence.
+/// The devices of a run's ranks, and the reason for the choice.
 #[derive(Debug)]
 pub struct Placed {
     /// The devices.
     pub placement: Placement,
-    /// How that came about, in a sentence.
+    /// The reason for the choice, in a sentence.
     pub reason: String,
 }
 
 impl Placed {
-    /// Finds a place for the ranks. With fewer GPUs than the configuration has ranks, and nobody who started or asked for
-    /// that many, one rank does the work of all on the one GPU, in the same lanes, and so with the same bits.
+    /// Finds a place for the ranks. With fewer GPUs than the configuration has ranks, and nobody who started
+    /// or asked for that many, one rank does the work of all on the one GPU, in the same lanes, and so with
+    /// the same bits.
     ///
     /// Errors: a device that was asked for by name and is not there; more ranks than GPUs.
     pub fn find(
@@ -56,13 +57,13 @@ impl Placed {
     }
 }
 
-/// Who wants how many GPUs.
+/// The GPUs that are asked for.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     world_size: usize,
-    /// In a job: this rank's number among those of its host, and how many those are.
+    /// In a job: this rank's index among those of its host, and their number.
     job: Option<(usize, usize)>,
-    /// Whether the number of ranks was asked for on the command line.
+    /// Whether the command line sets the number of ranks.
     threads: bool,
 }
 
@@ -73,11 +74,11 @@ impl Asked {
     }
 }
 
-/// What there is on this host.
+/// The GPUs of this host.
 #[derive(Clone, Copy, Debug)]
 struct There {
     gpus: usize,
-    /// Whether somebody chose the GPUs that this process sees.
+    /// Whether the environment selects the GPUs that this process sees.
     shown_by_launcher: bool,
     nccl: bool,
 }
@@ -137,7 +138,8 @@ fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice)
         Choice::One(why) => {
             (config.parallel.data, config.parallel.pipeline) = (1, 1);
             let reason = format!(
-                "GPU 0 of {all}, {}: {why}one rank does the work of the {world_size} that are configured, in {} lanes and so \
+                "GPU 0 of {all}, {}: {why}one rank does the work of the {world_size} that are \
+                 configured, in {} lanes and so \
                  with the same bits",
                 name(0),
                 config.parallel.lanes

@@ -1,4 +1,4 @@
-//! What one rank does from start to end.
+//! One rank of a run, from start to end.
 
 use std::time::{Duration, Instant};
 
@@ -24,26 +24,27 @@ use worker::status::{State, Status};
 use worker::watch::Findings;
 use worker::{Setup, Worker};
 
-/// Tokens of the sample at the end of a run.
+/// Number of tokens of the sample at the end of a run.
 const SAMPLE_TOKENS: usize = 320;
 
 /// Kernels that come from the cache take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
 
-/// What a rank brings back; all ranks have the same course, and rank 0 the statistics of all and the sample.
+/// The results of a rank. All ranks have the same history; rank 0 also has the statistics of all, and the
+/// sample.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) course: Course,
     pub(crate) ranks: Vec<RankStatistics>,
     pub(crate) weights_sha256: String,
     pub(crate) sample: Option<(String, String)>,
-    /// What all ranks found against their plans, on rank 0.
+    /// Differences of all ranks from their plans, on rank 0.
     pub(crate) findings: Vec<Findings>,
-    /// Why the last checkpoint could not be written.
+    /// The error of the last checkpoint, if it could not be written.
     pub(crate) unsaved: Option<CheckpointError>,
 }
 
-/// One rank's whole life, with a record of where it is.
+/// Runs one rank from start to end, with a status file.
 pub(crate) fn run_rank(
     setup: &Setup,
     mut communicator: Communicator,

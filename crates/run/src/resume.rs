@@ -1,4 +1,4 @@
-//! Going on from a checkpoint: which one, whether it is of this run, and putting every rank there.
+//! Continuing from a checkpoint: finding it, comparing it with the run, and restoring every rank.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use checkpoint::{CheckpointError, ResumePoint};
 use config::RunConfig;
 use worker::{Setup, Worker};
 
-/// What `--resume` found in the run directory. Nothing has been changed there yet.
+/// The checkpoint that `--resume` found in the run directory. Nothing has been changed there yet.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// None for a process that leaves the shared files to another, and for a directory that is not there yet.
+    /// `None` for a process that does not write the shared files, and for a directory that does not exist
+    /// yet.
     pub(crate) lock: Option<RunLock>,
-    /// None where the run starts at its beginning.
+    /// `None` if the run starts at its beginning.
     pub(crate) point: Option<Arc<ResumePoint>>,
 }
 
 impl Found {
-    /// Looks for the newest checkpoint of the run in `run_dir`, verifies it and holds it against `config`. `owns`: whether
-    /// this process writes the run's shared files.
+    /// Looks for the newest checkpoint of the run in `run_dir`, verifies it and holds it against `config`.
+    /// `owns`: whether this process writes the run's shared files.
     ///
-    /// Errors: no directory given; one that is in use, or holds a run that ended without a checkpoint; a checkpoint that is
-    /// damaged or of another run.
+    /// Errors: no directory given; one that is in use, or holds a run that ended without a checkpoint; a
+    /// checkpoint that is damaged or of another run.
     pub(crate) fn look(config: &RunConfig, run_dir: Option<&Path>, owns: bool) -> Result<Self> {
         let Some(run_dir) = run_dir else {
             return Err(RunError::Refused("--resume: which run to go on with, --run-dir says".to_owned()));
@@ -49,7 +50,7 @@ impl Found {
         Ok(Found { lock, point: Some(Arc::new(ResumePoint { checkpoint, losses })) })
     }
 
-    /// Has `setup` go on from here. Errors: its data are other ones; a device that computes nothing.
+    /// Makes `setup` continue from the checkpoint. Errors: other data; a device that computes nothing.
     pub(crate) fn apply(&self, setup: &mut Setup) -> Result<()> {
         let Some(point) = &self.point else { return Ok(()) };
         if setup.placement.is_meta() {
@@ -68,7 +69,7 @@ impl Found {
     }
 }
 
-/// Says where the run goes on.
+/// Logs the step that the run continues from.
 pub(crate) fn announce(setup: &Setup, run_dir: &Path) {
     match &setup.resumed {
         Some(point) => {
@@ -81,8 +82,8 @@ pub(crate) fn announce(setup: &Setup, run_dir: &Path) {
     }
 }
 
-/// Puts a worker where its run goes on, if it does, after all ranks have said that they mean the same place. Every rank
-/// reads the checkpoint itself.
+/// Restores a worker from the checkpoint that its run continues from, if there is one, after all ranks have
+/// agreed on it. Every rank reads the checkpoint itself.
 ///
 /// Errors: ranks that found different checkpoints; one that cannot be read after all.
 pub(crate) fn begin(worker: &mut Worker, resume: bool) -> Result<()> {

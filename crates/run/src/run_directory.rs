@@ -10,7 +10,8 @@ use telemetry::run_files;
 use crate::error::{Result, RunError};
 use config::RunConfig;
 
-/// A run directory that this process may write to, until it is dropped or the process ends, however that happens.
+/// A run directory that this process may write to, until it is dropped or the process ends, however that
+/// happens.
 #[derive(Debug)]
 pub(crate) struct RunLock {
     path: PathBuf,
@@ -67,7 +68,8 @@ impl RunDirectory {
         Self::begin(config, RunLock::take(&path)?)
     }
 
-    /// Opens the directory of a run that goes on: what it came to is no longer true, what was half-written goes.
+    /// Opens the directory of a run that goes on: what it came to is no longer true, what was half-written
+    /// goes.
     pub(crate) fn reopen(config: &RunConfig, lock: RunLock) -> Result<Self> {
         let path = lock.path().to_owned();
         checkpoint::Directory::of(&path).remove_temporaries()?;
@@ -97,7 +99,7 @@ impl RunDirectory {
         self.0.path()
     }
 
-    /// Where the logs of all ranks are.
+    /// The directory of the logs.
     pub(crate) fn logs(&self) -> PathBuf {
         self.path().join("logs")
     }

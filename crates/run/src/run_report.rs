@@ -165,8 +165,8 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
     notices
 }
 
-/// The schedule of a pipeline, its passes of equal length: how long they took is not written, and data that tell their sizes
-/// may be gone. Errors: none of a configuration that was checked.
+/// The schedule of a pipeline, its passes of equal length: how long they took is not written, and data that
+/// tell their sizes may be gone. Errors: none of a configuration that was checked.
 fn schedule(config: &RunConfig) -> Result<Option<SchedulePicture>> {
     if config.parallel.pipeline == 1 {
         return Ok(None);

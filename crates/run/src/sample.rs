@@ -20,18 +20,18 @@ const PROMPT: usize = 24;
 /// Probabilities are sharpened a little: the usual compromise between dull and wild.
 const TEMPERATURE: f64 = 0.8;
 
-/// What to sample from a run's newest checkpoint.
+/// Options of sampling from a run's newest checkpoint.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
     /// The run.
     pub run_dir: PathBuf,
-    /// What is continued.
+    /// The prompt.
     pub prompt: String,
-    /// How many tokens to add.
+    /// Number of tokens to add.
     pub tokens: usize,
-    /// What logits are divided by; 0: always the likeliest token.
+    /// Divisor of the logits; 0: always the likeliest token.
     pub temperature: f64,
-    /// What the draws follow from; none: the run's own seed.
+    /// Seed of the draws; `None`: the run's own.
     pub seed: Option<u64>,
 }
 
@@ -42,12 +42,12 @@ impl Default for SampleOptions {
     }
 }
 
-/// Continues a prompt with the model of a run's newest checkpoint, on the CPU, and hands the text to `print` as it comes,
-/// the prompt first.
+/// Continues a prompt with the model of a run's newest checkpoint, on the CPU, and hands the text to `print`
+/// as it comes, the prompt first.
 ///
 /// # Errors
-/// No run or no checkpoint there, one that is damaged or not of the run's `config.toml`; a model without text; a prompt that
-/// it has no tokens for; what `print` refuses.
+/// No run or no checkpoint there, one that is damaged or not of the run's `config.toml`; a model without
+/// text; a prompt that it has no tokens for; what `print` refuses.
 pub fn sample(
     options: &SampleOptions,
     print: &mut dyn FnMut(&str) -> std::result::Result<(), std::io::Error>,
@@ -97,9 +97,9 @@ fn prompt_tokens(prompt: &str, tokenizer: Tokenizer, vocabulary: usize) -> Resul
     }
 }
 
-/// Continues the opening of the held-out text by `count` tokens: (prompt, continuation). `None` for a model or data
-/// without text, and on ranks other than 0, which bring in what they keep of the weights. Tokens are drawn from Philox
-/// keyed by the run's seed, so a model always says the same.
+/// Continues the opening of the held-out text by `count` tokens: (prompt, continuation). `None` for a model
+/// or data without text, and on ranks other than 0, which bring in what they keep of the weights. Tokens are
+/// drawn from Philox keyed by the run's seed, so a model always says the same.
 pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<(String, String)>> {
     let setup = worker.setup().clone();
     let (Some(text), Examples::Tokens { context, .. }) = (&setup.dataset.text, setup.config.model.examples())
@@ -148,7 +148,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    /// With initial weights, nothing to continue, and the usual way to draw.
+    /// A sampler with initial weights, no tokens and the default temperature.
     fn new(config: &RunConfig, context: usize, tokenizer: Tokenizer) -> Result<Self> {
         let device = Device::cpu(0, &DeviceOptions::default())?;
         // On the host in f32, whatever the run computed in.
@@ -176,12 +176,12 @@ impl Sampler {
 #[derive(Default)]
 struct Unprinted {
     tokens: Vec<u32>,
-    /// Bytes of their text that have been given out.
+    /// Number of bytes of their text that have been returned.
     given: usize,
 }
 
 impl Unprinted {
-    /// What is certain with one more token.
+    /// Adds a token and returns the text that is now certain.
     fn add(&mut self, tokenizer: Tokenizer, token: u32) -> String {
         self.tokens.push(token);
         let text = tokenizer.decode(&self.tokens);
@@ -198,7 +198,7 @@ impl Unprinted {
         }
     }
 
-    /// What is left when no more tokens come.
+    /// Returns the rest of the text when no more tokens come.
     fn rest(&self, tokenizer: Tokenizer) -> String {
         tokenizer.decode(&self.tokens)[self.given..].to_owned()
     }
@@ -212,7 +212,8 @@ fn last_logits(device: &Device, model: &dyn Model, window: &[u32]) -> Result<Vec
     Ok(logits.view(logits.elements() - classes, [classes])?.to_vec::<f32>()?)
 }
 
-/// The class at `point`, in 0..1, of the cumulated softmax at this temperature; at 0, the first of the likeliest.
+/// The class at `point`, in 0..1, of the cumulated softmax at this temperature; at 0, the first of the
+/// likeliest.
 fn draw(logits: &[f32], temperature: f64, point: f32) -> u32 {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |logit: &f32| match temperature {

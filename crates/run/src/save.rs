@@ -14,7 +14,7 @@ use crate::session::Course;
 pub(crate) struct Saver(Writer);
 
 impl Saver {
-    /// For the run in `run_dir`; `None` where it takes no checkpoints, or computes nothing that one could hold.
+    /// The saver of the run in `run_dir`; `None` if it takes no checkpoints, or computes nothing.
     pub(crate) fn new(setup: &Setup, run_dir: &Path) -> Option<Self> {
         let config = &setup.config;
         if config.checkpoint.every == 0 || setup.placement.is_meta() {
@@ -31,8 +31,9 @@ impl Saver {
         )))
     }
 
-    /// Copies the state of a run, of which `worker` is rank 0, and starts to write it, after the one before has been
-    /// written. That one's failure is a warning: this one takes its place. Errors: the device's.
+    /// Copies the state of a run, of which `worker` is rank 0, and starts to write it after the checkpoint in
+    /// flight has been written. A failure of that one is a warning: this one takes its place. Errors: the
+    /// device's.
     pub(crate) fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
         let mut snapshot = self.0.begin();
         worker.take_snapshot(&mut snapshot, &course.losses)?;

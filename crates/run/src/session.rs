@@ -19,14 +19,14 @@ pub(crate) struct StepReport {
     pub(crate) step: u64,
     pub(crate) scalars: StepScalars,
     pub(crate) learning_rate: f32,
-    /// From the end of the step before to the end of this one, where the host's clock tells: not of the first, which warms up,
-    /// nor on a GPU that had nothing to do when it began, after a validation or a checkpoint.
+    /// Time from the end of the step before to the end of this one; `None` for the first step, which warms
+    /// up, and on a GPU for a step after a validation or a checkpoint, which began idle.
     pub(crate) duration: Option<Duration>,
-    /// Of the validation that followed it, if one did.
+    /// Mean loss of the validation after the step, if there was one.
     pub(crate) validation_loss: Option<f64>,
 }
 
-/// Hears how training goes; on ranks other than 0, nobody does.
+/// An observer of training, on rank 0.
 pub(crate) trait Observer {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
 
@@ -34,7 +34,7 @@ pub(crate) trait Observer {
     fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()>;
 }
 
-/// What the loop leaves.
+/// The history of a run's steps.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
     /// Steps that an earlier process completed.
@@ -48,7 +48,7 @@ pub(crate) struct Course {
     /// Steps whose duration is known, and those durations.
     pub(crate) timed_steps: u64,
     pub(crate) seconds: f64,
-    /// Whether it was asked to stop before the last step.
+    /// Whether the run was stopped before the last step.
     pub(crate) interrupted: bool,
 }
 
@@ -75,7 +75,8 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     worker.check_plan(RunPart::Start, 0)?;
     let (mut began, mut idle) = (Instant::now(), false);
     let is_ahead = worker.device().backend() == Backend::Cuda;
-    // A step's scalars are read when the next one has been enqueued, so that the device never waits for the host.
+    // A step's scalars are read when the next one has been enqueued, so that the device never waits for the
+    // host.
     let mut unread: Option<Unread> = None;
     for step in course.first..calendar.steps {
         let span = step_span(step + 1).entered();
@@ -139,7 +140,7 @@ impl Unread {
     }
 }
 
-/// True on all ranks if any of them was asked to stop: they all end after the same step.
+/// Returns true on all ranks if any of them was asked to stop: all end after the same step.
 fn agree_to_stop(control: &mut dyn ControlPlane, interrupt: &Interrupt) -> Result<bool> {
     let all = control.all_gather(&[u8::from(interrupt.is_raised())])?;
     Ok(all.iter().any(|wish| wish.first() == Some(&1)))

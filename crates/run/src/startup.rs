@@ -1,7 +1,7 @@
-//! What comes before a run: joining the job that a launcher started, and agreeing with its other processes.
+//! The start of a run: joining the job that a launcher started, and agreeing with its other processes.
 //!
-//! A mistake that all processes would find is said once, by rank 0, and all of them end with its status; one that only
-//! some find is said by rank 0 too, with the rank and host that found it.
+//! A mistake that all processes would find is said once, by rank 0, and all of them end with its status; one
+//! that only some find is said by rank 0 too, with the rank and host that found it.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -32,10 +32,11 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Joins the job that this process belongs to, if a launcher started it: `mpirun`, or `srun` with PMI. To be called on
-    /// the process's first thread, once.
+    /// Joins the job that this process belongs to, if a launcher started it: `mpirun`, or `srun` with PMI. To
+    /// be called on the process's first thread, once.
     ///
-    /// Errors: a launcher, and no MPI in this build; MPI does not start, or joins others than the launcher started.
+    /// Errors: a launcher, and no MPI in this build; MPI does not start, or joins others than the launcher
+    /// started.
     pub fn begin() -> Result<Self> {
         let Some(processes) = launched(|name| std::env::var(name).ok()) else { return Ok(Self::alone()) };
         Ok(Startup { job: Job::join(processes)? })
@@ -51,12 +52,12 @@ impl Startup {
         self.job.as_ref().map_or(0, Job::rank)
     }
 
-    /// Its number among the ranks of its host, and how many those are.
+    /// This rank's index among those of its host, and their number.
     pub(crate) fn local(&self) -> (usize, usize) {
         self.job.as_ref().map_or((0, 1), Job::local)
     }
 
-    /// Whether it is a rank of a job.
+    /// Returns whether the process is a rank of a job.
     #[must_use]
     pub fn is_in_job(&self) -> bool {
         self.job.is_some()
@@ -68,12 +69,13 @@ impl Startup {
     #[cfg(feature = "mpi")]
     pub fn run_job(
         self,
-        body: impl FnOnce(&collective::mpi::World, collective::Communicator) -> std::result::Result<(), String>,
+        body: impl FnOnce(&collective::mpi::World, Communicator) -> std::result::Result<(), String>,
     ) -> Result<()> {
         self.job.map_or(Ok(()), |job| job.run_plain(body))
     }
 
-    /// Runs `body` as this rank of the job, and ends with all others; `None` for a process alone, which does not call it.
+    /// Runs `body` as this rank of the job, and ends with all others; `None` for a process alone, which does
+    /// not call it.
     ///
     /// Errors: the first rank's that failed.
     pub fn run_in_job<T, E: Display>(
@@ -99,7 +101,7 @@ impl Startup {
         Ok(opened.unwrap_or_else(|| RunDirectory::of_rank_zero(shared)))
     }
 
-    /// What rank 0 says, on all ranks. Errors: those of the job.
+    /// Returns rank 0's text on all ranks. Errors: those of the job.
     pub(crate) fn of_rank_zero(&mut self, mine: String) -> Result<String> {
         let Some(job) = &mut self.job else { return Ok(mine) };
         Ok(job.all(&mine)?.into_iter().next().unwrap_or_default())
@@ -114,8 +116,8 @@ impl Startup {
         Ok(interrupt)
     }
 
-    /// Goes on where all ranks can. Errors: `mine` for a process alone; in a job, that some rank has one, which rank 0 has
-    /// said by then.
+    /// Returns `mine` if no rank has an error. Errors: `mine` for a process alone; in a job, that some rank
+    /// has an error, which rank 0 has printed by then.
     pub fn agree<T, E: JobError>(&mut self, mine: std::result::Result<T, E>) -> std::result::Result<T, E> {
         let Some(job) = &mut self.job else { return mine };
         let (agreed, ends) = job.agree(mine);
@@ -132,11 +134,13 @@ impl Startup {
         Err(RunError::Said { status }.into())
     }
 
-    /// Checks that the job has the ranks that the configuration has. Errors: another number, or `--ranks` besides.
+    /// Checks that the job has the ranks that the configuration has. Errors: another number, or `--ranks`
+    /// besides.
     pub fn check_ranks(&self, data: usize, pipeline: usize, threads: Option<usize>) -> Result<()> {
         let world_size = data * pipeline;
         let grid = format!(
-            "the configuration has parallel.data = {data} × parallel.pipeline = {pipeline}, that is {world_size} ranks"
+            "the configuration has parallel.data = {data} × parallel.pipeline = {pipeline}, that is \
+             {world_size} ranks"
         );
         match (&self.job, threads) {
             (Some(job), Some(ranks)) => Err(RunError::Refused(format!(
@@ -154,8 +158,8 @@ impl Startup {
         }
     }
 
-    /// Checks that all ranks run the same program on the same configuration and data. Errors: what differs, and on which
-    /// rank and host.
+    /// Checks that all ranks run the same program on the same configuration and data. Errors: what differs,
+    /// and on which rank and host.
     pub fn check_same(&mut self, setup: &Setup) -> Result<()> {
         let Some(job) = &mut self.job else { return Ok(()) };
         let own = Facts::of(setup);
@@ -173,7 +177,7 @@ impl Startup {
     }
 }
 
-/// What all ranks must have alike.
+/// Properties that must be equal on all ranks.
 #[derive(Debug, PartialEq)]
 struct Facts {
     version: String,
@@ -210,7 +214,7 @@ impl Facts {
         Facts { version, device, corpus, fingerprint, division: next(), configuration: next() }
     }
 
-    /// What another rank has otherwise, if anything.
+    /// Returns the first property that another rank has different.
     fn difference(&self, other: &Facts) -> Option<String> {
         let is = |what: &str, mine: &str, theirs: &str| {
             (mine != theirs).then(|| format!("{what}, {theirs} and not {mine},"))
@@ -239,7 +243,8 @@ impl Facts {
     }
 }
 
-/// What bits are promised for: the device's model and the libraries that compute on it. Hosts without GPUs may differ.
+/// The hardware and software that equal weights are promised for: the device's model and its libraries. Hosts
+/// without GPUs may differ.
 fn device_facts(setup: &Setup) -> String {
     let description = setup.placement.description();
     match description.kind {
@@ -248,8 +253,9 @@ fn device_facts(setup: &Setup) -> String {
     }
 }
 
-/// How many processes a launcher started, if one did: Open MPI's, MPICH's and others with PMI, or Slurm's. Inside a job
-/// of Slurm, whose steps have tasks of their own, a launcher of MPI says what holds.
+/// Number of processes that a launcher started, if one did: Open MPI's, MPICH's and others with PMI, or
+/// Slurm's. Inside a Slurm job, whose steps have tasks of their own, the variables of an MPI launcher come
+/// first.
 fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
     let number = |name: &str| variable(name).and_then(|value| value.parse::<usize>().ok());
     number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(|| {

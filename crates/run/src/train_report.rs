@@ -1,4 +1,4 @@
-//! What a run left, as files and in words.
+//! The results of a run, as files and in words.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,29 +14,29 @@ use crate::run_directory::RunDirectory;
 use plan::Plans;
 use worker::{Setup, build};
 
-/// What a run left.
+/// The results of a run.
 #[derive(Debug)]
 pub struct TrainReport {
-    /// What `summary.json` holds.
+    /// The contents of `summary.json`.
     pub summary: Summary,
-    /// Where the run's files are.
+    /// The run directory.
     pub run_dir: PathBuf,
     /// Mean loss over the held-out data, at the end.
     pub validation_loss: Option<f64>,
-    /// What a smoothed bigram model has there, in nats a byte.
+    /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,
     /// Prompt and continuation.
     pub sample: Option<(String, String)>,
-    /// The ranks whose four figures are not those of the plan; `None` where there was none, or the run was ended before it
-    /// may have come to its peaks.
+    /// The ranks whose four figures are not those of the plan; `None` where there was none, or the run was
+    /// ended before it may have come to its peaks.
     pub unplanned: Option<Vec<usize>>,
-    /// Where a rank's memory first differed from its plan, by what.
+    /// The first difference of each rank's memory from its plan.
     pub divergences: Vec<Divergence>,
-    /// What a step left of its graph, where one did.
+    /// Allocations of a step's graph that outlived the step.
     pub outlived: Vec<Outlived>,
     /// The statistics of every rank.
     pub ranks: Vec<RankStatistics>,
-    /// Whether it was ended early.
+    /// Whether the run was stopped early.
     pub interrupted: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a rank's memory came to, for people and for PyTorch's viewers: `memory/rank-N.*` in the run directory.
+//! Views of a rank's memory for people and for PyTorch's viewers: `memory/rank-N.*` in the run directory.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use telemetry::run_files::atomic_write;
 use crate::error::{Result, RunError};
 use worker::Worker;
 
-/// Writes the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for a browser
-/// (`.html`). Errors: a file that cannot be written.
+/// Writes the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for a
+/// browser (`.html`). Errors: a file that cannot be written.
 pub(crate) fn write(worker: &Worker, run_dir: &Path) -> Result<()> {
     let rank = worker.grid().rank();
     let directory = run_dir.join("memory");
@@ -17,9 +17,11 @@ pub(crate) fn write(worker: &Worker, run_dir: &Path) -> Result<()> {
         .map_err(|source| RunError::File { path: directory.clone(), source })?;
     let (table, snapshot) = worker.device().with_allocator(|allocator| {
         let fragmentation = allocator.fragmentation();
-        let mut table = memory_summary(allocator.statistics(), u32::try_from(rank).unwrap_or(u32::MAX), false);
+        let number = u32::try_from(rank).unwrap_or(u32::MAX);
+        let mut table = memory_summary(allocator.statistics(), number, false);
         table += &format!(
-            "reserved over allocated {:.4}\ninactive split bytes {}\nbytes lost to rounding {}\nlargest idle block {}\n",
+            "reserved over allocated {:.4}\ninactive split bytes {}\nbytes lost to rounding {}\n\
+             largest idle block {}\n",
             fragmentation.reserved_over_allocated(),
             fragmentation.inactive_split,
             fragmentation.rounding,

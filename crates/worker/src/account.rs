@@ -1,22 +1,22 @@
-//! What the driver says is used on a rank's device, step by step, and what accounts for it.
+//! Memory that the driver reports as used on a rank's device, and what accounts for it.
 
 use device::Device;
 use telemetry::DriverAccount;
 
 use crate::error::Result;
 
-/// Readings after the first steps: the first one still makes libraries load what they need.
+/// Readings after the first two steps; during the first one, libraries still load what they need.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     steps: u32,
-    /// What neither context, modules nor the allocator explain, in bytes, after the first step.
+    /// Bytes after the first step that neither context, modules nor the allocator explain.
     warm_up: i64,
-    /// The same after the second.
+    /// The same bytes after the second step.
     second: i64,
 }
 
 impl Account {
-    /// Reads after a step, where it is one of the first two.
+    /// Takes a reading after each of the first two steps.
     pub(crate) fn after_step(&mut self, device: &Device) -> Result<()> {
         self.steps = self.steps.saturating_add(1);
         if self.steps > 2 {
@@ -30,7 +30,7 @@ impl Account {
         Ok(())
     }
 
-    /// The account now; all zeros where there is no driver.
+    /// Returns the account now; all zeros where there is no driver.
     pub(crate) fn close(&self, device: &Device) -> Result<DriverAccount> {
         let Some(ledger) = device.ledger()? else { return Ok(DriverAccount::default()) };
         let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! What all stages of a run's model are, found by building them on Meta: every rank knows all of them, and holds its own.
+//! The whole model of a run, stage by stage, found by building every stage on Meta. Every rank knows all
+//! stages, and holds its own.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +19,16 @@ use config::RunConfig;
 /// A parameter of the whole model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Its name.
+    /// The parameter's name.
     pub name: String,
-    /// Its sizes.
+    /// The parameter's shape.
     pub shape: Shape,
-    /// Each stage that holds it, with its number there. The first one's counts in names, hash, norm and checkpoints; the
-    /// others are copies of it that have uses of their own.
+    /// The stages that hold the parameter, each with the parameter's index there. The first one's copy is
+    /// used for hash, norm and checkpoints; a tied copy has uses of its own.
     pub holders: Vec<(usize, usize)>,
 }
 
-/// The model as the run divides it.
+/// The model, divided into stages.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
     /// The grid, as rank 0 sees it.
@@ -36,16 +37,17 @@ pub struct Blueprint {
     pub stages: Vec<Stage>,
     /// Every parameter, in the order of the whole model, which is that of the stages.
     pub parameters: Vec<Entry>,
-    /// Where they are there, by stage and its own number of each.
+    /// By stage and the parameter's index there, its index in `parameters`.
     places: Vec<Vec<usize>>,
-    /// What goes from each stage to the next.
+    /// The activation that each stage sends to the next.
     pub crossings: Vec<Crossing>,
     /// The parts of each stage's optimizer state that its data-parallel ranks own.
     shards: Vec<OptimizerShards>,
 }
 
 impl Blueprint {
-    /// The model of a run on devices like `description`. Errors: sizes that make no model, data that cannot be read.
+    /// The model of a run on devices like `description`. Errors: sizes that make no model, data that cannot
+    /// be read.
     pub fn new(
         config: &RunConfig,
         dataset: &Dataset,
@@ -83,7 +85,8 @@ impl Blueprint {
         Ok(Blueprint { grid, stages, parameters, places, crossings, shards })
     }
 
-    /// The place in the whole model of a stage's parameter, and whether this stage's is the one that counts.
+    /// Returns the index in the whole model of a stage's parameter, and whether this stage's copy is the
+    /// first.
     pub fn find(&self, stage: usize, parameter: usize) -> Option<(usize, bool)> {
         let place = *self.places.get(stage)?.get(parameter)?;
         Some((place, self.parameters.get(place)?.holders.first() == Some(&(stage, parameter))))
@@ -124,7 +127,7 @@ impl Blueprint {
         self.stages_of_world_rank(rank).map(stage).collect::<Vec<_>>().join(", ")
     }
 
-    /// How many layers each stage has, such as `13, 12, 12, 11`.
+    /// Number of layers of each stage, such as `13, 12, 12, 11`.
     pub fn layers_of_stages(&self) -> String {
         let counts = self.stages.iter().map(|stage| stage.layers.len().to_string());
         counts.collect::<Vec<_>>().join(", ")
@@ -135,13 +138,13 @@ impl Blueprint {
         self.parameters.iter().map(|entry| entry.shape.elements()).collect()
     }
 
-    /// Who keeps what of a stage's optimizer state.
+    /// The division of a stage's optimizer state over data-parallel ranks.
     pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
     }
 }
 
-/// More memory than any model needs: what fits is for the plan to say.
+/// More bytes than any model needs: whether a run fits is a question for the plan.
 const PLENTY: u64 = 1 << 60;
 
 /// A Meta device like `description`, with more memory. Errors: the device's.
@@ -150,7 +153,7 @@ pub fn meta(description: &Description) -> Result<Device> {
     Ok(Device::meta(0, description, &DeviceOptions::default())?)
 }
 
-/// The output of a stage that is not the last, from that of the one before.
+/// Returns the output of a stage that is not the last, given that of the stage before.
 fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tensor>) -> Result<Tensor> {
     let device = model.parameters().device().clone();
     let tape = Tape::new(&device, Mode::Evaluate);
@@ -161,7 +164,7 @@ fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tensor>) -> Resu
     Ok(model.forward(&tape, input)?.into_tensor())
 }
 
-/// Adds what a stage holds.
+/// Adds the parameters of a stage.
 fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage: usize, model: &dyn Model) {
     for (number, parameter) in model.parameters().list().iter().enumerate() {
         let place = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
@@ -180,7 +183,7 @@ fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
     OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, ranks, 0)
 }
 
-/// What a configuration's pipeline runs in a step. Errors: none of a configuration that was checked.
+/// Returns the pipeline schedule of a configuration. Errors: none for a configuration that was checked.
 pub fn schedule(config: &RunConfig) -> Result<Schedule> {
     let parallel = &config.parallel;
     let shape = PipelineShape {

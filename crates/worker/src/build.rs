@@ -10,10 +10,10 @@ use optim::{Schedule, UpdateRule};
 use crate::error::{Result, WorkerError};
 use config::{self, DataKind, OptimKind, RunConfig};
 
-/// What a run trains on, and the text behind it where there is one.
+/// The data of a run.
 #[derive(Clone)]
 pub struct Dataset {
-    /// Gives micro-batches by their numbers.
+    /// Source of micro-batches by index.
     pub source: Arc<dyn Source>,
     /// The text; none for synthetic data.
     pub text: Option<Arc<TextSource>>,
@@ -21,14 +21,15 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// SHA-256 of the corpus in hexadecimal; `None` for synthetic data. The first call reads the whole corpus.
+    /// Returns the SHA-256 of the corpus in hexadecimal; `None` for synthetic data. The first call reads the
+    /// whole corpus.
     pub fn corpus_sha256(&self) -> Option<&str> {
         let text = self.text.as_ref()?;
         Some(self.corpus_sha256.get_or_init(|| text.corpus().fingerprint()))
     }
 }
 
-/// Opens the data. Errors: whatever is wrong with it, by name.
+/// Opens the data of a configuration. Errors: what is wrong with the data, by name.
 pub fn dataset(config: &RunConfig) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
     match data.kind {
@@ -76,12 +77,12 @@ pub fn model(config: &RunConfig, device: &Device, dtype: DType, stage: &Stage) -
     Ok(config.model.build(device, stage, seed, dtype, recompute)?)
 }
 
-/// Bytes at which a bucket of gradients is closed.
+/// Bytes at which a bucket of gradients is full.
 pub fn bucket_bytes(config: &RunConfig) -> usize {
     usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
 }
 
-/// Which layers of a stage keep no activations; as long as that is not chosen, all keep them.
+/// The layers of a stage that are recomputed; none while `"auto"` is not settled.
 fn recompute(config: &RunConfig) -> Recompute {
     let layers = match config.memory.recompute_layers {
         0 => usize::MAX,

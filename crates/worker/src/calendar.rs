@@ -1,11 +1,11 @@
-//! Which steps a run has, and what follows which of them.
+//! The steps of a run, and the validations and checkpoints between them.
 
 use config::RunConfig;
 
-/// Which steps there are, and which are followed by a validation or a checkpoint.
+/// The steps of a run, and those that a validation or a checkpoint follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Calendar {
-    /// How many steps there are.
+    /// Number of steps.
     pub steps: u64,
     validate_every: u64,
     save_every: u64,
@@ -18,13 +18,15 @@ impl Calendar {
         Calendar { steps: train.steps, validate_every: train.validate_every, save_every: checkpoint.every }
     }
 
-    /// Whether a validation follows step `step`, counted from 0: the last one, and every so many.
+    /// Returns whether a validation follows step `step`, counted from 0: every `validate_every` steps, and
+    /// after the last.
     pub fn validates_after(&self, step: u64) -> bool {
         let due = self.validate_every > 0 && (step + 1).is_multiple_of(self.validate_every);
         due || step + 1 == self.steps
     }
 
-    /// Whether a checkpoint follows step `step`, counted from 0: every so many, and the last, wherever that is.
+    /// Returns whether a checkpoint follows step `step`, counted from 0: every `save_every` steps, and after
+    /// the last, also of an interrupted run.
     pub fn saves_after(&self, step: u64, interrupted: bool) -> bool {
         let last = interrupted || step + 1 == self.steps;
         self.save_every > 0 && (last || (step + 1).is_multiple_of(self.save_every))

@@ -1,4 +1,4 @@
-//! How ranks come to reach each other: connections for what a step does, and each other's memory where GPUs have that.
+//! Connections between ranks, and peer access between GPUs.
 
 use std::time::Duration;
 

@@ -22,9 +22,9 @@ pub enum WorkerError {
     /// The data is wrong.
     #[error("{origin}: data.paths: {source}")]
     Data {
-        /// Where the configuration names it.
+        /// The place in the configuration.
         origin: Origin,
-        /// What is wrong.
+        /// The error of the data.
         #[source]
         source: data::Error,
     },
@@ -37,19 +37,19 @@ pub enum WorkerError {
     /// A rank failed, and with it the run.
     #[error("rank {rank} failed: {reason}")]
     Rank {
-        /// Which rank was first.
+        /// The first rank.
         rank: usize,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
-    /// Where in the training a worker failed.
+    /// A worker failed in a step.
     #[error("step {}, micro-batch {micro_batch}: {source}", step + 1)]
     Step {
-        /// Step, from 0; texts count from 1.
+        /// The step, from 0; the message counts from 1.
         step: u64,
-        /// Micro-batch of the step, over all ranks, from 0.
+        /// The micro-batch of the step, over all ranks, from 0.
         micro_batch: u64,
-        /// What happened.
+        /// The error.
         #[source]
         source: Box<WorkerError>,
     },
@@ -82,14 +82,14 @@ pub enum WorkerError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl WorkerError {
-    /// 2 where the command line, the configuration or the data is wrong, 1 where a run failed.
+    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if a rank failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             WorkerError::Data { .. } | WorkerError::Refused(_) | WorkerError::Checkpoint(_) => 2,
@@ -97,18 +97,18 @@ impl WorkerError {
         }
     }
 
-    /// Whether the command line, the environment or the machine does not allow the run.
+    /// Returns whether the command line, the environment or the machine does not allow the run.
     pub fn is_refused(&self) -> bool {
         matches!(self, WorkerError::Refused(_))
     }
 
-    /// Whether a device ran out of memory, or reached its limit.
+    /// Returns whether a device ran out of memory or reached its limit.
     pub fn is_out_of_memory(&self) -> bool {
         is_out_of_memory(self)
     }
 }
 
-/// Whether `error` comes from a device that ran out of memory, or reached its limit.
+/// Returns whether `error` has a device at its root that ran out of memory or reached its limit.
 pub fn is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
     let chain = std::iter::successors(Some(error), |error| error.source());
     chain.into_iter().any(|error| matches!(error.downcast_ref(), Some(AllocationError::OutOfMemory(_))))

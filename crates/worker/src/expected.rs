@@ -1,4 +1,4 @@
-//! What a rank's memory will be, part of the run by part: the plan's, which the run is held against.
+//! The planned memory of a rank, part of the run by part, which the run is compared with.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,25 +8,27 @@ use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace
 
 use crate::outlived::GraphCheck;
 
-/// Events of a part that a plan keeps at most; what has more has no trace.
+/// Most events of a part that a plan records; a part with more has no trace.
 pub const PLANNED_EVENTS: usize = 1 << 24;
 
-/// Events that a run without a plan keeps.
+/// Events that a run without a plan records.
 pub const UNPLANNED_EVENTS: usize = 1 << 17;
 
-/// Steps or validations in a row that leave more and more behind, after which there is no end to plan for.
+/// Number of successive steps or validations that leave more behind each time, after which memory is taken to
+/// grow without end.
 const GROWING: u32 = 4;
 
 /// A part of a planned run.
 #[derive(Clone, Debug)]
 pub struct PlannedPart {
-    /// Which.
+    /// The part.
     pub part: RunPart,
-    /// Its step, from 1; of a validation the one that it follows; 0 for the start.
+    /// The step, from 1; for a validation, the step before it; 0 for the start.
     pub step: u64,
-    /// The counters after it, and its allocations.
+    /// The allocator's counters after the part, and the number of its allocations.
     pub figures: Figures,
-    /// What the allocator does in it; parts that repeat one another share it, with the step of the first.
+    /// The allocator's events in the part. Parts that repeat one another share a trace, which has the step of
+    /// the first.
     pub trace: Arc<StepTrace>,
 }
 
@@ -36,28 +38,28 @@ pub struct PlannedParts {
     parts: Vec<PlannedPart>,
     handed_out: u64,
     graph: GraphCheck,
-    /// By kind, parts in a row that left more than was there before them.
+    /// By kind of part, the number of successive parts that left more behind than they found.
     growing: [u32; 3],
 }
 
-/// What is planned, by rank.
+/// The planned parts, by rank.
 pub type Expected = BTreeMap<usize, Arc<PlannedParts>>;
 
-/// Where the peak of a planned run stands.
+/// The peak of a planned run.
 #[derive(Clone, Debug)]
 pub struct PlannedPeak {
-    /// In which part, the first that comes to it; of a step and its rehearsal before the first the step.
+    /// The first part that reaches the peak; for a step that is rehearsed, the step.
     pub part: RunPart,
-    /// Of which step, from 1; 0 for the start.
+    /// The step, from 1; 0 for the start.
     pub step: u64,
-    /// Where there, and by whose allocation.
+    /// The position of the peak in the part, and the allocation that reached it.
     pub peak: Peak,
-    /// What is alive at it.
+    /// Allocations that are alive at the peak.
     pub live: LiveSet,
 }
 
 impl PlannedParts {
-    /// Adds the part that `device` has just gone through, and lets its history begin anew.
+    /// Adds the part that `device` has just completed, and restarts its history.
     pub fn add(&mut self, device: &Device, part: RunPart, step: u64) {
         let before = self.handed_out;
         let (figures, handed_out, snapshot) = device.with_allocator(|allocator| {
@@ -82,22 +84,22 @@ impl PlannedParts {
         self.parts.push(PlannedPart { part, step, figures, trace });
     }
 
-    /// Every part that was planned; from the last of its kind on, they repeat.
+    /// Every planned part; after the last of a kind, its figures repeat.
     pub fn list(&self) -> &[PlannedPart] {
         &self.parts
     }
 
-    /// What a step leaves of its graph, if any does.
+    /// Allocations of a step's graph that outlive the step, if there are any.
     pub fn outlived(&self) -> Option<&Outlived> {
         self.graph.found()
     }
 
-    /// Whether steps leave more and more behind, so that no later step is like the last planned one.
+    /// Returns whether steps leave more and more behind, so that no later step is like the last planned one.
     pub fn grows(&self) -> bool {
         self.growing.iter().any(|parts| *parts >= GROWING)
     }
 
-    /// What is planned for a part: its own, or the last of its kind, which it then repeats.
+    /// Returns the plan of a part: its own, or that of the last part of its kind, which it repeats.
     pub fn at(&self, part: RunPart, step: u64) -> Option<(Figures, &Arc<StepTrace>)> {
         let known = self.parts.iter().rev().find(|known| known.part == part && known.step <= step)?;
         if known.step == step {
@@ -111,13 +113,13 @@ impl PlannedParts {
         Some((Figures { allocations: known.figures.allocations, ..latest.figures }, &known.trace))
     }
 
-    /// The first step that is like those after it.
+    /// The first step that all later ones repeat.
     pub fn steady(&self) -> Option<&PlannedPart> {
         let last = self.parts.iter().rev().find(|known| known.part == RunPart::Step)?;
         self.parts.iter().find(|known| Arc::ptr_eq(&known.trace, &last.trace))
     }
 
-    /// Where the peak of allocated bytes stands, and what is alive there.
+    /// Returns the peak of allocated bytes.
     pub fn peak(&self) -> Option<PlannedPeak> {
         let most = self.parts.last()?.figures.peak_allocated_bytes;
         let mut found =
@@ -132,7 +134,8 @@ impl PlannedParts {
         Some(PlannedPeak { part: reached.part, step: reached.step, peak, live })
     }
 
-    /// Events that a run keeps so as to have those of any part, and of one that has grown: an allocation is one, a return two.
+    /// Number of events that a run records so as to have all of any part, even if it has grown: an allocation
+    /// is one event, a free two.
     pub fn events_to_keep(&self) -> usize {
         let events = |known: &PlannedPart| 2 * known.trace.events.len() + known.trace.marks.len();
         2 * self.parts.iter().map(events).max().unwrap_or(0) + 4096

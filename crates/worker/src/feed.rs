@@ -1,4 +1,4 @@
-//! What the executor of a step gets from a worker: micro-batches on the device, and the phases of the step.
+//! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
 use autograd::GradientSink;
 use data::{HostArray, HostData, MicroBatch};
@@ -13,7 +13,7 @@ use crate::build::Dataset;
 use crate::error::{Result, WorkerError};
 use crate::phases::Phases;
 
-/// An array of a micro-batch on the device, its numbers rounded to `dtype`.
+/// Copies an array of a micro-batch to the device, with floating-point values rounded to `dtype`.
 pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
     let shape = [array.shape.first().copied().unwrap_or(0), array.shape.get(1).copied().unwrap_or(1)];
     Ok(match &array.data {
@@ -26,27 +26,27 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
     })
 }
 
-/// Inputs and targets of the first micro-batch. Errors: data that cannot be read, the device's.
+/// Returns inputs and targets of the first micro-batch. Errors: data that cannot be read; the device's.
 pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<(Tensor, Tensor)> {
     let mut batch = MicroBatch::default();
     dataset.source.train(0, &mut batch)?;
     Ok((upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?))
 }
 
-/// Which micro-batches a walk of the executor is over.
+/// The micro-batches that the executor goes through.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Numbers {
-    /// Training's: `step` is the first one of the step, counted over all steps and ranks; `own` the first of this rank's
-    /// replica, counted in the step.
+    /// Training: `step` is the index of the step's first micro-batch over all steps and ranks, `own` that of
+    /// this replica's first one in the step.
     Training { step: u64, own: u64 },
-    /// Validation's: this one, and every so many.
+    /// Validation: micro-batch `first`, and every `every`th after it.
     Validation { first: u64, every: u64 },
 }
 
-/// The beginnings of the parts of a step's actions.
+/// The times at which the parts of a step's actions began.
 pub type Marks = Vec<(Action, ActionPart, Mark)>;
 
-/// The worker's side of one walk.
+/// The worker's side of one pass through the schedule.
 pub(crate) struct WorkerFeed<'a> {
     pub(crate) device: &'a Device,
     pub(crate) dataset: &'a Dataset,
@@ -54,13 +54,13 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) numbers: Numbers,
     pub(crate) batch: &'a mut MicroBatch,
     pub(crate) phases: &'a mut Phases,
-    /// The losses of a validation, in the order of this rank's micro-batches.
+    /// Losses of a validation, in the order of this rank's micro-batches.
     pub(crate) losses: Vec<f32>,
-    /// What was begun last.
+    /// The last action that began.
     pub(crate) at: Option<Action>,
-    /// When the parts of actions began, where somebody wants to know.
+    /// Times at which the parts of actions began, if a benchmark asks for them.
     pub(crate) marks: Option<&'a mut Marks>,
-    /// Which micro-batch is in `batch`.
+    /// Index of the micro-batch in `batch`.
     loaded: Option<usize>,
 }
 

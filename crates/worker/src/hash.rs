@@ -1,4 +1,4 @@
-//! The identity of a set of weights.
+//! The hash of a model's weights.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::error::{Result, WorkerError};
 use crate::state::{self, Array};
 use crate::worker::Worker;
 
-/// Elements copied to the host at a time.
+/// Number of elements in a copy to the host.
 const PIECE: usize = 1 << 18;
 
-/// SHA-256 in hexadecimal over the parameters sorted by the bytes of their names: of each its name in UTF-8, then its
-/// f32 master weights, little-endian. All ranks call it and have the answer. Copies to the host in pieces and allocates
-/// nothing on the device.
+/// Returns the SHA-256, in hexadecimal, over the parameters sorted by the bytes of their names: for each its
+/// name in UTF-8, then its f32 master weights, little-endian. All ranks call this and get the result. Copies
+/// to the host piece by piece, and allocates nothing on the device.
 ///
-/// Errors: the first rank that does not have the weights of those that should have the same.
+/// Errors: weights that should be equal on several ranks differ; the first rank that differs.
 pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let masters = state::masters(worker);
     if masters.iter().all(Array::is_whole) {
@@ -95,7 +95,7 @@ fn feed<T: Element, const N: usize>(
     Ok(())
 }
 
-/// The hash of masters that are on several ranks; on rank 0, a parameter at a time.
+/// Returns the hash of master weights that are on several ranks; rank 0 collects one parameter at a time.
 fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
     masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     let mut digest = Sha256::new();

@@ -1,4 +1,4 @@
-//! Code of one's own around the model.
+//! A user's code around the model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use nn::Model;
 
 type Wrap = dyn Fn(Box<dyn Model>) -> Box<dyn Model> + Send + Sync;
 
-/// What every rank does with the model that its configuration describes, or with its stage of it, before it trains: to look at
-/// what flows through it, or to change that. The plan does the same, so that what the code takes is planned.
+/// A function that every rank applies to its stage of the model before training, to observe or change what
+/// flows through it. The plan applies it too, so that its memory is planned.
 #[derive(Clone)]
 pub struct ModelHook(Arc<Wrap>);
 
 impl ModelHook {
-    /// Calls `wrap` with the model, and trains what it returns. That must have the same parameters.
+    /// A hook that trains what `wrap` returns for the model. Both must have the same parameters.
     pub fn new(wrap: impl Fn(Box<dyn Model>) -> Box<dyn Model> + Send + Sync + 'static) -> Self {
         ModelHook(Arc::new(wrap))
     }

@@ -1,24 +1,25 @@
-//! Nothing of a step's graph outlives the step, nor of a validation's. Who does, if something does, is found here.
+//! A check that nothing of a step's graph outlives the step, and a report of what does.
 
 use device::Device;
 use memory::{Category, CategoryBytes};
 use telemetry::step_trace::{LiveSet, Outlived, RunPart, StepTrace};
 
-/// What a step's graph is made of.
+/// Categories of a step's graph.
 const GRAPH: [Category; 3] = [Category::Activation, Category::ActivationGradient, Category::Input];
 
-/// Looks after every part of a run at what lives of graphs.
+/// Counts the bytes of graphs that live after each part of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GraphCheck {
-    /// Bytes of graphs before the first step: what a model keeps for good.
+    /// Bytes before the first step, which the model keeps for good.
     before: u64,
-    /// The same now.
+    /// Bytes now.
     now: u64,
     found: Option<Outlived>,
 }
 
 impl GraphCheck {
-    /// Looks, after a part of the run; `trace` is what happened in it. True where something was found for the first time.
+    /// Checks after a part of the run, whose events are `trace`. Returns true the first time that something
+    /// is found.
     pub(crate) fn check(
         &mut self,
         device: &Device,
@@ -42,7 +43,7 @@ impl GraphCheck {
         false
     }
 
-    /// Bytes of graphs that lived after the part that was looked at last.
+    /// Bytes of graphs that lived after the last checked part.
     pub(crate) fn left(&self) -> u64 {
         self.now
     }

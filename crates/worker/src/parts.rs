@@ -1,4 +1,4 @@
-//! What a rank keeps of its stages of the model through a run: parameters, gradient buckets, optimizer state.
+//! The stages of a rank: models, gradient buckets and the optimizer.
 
 use device::Device;
 use nn::{Model, ParameterId, Stage};
@@ -14,11 +14,11 @@ use crate::error::Result;
 use crate::hook::ModelHook;
 use config::{Overlap, RunConfig};
 
-/// The part of backward before sums that are late.
+/// Fraction of backward after which late sums start.
 const LATE: f64 = 0.6;
 
-/// The models of `stages`, then their gradient buckets; `data_rank`: which of its data-parallel ranks this is.
-/// Errors: out of memory.
+/// Builds the models of `stages`, then their gradient buckets. `data_rank` is the rank among the
+/// data-parallel ranks. Errors: out of memory.
 pub fn build(
     device: &Device,
     config: &RunConfig,
@@ -54,9 +54,9 @@ pub fn build(
     Ok(parts)
 }
 
-/// From which part of backward on ranks sum gradients; `direct`: they do it in each other's memory. There a kernel that sums takes
-/// from backward's matmuls about the time that it takes by itself, and matmuls at the power limit are slower while links
-/// between GPUs are awake, which they are until 50 ms after a transfer: late transfers let them sleep.
+/// Fraction of backward at which ranks start to sum gradients. With peer access (`direct`), reducing late
+/// keeps the links between GPUs asleep until then (they stay awake for 50 ms after a transfer), which leaves
+/// power for matmuls; and a sum in peer memory takes from the matmuls about the time that it takes alone.
 pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     match config.parallel.overlap {
         Overlap::Auto if direct && config.parallel.shards_optimizer() => 1.0,
@@ -67,8 +67,9 @@ pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     }
 }
 
-/// What updates this rank's pieces of the parameters, stage by stage, with their masters' initial values: first, where ranks
-/// keep different ones, those of the group that the next forward pass needs first. Errors: out of memory.
+/// Builds the optimizer of this rank's pieces of the parameters, stage by stage, with the initial master
+/// weights. Where the optimizer state is sharded, its first call updates the pieces of the group that the
+/// next forward pass needs first. Errors: out of memory.
 pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
     let mut slots = Vec::new();
     for StagePart { model, reduction } in parts {
@@ -92,26 +93,26 @@ pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Re
     Ok(optimizer)
 }
 
-/// How many of this rank's pieces there are up to the last that travels in the first group of weights.
+/// Number of this rank's pieces up to the last one in the first group of weights to be gathered.
 fn first_pieces(reduction: &GradientReduction) -> usize {
     let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_sharded());
     let Some(last) = group.and_then(|group| group.iter().max()) else { return 0 };
     reduction.shards().own().partition_point(|owned| owned.parameter <= *last)
 }
 
-/// The norm of the whole model's gradient, of which a rank may have a part.
+/// The norm of the whole model's gradient, of which a rank may hold a part.
 #[derive(Debug)]
 pub struct ModelNorm {
-    /// The norm, and the scale that clips by it.
+    /// The norm, and the scale that clipping follows from.
     pub norm: GradientNorm,
-    /// The gradients that count here, where ranks have different ones.
+    /// The gradients that this rank contributes; `None` if every rank has all of them.
     pub parts: Option<Vec<Tensor>>,
-    /// Whether this rank's are to be added: of ranks with the same ones, the first one's are.
+    /// Whether this rank contributes to the sum: of ranks with equal gradients, only the first does.
     pub counts: bool,
 }
 
 impl ModelNorm {
-    /// For a rank of `grid` that holds `parts`. Errors: out of memory.
+    /// The norm for a rank of `grid` that holds `parts`. Errors: out of memory.
     pub fn new(
         device: &Device,
         config: &RunConfig,

@@ -1,4 +1,5 @@
-//! What each phase of a step takes, by marks in the device's own work, read when they are over so that nothing waits.
+//! Times of the phases of a step, measured by marks in the device's work and read when the step is over, so
+//! that nothing waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,11 +11,12 @@ use telemetry::{Phase, PhaseCounter, PhaseTimes};
 
 use crate::error::Result;
 
-/// A step: each phase that it entered, and when; and its end.
+/// A step that has been enqueued: the phases that it entered, with the times, and its end.
 type Enqueued = (Vec<(Phase, Mark)>, Mark);
 
-/// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn, [`Phases::end`]. On
-/// Meta nothing is timed. The first step, which warms up, is counted only as long as there is no other.
+/// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn,
+/// [`Phases::end`]. On Meta nothing is timed. The first step, which warms up, is counted only as long as
+/// there is no other.
 #[derive(Debug)]
 pub struct Phases {
     device: Device,
@@ -31,7 +33,7 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// For the steps of `device`'s worker.
+    /// Times of the steps of `device`'s worker.
     pub fn new(device: &Device) -> Self {
         Phases {
             device: device.clone(),
@@ -44,8 +46,8 @@ impl Phases {
         }
     }
 
-    /// A step begins, with its inputs. One that did not end is forgotten, and so is what was between steps. Errors: the
-    /// driver's.
+    /// Begins a step, in the phase of its inputs. Discards a step that did not end, and what was noted
+    /// between steps. Errors: the driver's.
     pub fn begin(&mut self) -> Result<()> {
         self.current.clear();
         self.now = None;
@@ -54,8 +56,8 @@ impl Phases {
         self.enter(Phase::Inputs)
     }
 
-    /// What is enqueued from now on is of `phase`; a step may enter one several times. The allocator's history hears of it
-    /// too. Errors: the driver's.
+    /// Enters `phase`, which a step may do several times, and marks it in the allocator's history. Errors:
+    /// the driver's.
     pub fn enter(&mut self, phase: Phase) -> Result<()> {
         if self.now == Some(phase) {
             return Ok(());
@@ -69,17 +71,19 @@ impl Phases {
         Ok(())
     }
 
-    /// What follows is of this stage, for the allocator's history; before the first such call it is of the first.
+    /// Marks the beginning of a stage in the allocator's history; before the first call, the first stage is
+    /// meant.
     pub fn stage(&self, stage: usize) {
         self.device.with_allocator(|allocator| allocator.mark(STAGE, stage as u64));
     }
 
-    /// What follows is of this micro-batch, by its number among the rank's in the step: for the allocator's history.
+    /// Marks the beginning of a micro-batch in the allocator's history, by its index among the rank's in the
+    /// step.
     pub fn micro_batch(&self, number: usize) {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }
 
-    /// Where compute came to weights that were still on their way, the phase was interrupted.
+    /// Splits the phase where compute waited for weights that were still being gathered.
     fn note_waits(&mut self) {
         let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
         for (before, after) in self.device.take_waits() {
@@ -87,7 +91,7 @@ impl Phases {
         }
     }
 
-    /// The step is enqueued. Errors: the driver's.
+    /// Ends the step, which is enqueued. Errors: the driver's.
     pub fn end(&mut self) -> Result<()> {
         self.note_waits();
         self.now = None;
@@ -98,12 +102,12 @@ impl Phases {
         Ok(())
     }
 
-    /// Forgets what was counted: the next step is the first that counts.
+    /// Discards all times: the next step is the first that counts.
     pub fn restart(&mut self) {
         *self = Phases { first: Some(PhaseCounter::default()), ..Phases::new(&self.device) };
     }
 
-    /// What the steps so far took. Waits for the device. Errors: what failed on it.
+    /// Returns the times of the steps so far. Waits for the device. Errors: what failed on it.
     pub fn times(&mut self) -> Result<PhaseTimes> {
         if !self.unread.is_empty() {
             self.device.synchronize()?;
@@ -116,7 +120,8 @@ impl Phases {
         })
     }
 
-    /// Keeps where phases lie from now on, for [`Phases::spans`]. Waits for the device. Errors: what failed on it.
+    /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device. Errors:
+    /// what failed on it.
     pub fn keep(&mut self) -> Result<()> {
         self.device.synchronize()?;
         self.read()?;
@@ -124,8 +129,8 @@ impl Phases {
         Ok(())
     }
 
-    /// Where the phases of the steps since [`Phases::keep`] lay, from `zero` on. Waits for the device. Errors: what failed on
-    /// it.
+    /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
+    /// device. Errors: what failed on it.
     pub fn spans(&mut self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
         self.device.synchronize()?;
         self.read()?;
@@ -141,14 +146,15 @@ impl Phases {
         Ok(spans)
     }
 
-    /// `sink`, with what it takes counted as reduction where the host does that work itself and `reduces` says that it has
-    /// any. On a GPU reduction goes on beside backward, and what is exposed shows after it.
+    /// Wraps `sink` so that its work counts as reduction if `reduces` says that it has any and the host does
+    /// that work itself. On a GPU, reduction overlaps backward, and only the exposed part is counted, after
+    /// backward.
     pub fn sink<'a, S: GradientSink>(&'a mut self, sink: S, reduces: bool) -> PhaseSink<'a, S> {
         let exposed = reduces && !self.device.is_cuda_like();
         PhaseSink { sink, phases: exposed.then_some(self) }
     }
 
-    /// Counts the steps that are over, in their order.
+    /// Counts the steps that are over, in order.
     fn read(&mut self) -> Result<()> {
         while let Some((marks, end)) = self.unread.front() {
             let Some(step) = times(marks, end)? else { return Ok(()) };
@@ -164,7 +170,7 @@ impl Phases {
     }
 }
 
-/// What a step spent in each phase; `None` as long as it is not over.
+/// Returns the time that a step spent in each phase; `None` if it is not over.
 fn times(marks: &[(Phase, Mark)], end: &Mark) -> Result<Option<[Duration; Phase::ALL.len()]>> {
     let mut times = [Duration::ZERO; Phase::ALL.len()];
     // The last part first: when its end is over, all is.

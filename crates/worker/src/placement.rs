@@ -1,26 +1,26 @@
-//! Which device each rank gets: what was asked for, held against what is there.
+//! The device of each rank.
 
 use device::cuda;
 use device::{Backend, Description, Device, DeviceOptions};
 
 use crate::error::{Result, WorkerError};
 
-/// What to compute on.
+/// The device that the user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The best that is there.
+    /// GPUs if there are any, the CPU otherwise.
     #[default]
     Auto,
-    /// The host.
+    /// The CPU.
     Cpu,
     /// GPUs.
     Cuda,
-    /// Nothing: memory is counted and no number computed.
+    /// No device: memory is counted and nothing is computed.
     Meta,
 }
 
 impl DeviceChoice {
-    /// From the command line. Errors: a name that is none.
+    /// Parses the name on the command line. Errors: another name.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "auto" => Ok(DeviceChoice::Auto),
@@ -34,14 +34,14 @@ impl DeviceChoice {
     }
 }
 
-/// What a worker's device is.
+/// The devices of a run's ranks.
 #[derive(Clone, Debug)]
 pub enum Placement {
-    /// The host.
+    /// The CPU.
     Cpu,
     /// GPUs of this host.
     Cuda(Gpus),
-    /// Nothing, counting as the described device would.
+    /// No device, with memory counted as the described device would.
     Meta(Description),
 }
 
@@ -52,7 +52,7 @@ pub struct Gpus {
     pub first_rank: usize,
     /// The GPU of each rank of this process, from that one on.
     pub ordinals: Vec<usize>,
-    /// What the first of them is.
+    /// Description of the first GPU.
     pub description: Description,
 }
 
@@ -62,7 +62,7 @@ impl Placement {
         Ok(Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![ordinal], description: describe(ordinal)? }))
     }
 
-    /// The device of `rank`. Errors: settings that the allocator refuses, a GPU that does not start.
+    /// Opens the device of `rank`. Errors: settings that the allocator refuses; a GPU that does not start.
     pub fn device(&self, rank: usize, options: &DeviceOptions) -> Result<Device> {
         Ok(match self {
             Placement::Cpu => Device::cpu(rank, options)?,
@@ -73,7 +73,7 @@ impl Placement {
         })
     }
 
-    /// The device of `rank` for the one rank of a world of its own.
+    /// The same device for the only rank of a world of its own.
     pub fn alone(&self, rank: usize) -> Self {
         match self {
             Placement::Cuda(gpus) => {
@@ -83,7 +83,7 @@ impl Placement {
         }
     }
 
-    /// What the ranks run on, or imitate.
+    /// Description of the device that the ranks run on, or imitate.
     pub fn description(&self) -> Description {
         match self {
             Placement::Cpu => Description::host(),
@@ -92,7 +92,7 @@ impl Placement {
         }
     }
 
-    /// Whether numbers are computed nowhere.
+    /// Returns whether nothing is computed.
     pub fn is_meta(&self) -> bool {
         self.backend() == Backend::Meta
     }
@@ -120,7 +120,7 @@ impl Gpus {
     }
 }
 
-/// Describes GPU `ordinal`. Errors: why there is none.
+/// Describes GPU `ordinal`. Errors: there is no such GPU.
 pub fn describe(ordinal: usize) -> Result<Description> {
     cuda::describe(ordinal).map_err(|error| WorkerError::Refused(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! What all ranks of a run have in common.
+//! The setup that all ranks of a run share.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::expected::{Expected, UNPLANNED_EVENTS};
 use crate::hook::ModelHook;
 use crate::placement::Placement;
 
-/// What all ranks of a run have in common.
+/// The setup that all ranks of a run share.
 #[derive(Clone)]
 pub struct Setup {
     /// The configuration.
     pub config: Arc<RunConfig>,
-    /// Where ranks compute.
+    /// The devices of the ranks.
     pub placement: Placement,
-    /// How that came about.
+    /// The reason for these devices, in a sentence.
     pub reason: String,
     /// The allocator's settings and limit.
     pub device: DeviceOptions,
@@ -29,20 +29,20 @@ pub struct Setup {
     pub dataset: Dataset,
     /// The model's stages.
     pub blueprint: Arc<Blueprint>,
-    /// Where the run goes on from, if it does not start at its beginning.
+    /// The checkpoint to continue from, if there is one.
     pub resumed: Option<Arc<ResumePoint>>,
-    /// Code around the model.
+    /// The hook around the model.
     pub hook: Option<ModelHook>,
-    /// Events of the allocator that every rank keeps, at least.
+    /// Least number of allocator events that every rank records.
     pub history: usize,
-    /// By rank, what the run is held against.
+    /// The plans that ranks are compared with.
     pub planned: Arc<Expected>,
 }
 
 impl Setup {
-    /// Opens the data of a configuration, and has `divide` divide its layers into stages. Where the configuration says
-    /// nothing of the allocator, the environment may ([`memory::ENVIRONMENT`]). Errors: data or allocator settings that
-    /// are wrong, by name; those of `divide`.
+    /// Opens the data of a configuration, and calls `divide` to divide the layers into stages. Allocator
+    /// settings come from the configuration, or else from the environment ([`memory::ENVIRONMENT`]). Errors:
+    /// wrong data or allocator settings, by name; those of `divide`.
     pub fn new<E: From<WorkerError>>(
         mut config: RunConfig,
         placement: Placement,
@@ -75,36 +75,36 @@ impl Setup {
         })
     }
 
-    /// The same run with code around its model.
+    /// Returns the setup with a hook around the model.
     #[must_use]
     pub fn with_hook(self, hook: ModelHook) -> Self {
         Setup { hook: Some(hook), ..self }
     }
 
-    /// The same run, held against what is planned of ranks of this process.
+    /// Returns the setup with the plans that the ranks of this process are compared with.
     pub fn expecting(self, planned: Expected) -> Self {
         let events = planned.values().map(|parts| parts.events_to_keep()).max();
         Setup { history: events.unwrap_or(UNPLANNED_EVENTS), planned: Arc::new(planned), ..self }
     }
 
-    /// The first step that is run, counted from 0.
+    /// The first step to run, counted from 0.
     pub fn first_step(&self) -> u64 {
         self.resumed.as_ref().map_or(0, |point| point.checkpoint.step())
     }
 
-    /// The device of a rank. Errors: settings that the allocator refuses.
+    /// Opens the device of a rank. Errors: settings that the allocator refuses.
     pub fn device(&self, rank: usize) -> Result<Device> {
         self.placement.device(rank, &self.device)
     }
 
-    /// The same run on Meta, imitating what it would run on.
+    /// Returns the setup on Meta, with memory counted as on its own devices.
     pub fn on_meta(&self) -> Self {
         Setup { placement: Placement::Meta(self.placement.description()), ..self.clone() }
     }
 }
 
-/// The allocator's settings where nobody says otherwise: the least that is reserved beyond what is allocated, on every
-/// device alike (see `benches/NOTES.md`).
+/// Allocator settings unless configured: those that reserve least beyond what is allocated, on every device
+/// (see `benches/NOTES.md`).
 pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
 
 fn allocator_settings(

@@ -1,9 +1,11 @@
-//! What steps change, as arrays with names: what a checkpoint holds and the hash is of.
+//! The state that steps change, as named arrays: the contents of a checkpoint, and the input of the weights'
+//! hash.
 //!
-//! Ranks may each keep arrays of their stages alone, and data-parallel ranks each a part of an array. Then rank 0's host gets
-//! it from those that have it, over the control plane in messages of bounded length, and nothing is allocated on a device.
+//! Pipeline ranks hold the arrays of their own stages, and data-parallel ranks may each hold a part of an
+//! array. Rank 0 collects arrays on its host over the control plane, in messages of bounded length; nothing
+//! is allocated on a device.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
@@ -17,26 +19,26 @@ use crate::build;
 use crate::error::{Result, WorkerError};
 use crate::worker::Worker;
 
-/// The most elements that a rank puts into a message, and that are copied to the host at a time.
+/// Largest number of elements in a message and in a copy to the host.
 pub(crate) const PIECE: usize = 1 << 16;
 
-/// An f32 array of a run's state, which ranks keep for all.
+/// An f32 array of a run's state, held by one or more ranks.
 #[derive(Clone, Debug)]
 pub struct Array {
-    /// Its name in checkpoints.
+    /// The array's name in checkpoints.
     pub name: String,
-    /// That of all of it.
+    /// Shape of the whole array.
     pub shape: Shape,
-    /// The ranks that give it, and which of its elements each has.
+    /// The ranks that hold the array, each with its range of elements.
     sources: Vec<(usize, Range<usize>)>,
-    /// This rank's part of it, if it has one.
+    /// This rank's part, if it has one.
     own: Option<Tensor>,
 }
 
 /// The tensors that this rank's optimizer keeps, by stage and name.
-type Kept = HashMap<(usize, String), Tensor>;
+type Kept = BTreeMap<(usize, String), Tensor>;
 
-/// Every parameter's master weights, by the name of the parameter, in the order of the whole model.
+/// Returns every parameter's master weights under the parameter's name, in the order of the whole model.
 pub fn masters(worker: &Worker) -> Vec<Array> {
     masters_among(worker, &kept(worker))
 }
@@ -69,7 +71,7 @@ fn kept(worker: &Worker) -> Kept {
     states.map(|(stage, _, state)| ((stage, state.name), state.tensor.clone())).collect()
 }
 
-/// The stage whose parameter counts, and its number there.
+/// Returns the stage whose copy of a parameter is saved, and the parameter's index there.
 fn holder(worker: &Worker, place: usize) -> (usize, usize) {
     worker.blueprint().parameters[place].holders.first().copied().unwrap_or_default()
 }
@@ -98,7 +100,8 @@ fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
     Array { name: key.1, shape: entry.shape, sources, own }
 }
 
-/// Where the arrays of a checkpoint go on this rank: everything that it keeps, also copies of what counts elsewhere.
+/// Returns the tensors of this rank that a checkpoint is read into: everything that the rank holds, copies of
+/// tied weights included.
 pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
     let whole = worker.setup().config.precision.compute == DType::F32;
     let mut targets = Vec::new();
@@ -113,20 +116,19 @@ pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
     targets
 }
 
-/// All of an array goes to the parameter of its name.
+/// Reads a whole array into the parameter of its name.
 fn whole_parameter(parameter: &nn::Parameter) -> Target {
     Target::whole(parameter.name.clone(), parameter.tensor.clone())
 }
 
-/// Gives parameters the values that they had when the checkpoint was taken. Errors: a checkpoint that cannot be read, or
-/// is not of this model.
+/// Reads parameters from a checkpoint. Errors: the checkpoint cannot be read, or belongs to another model.
 pub fn load_parameters(parameters: &Parameters, checkpoint: &Checkpoint) -> Result<()> {
     checkpoint.load::<WorkerError>(parameters.list().iter().map(whole_parameter))
 }
 
 impl Worker {
-    /// Copies the state to the host of rank 0, which this is, in pieces, and allocates nothing on the device. The other
-    /// ranks call [`Worker::contribute`]. Errors: the device's, the transport's.
+    /// Copies the state to the host of rank 0, which this is, piece by piece; allocates nothing on the
+    /// device. The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
         for array in arrays(self) {
             let values = snapshot.add(array.name.clone(), array.shape.dims());
@@ -137,7 +139,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the part of a rank other than 0 while rank 0 takes a snapshot. Errors: as there.
+    /// Sends this rank's parts while rank 0 takes a snapshot. Errors: as for [`Worker::take_snapshot`].
     pub fn contribute(&mut self) -> Result<()> {
         if self.device().is_meta() {
             return Ok(());
@@ -145,8 +147,8 @@ impl Worker {
         arrays(self).iter().try_for_each(|array| array.bring(self, &mut []))
     }
 
-    /// Puts the rank where the checkpoint was taken. Every rank reads what it keeps. Errors: a checkpoint that cannot be
-    /// read, or is not of this model.
+    /// Reads the state of this rank from a checkpoint. Errors: the checkpoint cannot be read, or belongs to
+    /// another model.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         checkpoint.load::<WorkerError>(targets(self).into_iter())?;
         // Weights that are not their own masters are their rounding.
@@ -158,18 +160,18 @@ impl Worker {
 }
 
 impl Array {
-    /// Whether all of it is on one rank of the world, which every rank has the like of.
+    /// Returns whether every rank holds the whole array.
     pub(crate) fn is_whole(&self) -> bool {
         self.sources.iter().all(|(rank, part)| *rank == 0 && part.len() == self.shape.elements())
     }
 
-    /// The tensor, where this rank has all of it.
+    /// The tensor, if this rank holds the whole array.
     pub(crate) fn whole(&self) -> Option<&Tensor> {
         self.own.as_ref().filter(|own| own.elements() == self.shape.elements())
     }
 
-    /// Brings all elements to the host of rank 0, into `whole`, which has room for them there and is not looked at
-    /// elsewhere. All ranks do that with the same arrays in the same order.
+    /// Collects all elements on the host of rank 0, in `whole`, which is not read or written on other ranks.
+    /// All ranks call this with the same arrays in the same order.
     pub fn bring(&self, worker: &mut Worker, whole: &mut [f32]) -> Result<()> {
         let rank = worker.grid().rank();
         let part = self.sources.iter().find(|(source, _)| *source == rank);
@@ -183,7 +185,7 @@ impl Array {
         self.send(worker.control(), own)
     }
 
-    /// Rounds of messages that it takes until the longest part has been sent.
+    /// Number of messages until the longest part has been sent.
     fn rounds(&self) -> usize {
         let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
         others.map(|(_, part)| part.len()).max().unwrap_or(0).div_ceil(PIECE)
@@ -218,7 +220,7 @@ impl Array {
     }
 }
 
-/// Copies an f32 tensor to the host, in pieces.
+/// Copies an f32 tensor to the host, piece by piece.
 fn to_host(tensor: &Tensor, values: &mut [f32]) -> Result<()> {
     for (index, values) in values.chunks_mut(PIECE).enumerate() {
         let piece = tensor.view(index * PIECE, [values.len()])?;

@@ -1,8 +1,8 @@
-//! What a rank was last seen to do, outside of its memory: `logs/rank-N.status` in the run directory.
+//! The status file of a rank, `logs/rank-N.status` in the run directory: what the rank was last seen to do.
 //!
-//! A rank that is killed says nothing. The others, and people, read here where it was. The file is one short text that is
-//! rewritten in place at every step and every call, straight into the system's cache of the file: it costs a system call,
-//! and what was written survives the process.
+//! A rank that is killed says nothing. The others, and people, read here where it was. The file is one short
+//! text that is rewritten in place at every step and every call, straight into the system's cache of the
+//! file: it costs a system call, and what was written survives the process.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,17 +15,17 @@ use collective::{Call, Communicator, Observer};
 use memory::Statistics;
 use telemetry::host_name;
 
-/// Bytes of the file, always: a shorter text leaves nothing of a longer one.
+/// Size of the file in bytes: constant, so that a shorter text leaves nothing of a longer one.
 const BYTES: usize = 1024;
 
-/// Whether a rank goes on.
+/// The state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It trains.
+    /// The rank trains.
     Running,
-    /// It ended with an error.
+    /// The rank ended with an error.
     Failed,
-    /// It ended well.
+    /// The rank ended without an error.
     Done,
 }
 
@@ -33,32 +33,32 @@ impl State {
     const ALL: [(State, &str); 3] =
         [(State::Running, "running"), (State::Failed, "failed"), (State::Done, "done")];
 
-    /// The word for it in the file.
+    /// The name in the file.
     pub fn name(self) -> &'static str {
         State::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
     }
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// The rank.
     pub rank: usize,
-    /// Its stages of a pipeline, in words; empty where there is one stage.
+    /// The rank's pipeline stages in words; empty if there is one stage.
     pub stage: String,
-    /// The name of its host.
+    /// The name of the rank's host.
     pub host: String,
-    /// Its process.
+    /// The process id.
     pub pid: u32,
-    /// Whether it goes on.
+    /// The rank's state.
     pub state: State,
-    /// From 1; 0 before the first.
+    /// The step, from 1; 0 before the first.
     pub step: u64,
-    /// The last call of a collective that was begun; empty before the first.
+    /// The last collective call that began; empty before the first.
     pub call: String,
-    /// When it last did something, since 1970.
+    /// The time at which the file was last written, since 1970.
     pub seen: Duration,
-    /// Allocated, reserved, and the peaks of both, in bytes, at the start of the step.
+    /// Bytes allocated and reserved, and the peaks of both, at the start of the step.
     pub memory: [u64; 4],
 }
 
@@ -83,7 +83,8 @@ impl Record {
     fn text(&self) -> String {
         let Record { rank, stage, host, pid, state, step, call, seen, memory } = self;
         let mut text = format!(
-            "rank = {rank}\nstage = {stage}\nhost = {host}\npid = {pid}\nstate = {}\nstep = {step}\ncall = {call}\nseen = {:.3}\n",
+            "rank = {rank}\nstage = {stage}\nhost = {host}\npid = {pid}\nstate = {}\nstep = {step}\n\
+             call = {call}\nseen = {:.3}\n",
             state.name(),
             seen.as_secs_f64()
         );
@@ -117,18 +118,18 @@ impl Record {
         })
     }
 
-    /// What a rank's file says; `None` where there is none that can be understood.
+    /// Reads the file of a rank; `None` if it is missing or cannot be parsed.
     pub fn read(logs: &Path, rank: usize) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(path(logs, rank)).ok()?)
     }
 
-    /// How long ago it was seen.
+    /// The time since the file was last written.
     pub fn age(&self) -> Duration {
         now().saturating_sub(self.seen)
     }
 }
 
-/// Where the file of a rank is.
+/// Path of a rank's status file.
 pub fn path(logs: &Path, rank: usize) -> PathBuf {
     logs.join(format!("rank-{rank}.status"))
 }
@@ -137,17 +138,18 @@ fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A rank's own record, and its file. Clones are the same.
+/// A rank's own status, and its file. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Status(Option<Rc<(File, RefCell<Record>)>>);
 
 impl Status {
-    /// One that nobody reads: of a dry run.
+    /// A status without a file, for a dry run.
     pub fn none() -> Self {
         Status(None)
     }
 
-    /// Makes the file, for a rank with these stages. A rank goes on without where it cannot be made: that is said once.
+    /// Creates the file for a rank with these stages. If it cannot be created, this is logged once and the
+    /// rank goes on without it.
     pub fn create(logs: &Path, rank: usize, stage: &str) -> Self {
         let path = path(logs, rank);
         let made = std::fs::create_dir_all(logs).and_then(|()| File::create(&path));
@@ -176,7 +178,7 @@ impl Status {
         let _ = file.write_all_at(format!("{text:<width$}\n", width = BYTES - 1).as_bytes(), 0);
     }
 
-    /// Step `step`, counted from 0, begins with this memory.
+    /// Records that step `step`, counted from 0, begins with this memory.
     pub fn step(&self, step: u64, memory: impl FnOnce() -> Statistics) {
         self.change(|record| {
             let memory = memory();
@@ -201,7 +203,7 @@ impl Status {
         self.0.is_some().then(|| Observer::new(note))
     }
 
-    /// The rank ends.
+    /// Records that the rank ends.
     pub fn end(&self, state: State) {
         self.change(|record| record.state = state);
     }

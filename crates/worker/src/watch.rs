@@ -1,4 +1,5 @@
-//! A run is held against its plan, part by part: the first whose memory differs is reported, with the allocation that does.
+//! Comparison of a run with its plan, part by part: the first part whose memory differs is reported, with the
+//! first allocation that differs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,19 +15,20 @@ use crate::error::{Result, WorkerError};
 use crate::expected::PlannedParts;
 use crate::outlived::GraphCheck;
 
-/// What was found on one rank.
+/// Differences from the plan on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
-    /// Where its memory first differed from the plan.
+    /// The first part whose memory differed from the plan.
     pub divergence: Option<Divergence>,
-    /// What a step left of its graph.
+    /// Allocations of a step's graph that outlived the step.
     pub outlived: Option<Outlived>,
 }
 
-/// Holdings that a report keeps.
+/// Most allocations that a report lists.
 const REPORTED: usize = 32;
 
-/// Holds one rank's run against its plan. A part that is as planned costs a look at the allocator's counters.
+/// Compares one rank's run with its plan. For a part that is as planned, this reads the allocator's counters
+/// only.
 #[derive(Debug, Default)]
 pub struct Watch {
     planned: Option<Arc<PlannedParts>>,
@@ -36,13 +38,13 @@ pub struct Watch {
     sample: u64,
     steady: Option<StepTrace>,
     diverged: Option<(Divergence, TracePair)>,
-    /// Of which rank, and where what was seen is written.
+    /// The rank, and the file that its traces are written to.
     file: Option<(usize, PathBuf)>,
     is_written: bool,
 }
 
 impl Watch {
-    /// For a run whose first step is `first`, counted from 0, and `steps` the number of the last.
+    /// A watch for a run from step `first`, counted from 0, to step number `steps`.
     pub fn new(planned: Option<Arc<PlannedParts>>, first: u64, steps: u64) -> Self {
         let steady = planned.as_ref().and_then(|planned| planned.steady()).map(|part| part.step);
         // Without a plan, the third step is as good a guess as any.
@@ -50,12 +52,14 @@ impl Watch {
         Watch { planned, sample, ..Watch::default() }
     }
 
-    /// From now on what is seen is written to a rank's file in the run directory at once, so that a run that is killed leaves it.
+    /// Sets the file in the run directory that traces are written to at once, so that a run that is killed
+    /// leaves them.
     pub fn write_to(&mut self, rank: usize, run_dir: &Path) {
         self.file = Some((rank, path(run_dir, rank)));
     }
 
-    /// Looks at the part that `device` has just gone through; `step` counts from 1. Errors: a file that cannot be written.
+    /// Checks the part that `device` has just completed; `step` counts from 1. Errors: a file that cannot be
+    /// written.
     pub fn check(&mut self, device: &Device, part: RunPart, step: u64) -> Result<()> {
         let before = self.handed_out;
         let (figures, handed_out) = device.with_allocator(|allocator| {
@@ -97,12 +101,12 @@ impl Watch {
         Ok(())
     }
 
-    /// How the run left its plan, if it did.
+    /// The first difference from the plan, if there is one.
     pub fn divergence(&self) -> Option<&Divergence> {
         self.diverged.as_ref().map(|(divergence, _)| divergence)
     }
 
-    /// Writes what was seen, if that is not in the file already. Errors: a file that cannot be written.
+    /// Writes the traces, unless the file has them already. Errors: a file that cannot be written.
     pub fn write(&mut self) -> Result<()> {
         let Some((rank, path)) = self.file.as_ref().filter(|_| !self.is_written) else { return Ok(()) };
         if let Some(directory) = path.parent() {
@@ -117,7 +121,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Brings what all ranks found to rank 0; nothing on the others. Errors: those of the transport.
+    /// Gathers the differences of all ranks on rank 0; nothing on the others. Errors: those of the transport.
     pub fn gather(&self, control: &mut dyn ControlPlane) -> Result<Vec<Findings>> {
         let mut outlived = self.graph.found().cloned();
         if let Some(outlived) = &mut outlived {
@@ -133,12 +137,12 @@ impl Watch {
     }
 }
 
-/// Where the traces of a rank are in a run directory.
+/// Path of a rank's traces in a run directory.
 pub fn path(run_dir: &Path, rank: usize) -> PathBuf {
     run_dir.join("traces").join(format!("rank-{rank}.json.gz"))
 }
 
-/// What has happened in the part, and whether the history goes back to its beginning.
+/// Returns the allocator's events in the part, and whether they are complete.
 fn trace(device: &Device, part: RunPart, step: u64) -> (StepTrace, bool) {
     let snapshot = device.with_allocator(|allocator| allocator.snapshot());
     match StepTrace::read(&snapshot).filter(|trace| (trace.part, trace.step) == (part, step)) {

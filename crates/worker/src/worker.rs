@@ -43,10 +43,10 @@ pub struct Worker {
     planes: Planes,
     /// All stages of the model.
     blueprint: Arc<Blueprint>,
-    /// Those of this rank.
+    /// The stages of this rank.
     parts: Vec<StagePart>,
     executor: Executor,
-    /// What the optimizer updates with, stage by stage.
+    /// Gradients that the optimizer reads, stage by stage.
     gradients: Vec<Tensor>,
     /// The gradients among them whose weight is tied to one on another rank.
     tied: Vec<TiedGradient>,
@@ -54,32 +54,32 @@ pub struct Worker {
     optimizer: Optimizer,
     schedule: Schedule,
     batch: MicroBatch,
-    /// Of the last two steps, by parity: the loss, then the gradient norm.
+    /// Loss and gradient norm of the last two steps, by parity of the step.
     scalars: [Tensor; 2],
-    /// The same on their way to the host.
+    /// Copies of `scalars` to the host that are in flight.
     reading: [Option<HostCopy<f32>>; 2],
-    /// What the driver says is used.
+    /// The driver's account of the device.
     account: Account,
-    /// What the phases of a step take.
+    /// Times of the phases of steps.
     phases: Phases,
-    /// When the parts of the last step's actions began, where a benchmark wants to know.
+    /// Times at which the parts of the last step's actions began, if a benchmark asks for them.
     marks: Option<Marks>,
-    /// And when the last of them ended.
+    /// The time at which the last of these parts ended.
     passes_ended: Option<Mark>,
-    /// Says to others where this rank is.
+    /// The rank's status file.
     status: Status,
-    /// Holds the run against its plan.
+    /// Compares the run with its plan.
     watch: Watch,
 }
 
 impl Worker {
-    /// Takes everything that a rank keeps through a run: parameters, gradient buckets, optimizer state.
-    /// Errors: out of memory, a grid that is not the communicator's.
+    /// Allocates everything that a rank holds through a run: parameters, gradient buckets, optimizer state.
+    /// Errors: out of memory; a grid that is not the communicator's.
     pub fn new(setup: &Setup, communicator: Communicator) -> Result<Self> {
         Self::on(setup.device(communicator.rank())?, setup, communicator)
     }
 
-    /// The same on a device that the caller has a handle of. Errors: as for [`Worker::new`].
+    /// The same on a device that the caller keeps a handle of. Errors: as for [`Worker::new`].
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
         let parallel = &config.parallel;
@@ -165,7 +165,7 @@ impl Worker {
         self.models().nth(place?)
     }
 
-    /// What all ranks of the run have in common.
+    /// The setup that all ranks of the run share.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }

@@ -1,4 +1,4 @@
-//! Files of times, and times that are taken here.
+//! Profiles as files, and partitions that follow from them.
 
 use std::path::Path;
 
@@ -75,7 +75,8 @@ fn stages_follow_the_times() {
     ] {
         assert_eq!(stages(sets, nothing), counts, "{sets:?}");
     }
-    // A slow embedding; an optimizer that weighs on a step of four micro-batches, and half of it on each of two owners.
+    // A slow embedding; an optimizer that weighs on a step of four micro-batches, and half of it on each of
+    // two owners.
     let two = ["parallel.pipeline=2"];
     assert_eq!(stages(&two, first(|layer| layer.forward += 40)), [3, 5]);
     assert_eq!(stages(&two, first(|layer| layer.update = 4 * 40)), [3, 5]);
@@ -155,7 +156,7 @@ fn wrong_files_are_refused_in_one_sentence() {
     assert!(said.contains("cannot be read"), "{said}");
 }
 
-/// What is counted on Meta tells the layers that are computed again apart, too.
+/// Counted costs include recomputation.
 #[test]
 fn counted_stages_have_what_is_computed_again() {
     let setup = |sets: &[&str]| prepare(config(sets), Placement::Cpu).unwrap();
@@ -175,7 +176,8 @@ fn counted_stages_have_what_is_computed_again() {
     assert_eq!(none.memory.recompute, RecomputePolicy::None);
 }
 
-/// What `"auto"` chooses is written into the run's configuration, which whoever goes on divides by.
+/// The recomputation that `"auto"` chooses is written into the configuration, and partitions layers as if it
+/// had been configured.
 #[test]
 fn a_chosen_recomputation_divides_as_its_keys_do() {
     let directory = tempfile::tempdir().unwrap();

@@ -107,7 +107,8 @@ impl fmt::Display for PlanReport {
             };
             writeln!(
                 f,
-                "\n{schedule}: {stages} stages of {layers} layers, {micro_batches} micro-batches; ranks wait {bubble:.1} % of the \
+                "\n{schedule}: {stages} stages of {layers} layers, {micro_batches} micro-batches; \
+                 ranks wait {bubble:.1} % of the \
                  time, simulated with passes {times}"
             )?;
         }
@@ -136,7 +137,7 @@ fn rank_table(lines: &[Line<'_>]) -> String {
     format!("memory by rank\n{}{more}", aligned(&rows, 1, &[1]))
 }
 
-/// What lives at the peaks, the largest of the first kind of ranks first.
+/// The table of allocations that are alive at the peaks, largest first.
 fn category_table(lines: &[&Line<'_>]) -> String {
     let live = |line: &Line<'_>, category| line.plan.counters.get(Statistic::PeakBytes(category));
     let mut categories: Vec<_> = Category::ALL.into_iter().collect();

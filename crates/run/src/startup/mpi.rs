@@ -13,14 +13,14 @@ use collective::{Communicator, Failure};
 use crate::error::{JobError, Result, RunError};
 use crate::failure::{self, Lost};
 
-/// How long ranks may take to start, before the configuration says how long they may be silent.
+/// Timeout of the start, before the configured timeout is known.
 const START: Duration = Duration::from_secs(60);
-/// How often the thread that watches looks at the processes of this host.
+/// Interval at which the watching thread checks the processes of this host.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a rank that finds another gone may take to say so and to end by itself.
+/// Time for a rank that finds another gone to report it and end by itself.
 const OWN_WORDS: Duration = Duration::from_millis(500);
 
-/// This process's place in its job.
+/// This process as a rank of its job.
 #[derive(Debug)]
 pub(crate) struct Job {
     world: World,
@@ -37,7 +37,8 @@ impl Job {
             // Each of them alone would take itself for all.
             let _ = world.finish();
             return Err(RunError::Refused(format!(
-                "a launcher started {processes} processes, and MPI joins this one to {joined}: the launcher is not that \
+                "a launcher started {processes} processes, and MPI joins this one to \
+                 {joined}: the launcher is not that \
                  of the MPI library that this program was built with"
             )));
         }
@@ -53,7 +54,7 @@ impl Job {
         self.world.size()
     }
 
-    /// This rank's number among those of its host, and how many those are.
+    /// This rank's index among those of its host, and their number.
     pub(crate) fn local(&self) -> (usize, usize) {
         self.world.local()
     }
@@ -62,13 +63,13 @@ impl Job {
         self.world.processes().all().get(rank).map_or_else(String::new, |process| process.host.clone())
     }
 
-    /// What every rank says.
+    /// Gathers a text from every rank.
     pub(crate) fn all(&mut self, mine: &str) -> Result<Vec<String>> {
         let all = self.communicator.control.all_gather(mine.as_bytes())?;
         Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
     }
 
-    /// What to go on with, and whether all ranks end here.
+    /// Returns the agreed result, and whether all ranks end here.
     pub(crate) fn agree<T, E: JobError>(
         &mut self,
         mine: std::result::Result<T, E>,
@@ -93,8 +94,8 @@ impl Job {
         (Err(error.into()), true)
     }
 
-    /// From now on a thread sees to it that this process does not outlive another one of this host: the worker may be in
-    /// a long computation when a peer is killed, and a launcher leaves it a second or so.
+    /// Starts a thread that ends this process when another one of this host is gone: the worker may be in a
+    /// long computation then, and a launcher waits a second or so only.
     pub(crate) fn watch(&self, logs: &Path) -> Result<()> {
         let (processes, logs) = (self.world.processes(), logs.to_owned());
         let watch = move || {
@@ -161,8 +162,8 @@ impl Job {
     }
 }
 
-/// Gives each rank of a host its part of the processors, unless the environment says how many threads it has. The number
-/// changes no result.
+/// Gives each rank of a host its part of the processors, unless the environment says how many threads it has.
+/// The number changes no result.
 fn share_processors(world: &World) {
     let (_, neighbours) = world.local();
     if neighbours > 1 && std::env::var_os("RAYON_NUM_THREADS").is_none() {

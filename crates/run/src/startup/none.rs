@@ -19,8 +19,9 @@ impl Job {
             return Ok(None);
         }
         Err(RunError::Refused(format!(
-            "a launcher started {processes} processes, and this build has no MPI: build it with `cargo build --release \
-             --features mpi`, or start it through `./launch/mpirun -n {processes}`, which does; without a launcher, \
+            "a launcher started {processes} processes, and this build has no MPI: build it with \
+             `cargo build --release --features mpi`, or start it through `./launch/mpirun -n {processes}`, \
+             which does; without a launcher, \
              --ranks {processes} makes the ranks threads of one process"
         )))
     }

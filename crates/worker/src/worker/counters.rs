@@ -1,4 +1,4 @@
-//! A rank's counters, as they are reported.
+//! A rank's statistics.
 
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Sources, host_name};
 
@@ -6,14 +6,14 @@ use super::Worker;
 use crate::error::Result;
 
 impl Worker {
-    /// The rank's counters now. Waits for the device. Errors: the device's.
+    /// Returns the rank's statistics. Waits for the device. Errors: the device's.
     pub fn statistics(&mut self) -> Result<RankStatistics> {
         let phases = self.phases.times()?;
         let driver = self.account.close(&self.device)?;
         Ok(self.counters(phases, driver))
     }
 
-    /// The rank's counters now, with what was found of its time and its device's driver.
+    /// Returns the rank's statistics, given the times of its phases and its driver's account.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
         let traffic = self.planes.traffic();
         self.device.with_allocator(|allocator| {

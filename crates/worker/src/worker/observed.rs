@@ -1,4 +1,4 @@
-//! A rank as others see it: its status, what its plan is held against, and where its time goes.
+//! A rank as seen from outside: its status, the comparison with its plan, and its times.
 
 use std::path::Path;
 
@@ -19,17 +19,17 @@ impl Worker {
         self.schedule.rate(step)
     }
 
-    /// The plane for messages between the hosts of all ranks.
+    /// The control plane of all ranks.
     pub fn control(&mut self) -> &mut dyn ControlPlane {
         self.planes.control()
     }
 
-    /// The bytes that the rank has sent and received.
+    /// Bytes that the rank has sent and received.
     pub fn traffic(&self) -> Traffic {
         self.planes.traffic()
     }
 
-    /// Notes every step, and every call of the rank's planes, in `status`.
+    /// Records every step and every call of the rank's planes in `status`.
     pub fn report_to(&mut self, status: &Status) {
         self.status = status.clone();
         if let Some(observer) = status.observer() {
@@ -37,8 +37,8 @@ impl Worker {
         }
     }
 
-    /// Writes what is seen of the rank's memory to its file in the run directory, from now on at once: a run that is
-    /// killed leaves it.
+    /// Sets the file in the run directory that memory traces are written to at once, so that a run that is
+    /// killed leaves them.
     pub fn write_traces_to(&mut self, run_dir: &Path) {
         self.watch.write_to(self.grid.rank(), run_dir);
     }
@@ -53,24 +53,25 @@ impl Worker {
         self.watch.divergence()
     }
 
-    /// Holds the part that the rank has just gone through against the plan; `step` counts from 1. Errors: a file that
-    /// cannot be written.
+    /// Compares the part that the rank has just completed with the plan; `step` counts from 1. Errors: a file
+    /// that cannot be written.
     pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
         self.watch.check(&self.device, part, step)
     }
 
-    /// Brings what all ranks found against their plans to rank 0; nothing on the others. Errors: the transport's.
+    /// Gathers the differences of all ranks from their plans on rank 0; nothing on the others. Errors: the
+    /// transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
         self.watch.gather(self.planes.control())
     }
 
-    /// The times of the phases of its steps.
+    /// Times of the phases of the rank's steps.
     pub fn phases(&mut self) -> &mut Phases {
         &mut self.phases
     }
 
-    /// Runs step `step`, and notes when the parts of its actions began and when the last of them ended. Errors: as for
-    /// [`Worker::step`].
+    /// Runs step `step`. Returns the times at which the parts of its actions began, and at which the last of
+    /// them ended. Errors: as for [`Worker::step`].
     pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
         self.marks = Some(Marks::new());
         let stepped = self.step(step);

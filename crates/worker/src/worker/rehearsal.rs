@@ -1,9 +1,9 @@
-//! A step before the first, among ranks that are only counted.
+//! A rehearsal of a step before the first, with transports that only count.
 //!
-//! While ranks wait for each other on their devices, nothing may be asked of a driver: where ranks are threads of one process,
-//! either can wait for the other forever. So the allocator is made to have beforehand what a step takes: the passes of a step
-//! and of a validation run once on whatever lies in the buffers that others would fill. What they compute is not used; parameters
-//! and buffers stay as they are.
+//! While ranks wait for each other on their devices, no driver may be called: with ranks as threads of one
+//! process, both could wait forever. So the allocator is made to reserve what a step needs beforehand: the
+//! passes of one step and one validation run on whatever the buffers hold that other ranks would fill. The
+//! results are discarded, and the parameters stay as they are.
 
 use autograd::Mode;
 use collective::Communicator;
@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::phases::Phases;
 
 impl Worker {
-    /// Rehearses, where a driver is behind the allocator (or Meta imitates that) and there are other ranks. Errors: those of a
-    /// step, out of memory among them.
+    /// Rehearses a step if there are other ranks and a driver behind the allocator (or Meta imitates one).
+    /// Errors: those of a step, out of memory included.
     pub(crate) fn rehearse(&mut self) -> Result<()> {
         let grid = self.grid;
         if !self.device.is_cuda_like() || grid.world_size() == 1 {

@@ -14,7 +14,7 @@ use crate::error::{Result, WorkerError};
 use crate::feed::{Numbers, WorkerFeed};
 use crate::parts::ModelNorm;
 
-/// What a step reports, a step late.
+/// Results of a step, read from the device one step later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepScalars {
     /// Mean loss over the step's micro-batches, on all ranks.
@@ -36,7 +36,7 @@ impl Worker {
         self.account.after_step(&self.device)
     }
 
-    /// What is asked of the allocator from now on is of this part of the run.
+    /// Marks the beginning of a part of the run in the allocator's history.
     pub(crate) fn begin_part(&self, part: RunPart, step: u64) {
         self.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
         self.device.with_allocator(|allocator| allocator.mark(part.name(), step));
@@ -75,7 +75,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the reduction and updates the parameters: each rank its own pieces, where they are divided.
+    /// Completes the reduction and updates the parameters: each rank its own pieces, where the optimizer
+    /// state is sharded.
     fn update(&mut self, step: u64) -> Result<()> {
         self.phases.enter(Phase::Reduce)?;
         self.complete()?;
@@ -108,7 +109,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Begins to give the other ranks this one's parts of some groups of a part's weights, and to get theirs.
+    /// Starts to gather some groups of a stage's weights from the ranks that updated them.
     fn give_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
         let StagePart { model, reduction } = &self.parts[part];
         if !reduction.shards().is_sharded() {
@@ -118,7 +119,7 @@ impl Worker {
         Ok(gather_weights(self.planes.along(Axis::Data)?, reduction, model.parameters(), groups)?)
     }
 
-    /// Brings loss and norm on their way to the host.
+    /// Starts to copy loss and norm to the host.
     fn report(&mut self, step: u64) -> Result<()> {
         let scalars = &self.scalars[(step % 2) as usize];
         let loss = scalars.view(0, [1])?;
@@ -137,7 +138,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Loss and norm of step `step`, which was the last or the one before. Waits for that step alone.
+    /// Returns loss and norm of step `step`, which is the last one or the one before. Waits for that step
+    /// only.
     pub fn scalars(&self, step: u64) -> Result<StepScalars> {
         let values = match &self.reading[(step % 2) as usize] {
             Some(coming) => coming.wait()?,
@@ -147,8 +149,8 @@ impl Worker {
         Ok(StepScalars { loss: value(0), gradient_norm: value(1) })
     }
 
-    /// Mean loss over the validation micro-batches, which the data-parallel ranks share out; the same on every
-    /// rank and on every grid: the losses are added in their order.
+    /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share; equal on
+    /// every rank and every grid, since losses are added in order.
     pub fn validate(&mut self) -> Result<f64> {
         self.begin_part(RunPart::Validation, self.device.step().into());
         let own = self.validation_passes()?;
@@ -167,7 +169,7 @@ impl Worker {
         Ok(sum / count as f64)
     }
 
-    /// The losses of this rank's validation micro-batches, where the model ends.
+    /// Returns the losses of this rank's validation micro-batches on ranks with the last stage.
     pub(crate) fn validation_passes(&mut self) -> Result<Vec<f32>> {
         let (grid, config) = (self.grid, &self.setup.config);
         let (count, dtype) = (config.train.validation_micro_batches, config.precision.compute);

@@ -70,8 +70,8 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
     Ok(writer.finish()?)
 }
 
-/// The hashes after the start, or what the checkpoint in `from` holds, and after two updates; what there was between those
-/// goes into a checkpoint in `to`.
+/// Returns the hashes at the start, or of the checkpoint in `from`, and after two updates. The state between
+/// these is written as a checkpoint to `to`.
 fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<String> {
     let setup = setup(ranks, sharded);
     std::fs::write(to.join("metrics.jsonl"), "").unwrap();
