@@ -2,8 +2,8 @@
 
 use device::Family;
 
+use super::item::Item;
 use super::piece::MOST_STATES;
-use super::update::Item;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::ops::table::{Table, halves};

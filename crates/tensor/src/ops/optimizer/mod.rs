@@ -6,12 +6,14 @@
 //! `kernels/optimizer.cu`, and a variant of [`UpdateRule`].
 
 mod adamw;
+mod item;
 mod listing;
 mod piece;
 mod rule;
 mod sgd;
 mod update;
 
+pub use item::Item;
 pub(super) use listing::FAMILY;
 pub use rule::{StateTensor, UpdateRule};
-pub use update::{Item, begin, update};
+pub use update::{begin, update};

@@ -3,26 +3,12 @@
 use device::parallel::{CHUNK, for_tasks, simd};
 use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, dispatch};
 
+use super::item::Item;
 use super::listing::{self, FAMILY};
 use super::piece::Piece;
 use super::rule::UpdateRule;
 use crate::ops::{StepState, Table, cast, check, gpu};
 use crate::{Result, Tensor};
-
-/// One parameter, or a part of one, with its state; all tensors of as many elements.
-#[derive(Clone, Copy, Debug)]
-pub struct Item<'a> {
-    /// The weight, f32, updated.
-    pub weight: &'a Tensor,
-    /// Its gradient: f32 or bf16, as those of all items.
-    pub gradient: &'a Tensor,
-    /// The tensors of [`UpdateRule::states`], updated.
-    pub states: &'a [Tensor],
-    /// The bf16 copy of the weight that is computed with, written along.
-    pub compute: Option<&'a Tensor>,
-    /// Whether weight decay applies to it.
-    pub decay: bool,
-}
 
 /// Counts an update and computes the numbers that all elements share, from the learning rate and the factor
 /// of the gradients as `state` has them now; where it says to skip, does nothing.
