@@ -1,35 +1,35 @@
-//! Names of calls: which operation, the how-manieth, and with what operands.
+//! Names of calls: operation, sequence number and operands.
 
 use std::fmt;
 
 use device::DType;
 
-/// What ranks do together, on either plane.
+/// An operation of ranks, on either plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operation {
-    /// One rank's values to all.
+    /// Sends one rank's values to all.
     Broadcast,
-    /// Every rank's message to one.
+    /// Sends every rank's message to one.
     Gather,
-    /// Every rank's values to all.
+    /// Sends every rank's values to all.
     AllGather,
-    /// The sum over ranks, to all.
+    /// Sums over ranks, with the sum to all.
     AllReduce,
-    /// The sum over ranks, a shard to each.
+    /// Sums over ranks, with a shard of the sum to each.
     ReduceScatter,
-    /// Values to one peer.
+    /// Sends values to one peer.
     Send,
-    /// Values from one peer.
+    /// Receives values from one peer.
     Receive,
-    /// Several sends and receives as one.
+    /// Runs several sends and receives as one call.
     Exchange,
-    /// Nobody goes on before all have come.
+    /// Holds every rank until all have come.
     Barrier,
-    /// Groups of ranks are made.
+    /// Splits ranks into groups.
     Split,
-    /// The host waits for a stream.
+    /// Makes the host wait for a stream.
     Synchronize,
-    /// The ranks' devices are connected.
+    /// Connects the ranks' devices.
     Connect,
 }
 
@@ -68,13 +68,13 @@ impl Operation {
         }
     }
 
-    /// Whether it is between two ranks, so that its sequence number counts messages of that pair.
+    /// Returns true for operations between two ranks, whose sequence numbers count the messages of that pair.
     pub const fn is_point_to_point(self) -> bool {
         matches!(self, Operation::Send | Operation::Receive | Operation::Exchange)
     }
 }
 
-/// Which of the two planes a call is on.
+/// The plane of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Plane {
     /// Small host messages.
@@ -83,17 +83,17 @@ pub enum Plane {
     Data,
 }
 
-/// One call, as errors name it.
+/// A call, as errors name it.
 ///
-/// Collectives are numbered from 0 in the order in which a rank makes them, on each plane and in each
-/// group. Sends and receives are numbered per peer and direction; an exchange has the number of its first.
+/// Collectives are numbered from 0 in the order in which a rank makes them, per plane and per group. Sends
+/// and receives are numbered per peer and direction; an exchange has the number of its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// The plane it is on.
+    /// The plane.
     pub plane: Plane,
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
-    /// The how-manieth, from 0.
+    /// Sequence number, from 0.
     pub sequence: u64,
 }
 
@@ -104,12 +104,12 @@ impl fmt::Display for Call {
     }
 }
 
-/// A call with what all its ranks must agree on.
+/// A call with the properties on which all its ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// The call.
     pub call: Call,
-    /// Bytes of its operand on every rank; `None` where ranks may differ.
+    /// Bytes of the operand on every rank; `None` where ranks may differ.
     pub bytes: Option<u64>,
     /// Element type of a sum.
     pub dtype: Option<DType>,
@@ -123,22 +123,22 @@ impl Signature {
         Signature { call, bytes: None, dtype: None, root: None }
     }
 
-    /// The same with an operand of `bytes` bytes.
+    /// Adds an operand of `bytes` bytes.
     pub const fn bytes(self, bytes: usize) -> Self {
         Signature { bytes: Some(bytes as u64), ..self }
     }
 
-    /// The same over elements of `dtype`.
+    /// Adds the type of the elements.
     pub const fn dtype(self, dtype: DType) -> Self {
         Signature { dtype: Some(dtype), ..self }
     }
 
-    /// The same with a root.
+    /// Adds a root.
     pub const fn root(self, root: usize) -> Self {
         Signature { root: Some(root), ..self }
     }
 
-    /// Whether two ranks that say these do the same thing.
+    /// Returns true if two ranks with these signatures make the same call.
     pub fn agrees(&self, other: &Signature) -> bool {
         let bytes = match (self.bytes, other.bytes) {
             (Some(mine), Some(theirs)) => mine == theirs,

@@ -15,14 +15,13 @@ use crate::nccl;
 use crate::solo::SoloLink;
 use crate::traffic::{Meter, Traffic};
 
-/// How one rank talks to the others. It belongs to the worker's thread; a worker may put another data plane
-/// in place of the one it was given.
+/// One rank's end of a transport. It belongs to the worker's thread, which may replace the data plane.
 pub struct Communicator {
     /// Small host messages.
     pub control: Box<dyn ControlPlane>,
     /// Device regions.
     pub data: Box<dyn DataPlane>,
-    /// What NCCL's plane takes on a GPU, where it is only counted.
+    /// The buffer that NCCL's plane allocates on a GPU, where the communicator is only counted.
     scratch: Option<Rc<Buffer>>,
 }
 
@@ -36,28 +35,28 @@ impl Communicator {
         Communicator::new(HostControl::new(SoloLink), HostData::new(SoloLink, Meter::default()))
     }
 
-    /// Rank `rank` of `world_size` without the others: for runs on Meta. `rank` must be below `world_size`.
+    /// Rank `rank` of `world_size` without the others, for runs on Meta. `rank` must be below `world_size`.
     pub fn counted(rank: usize, world_size: usize) -> Self {
         debug_assert!(rank < world_size, "rank {rank} of {world_size}");
         let data = CountedData::new(rank, (0..world_size).collect(), Meter::default());
         Communicator::new(CountedControl { rank, world_size, calls: 0 }, data)
     }
 
-    /// The same ranks with regions going between their GPUs over NCCL; small messages go as before. Each rank
-    /// calls it with its own GPU, from the thread that makes all its calls, before it gives that GPU work;
-    /// then comes [`DataPlane::warm_up`]. A wait that is longer than `timeout` is an error, also one of
-    /// `device` itself: from now on its waits hear of failures ([`Device::set_guard`]).
+    /// Connects the ranks' GPUs, so that regions go over NCCL; small messages go as before. Each rank calls
+    /// it with its own GPU, from the thread that makes all its calls, before it gives that GPU work; then
+    /// comes [`DataPlane::warm_up`]. A wait longer than `timeout` is an error, also a wait of `device`
+    /// itself, which hears of failures from now on ([`Device::set_guard`]).
     ///
-    /// A world of one stays what it was, and so does a rank on a Meta device that imitates a GPU, but that it
-    /// takes the same memory.
+    /// A world of one stays what it was. So does a rank on a Meta device that imitates a GPU, except that it
+    /// allocates the same memory.
     ///
-    /// A rank that fails should say so ([`ControlPlane::fail`]) before it drops this: NCCL ends a group's
-    /// communicator on all ranks together, and a rank that knows of no failure gives the others a moment to
-    /// come to it.
+    /// A rank that fails should call [`ControlPlane::fail`] before it drops the communicator: NCCL ends a
+    /// group's communicator on all ranks together, and a rank that knows of no failure gives the others a
+    /// moment to come.
     ///
     /// # Errors
-    /// A device that is neither; NCCL is not there, has another version than on rank 0, or fails; a rank that
-    /// does not come.
+    /// A device that is neither a GPU nor imitates one; NCCL is absent, has another version than on rank 0,
+    /// or fails; a rank does not come.
     pub fn over_nccl(mut self, device: &Device, timeout: Duration) -> Result<Self> {
         if self.world_size() == 1 {
             return Ok(self);
@@ -71,15 +70,15 @@ impl Communicator {
         Ok(self)
     }
 
-    /// Divides the ranks into groups that have a data plane each: that of this rank's group, where its number
-    /// is its place in the list. A rank that is in none of them gets a plane of itself alone. All ranks call
-    /// it with the same groups, in the same order where there are several divisions, and then
-    /// [`DataPlane::warm_up`] on what they get.
+    /// Splits the ranks into groups with a data plane each, and returns the plane of this rank's group, in
+    /// which its number is its index in the list. A rank in none of them gets a plane of itself alone. All
+    /// ranks call it with the same groups, in the same order where there are several splits, and then
+    /// [`DataPlane::warm_up`] on the planes.
     ///
-    /// Planes are independent of each other: each has its own order of calls, and the ranks of one may be in
-    /// calls of others in between, in whatever order, as long as none waits for a call that waits for its
-    /// own. On GPUs that is so once they are warmed up; calls of several planes then run at once where their
-    /// streams differ. Failures name ranks of the world, and end all planes.
+    /// Planes are independent: each has its own order of calls, and its ranks may be in calls of other planes
+    /// in between, as long as no call waits for another that waits for it. On GPUs this holds once they are
+    /// warmed up; calls of several planes then run at once where their streams differ. Failures name ranks of
+    /// the world, and end all planes.
     ///
     /// # Errors
     /// Groups that are not the same on all ranks or hold a rank twice; a failure of a rank or of the
@@ -88,7 +87,7 @@ impl Communicator {
         self.data.split(groups)
     }
 
-    /// What all of this rank's planes have moved so far.
+    /// Traffic of all planes of this rank so far.
     pub fn traffic(&self) -> Traffic {
         self.data.rank_traffic()
     }
@@ -98,7 +97,7 @@ impl Communicator {
         self.control.rank()
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn world_size(&self) -> usize {
         self.control.world_size()
     }

@@ -6,60 +6,61 @@ use std::rc::Rc;
 use crate::call::Call;
 use crate::error::{Failure, Result};
 
-/// Small host messages: configuration checks, identifiers, statistics. Not for tensors.
+/// Small host messages: configuration checks, identifiers, statistics. They are not for tensors.
 ///
-/// All ranks make the same calls in the same order; whatever differs is an error that names both ranks.
-/// Every wait ends: with the answer, with a peer's failure, or at the deadline.
+/// All ranks make the same calls in the same order; a difference is an error that names both ranks. Every
+/// wait ends with the answer, with a peer's failure, or at the deadline.
 pub trait ControlPlane {
     /// This rank's number in the world, from 0.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// Number of ranks.
     fn world_size(&self) -> usize;
 
-    /// Replaces `message` on every rank by that of `root`.
+    /// Replaces `message` on every rank by the message of `root`.
     fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()>;
 
-    /// Every rank's message, in rank order, on `root`; `None` elsewhere. Messages may differ in length.
+    /// Returns every rank's message, in rank order, on `root`, and `None` elsewhere. Messages may differ in
+    /// length.
     fn gather(&mut self, root: usize, message: &[u8]) -> Result<Option<Vec<Vec<u8>>>>;
 
-    /// Every rank's message, in rank order, on every rank. Messages may differ in length.
+    /// Returns every rank's message, in rank order, on every rank. Messages may differ in length.
     fn all_gather(&mut self, message: &[u8]) -> Result<Vec<Vec<u8>>>;
 
     /// Returns when every rank has called it.
     fn barrier(&mut self) -> Result<()>;
 
-    /// Tells everybody that this rank ends and why. Their pending and later calls, on both planes, return
-    /// [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). The first failure in the world
-    /// is the one that all report.
+    /// Tells all ranks that this one ends, and why. Their pending and later calls, on both planes, return
+    /// [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). All ranks report the first
+    /// failure in the world.
     fn fail(&mut self, reason: &str);
 
-    /// From now on tells `observer` of every call that begins.
+    /// Tells `observer` of every call that begins from now on.
     fn observe(&mut self, observer: Observer);
 
-    /// A way to ask for failures that outlives the borrow of the plane: for waits on something else, such
-    /// as a device's event.
+    /// Returns a way to ask for failures that outlives the borrow of the plane, for waits on something else,
+    /// such as a device's event.
     fn watch(&self) -> Watch;
 }
 
-/// Hears of each call as it begins, on the worker's thread; it should be quick.
+/// A callback for each call as it begins, on the worker's thread. It should be quick.
 #[derive(Clone)]
 pub struct Observer(Rc<dyn Fn(Call)>);
 
 impl Observer {
-    /// An observer that does what `hear` does.
+    /// An observer that calls `hear`.
     pub fn new(hear: impl Fn(Call) + 'static) -> Self {
         Observer(Rc::new(hear))
     }
 
-    /// A call begins.
+    /// Tells that a call begins.
     pub fn begins(&self, call: Call) {
         (self.0)(call);
     }
 }
 
 impl Default for Observer {
-    /// One that does nothing.
+    /// An observer that does nothing.
     fn default() -> Self {
         Observer::new(|_| ())
     }
@@ -71,7 +72,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// What a transport knows of the other ranks beside calls.
+/// A transport's knowledge of which ranks are alive.
 pub(crate) trait Liveness {
     /// The first failure in the world.
     fn failure(&self) -> Option<Failure>;
@@ -79,13 +80,13 @@ pub(crate) trait Liveness {
     /// Notes that this rank is alive and has begun a call.
     fn sign(&self) {}
 
-    /// The rank among these, numbers in the world, that the others most likely wait for. It may take a moment
-    /// to ask.
+    /// The rank among these numbers in the world for which the others most likely wait. May take a moment to
+    /// ask.
     fn silent(&self, _among: &[usize]) -> Option<usize> {
         None
     }
 
-    /// Tells the world that another rank is lost, where it would not hear it of that one's own.
+    /// Tells all ranks that another rank is lost, where that rank cannot tell them itself.
     fn lost(&self, _rank: usize, _reason: &str) {}
 }
 
@@ -95,12 +96,12 @@ impl<F: Fn() -> Option<Failure>> Liveness for F {
     }
 }
 
-/// Asks whether a rank has failed. It never blocks. It stays on the worker's thread.
+/// A way to ask for failures. It never blocks, and stays on the worker's thread.
 #[derive(Clone)]
 pub struct Watch(Rc<dyn Liveness>);
 
 impl Watch {
-    /// A watch that answers with what `ask` does.
+    /// A watch that calls `ask`.
     pub fn new(ask: impl Fn() -> Option<Failure> + 'static) -> Self {
         Watch(Rc::new(ask))
     }

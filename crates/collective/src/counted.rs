@@ -1,5 +1,5 @@
-//! Rank r of N alone: nothing moves, everything is counted as the host transports count it, and a rank gets
-//! its own values back. No decision may depend on those.
+//! The counted transport, for one rank of several alone: nothing moves, traffic is counted as the host
+//! transports count it, and a rank gets its own values back. No decision may depend on them.
 
 use device::{Backend, DType, Region, StreamKind};
 
@@ -60,7 +60,7 @@ impl ControlPlane for CountedControl {
 
     fn fail(&mut self, _reason: &str) {}
 
-    /// Nobody watches a plan.
+    /// Ignores the observer: nobody watches a plan.
     fn observe(&mut self, _observer: Observer) {}
 
     fn watch(&self) -> Watch {
@@ -109,7 +109,8 @@ impl CountedData {
     }
 }
 
-/// What a rank gets back. On a GPU it gets nothing: it is there to count what is taken, not to compute.
+/// Gives a rank its own values back. On a GPU it gets nothing: there the transport counts what is allocated
+/// and computes nothing.
 fn own_values(caller: Caller, from: Region<'_>, to: Region<'_>) -> Result<()> {
     match from.buffer.backend() {
         Backend::Cuda => Ok(()),
@@ -200,7 +201,7 @@ impl DataPlane for CountedData {
         Ok(Box::new(CountedData::new(group.rank, members, self.tally.meter().part())))
     }
 
-    /// Nobody watches a plan.
+    /// Ignores the observer: nobody watches a plan.
     fn observe(&mut self, _observer: Observer) {}
 
     fn traffic(&self) -> Traffic {

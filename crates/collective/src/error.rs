@@ -1,4 +1,4 @@
-//! What can go wrong between ranks: always with the rank that says it, the call, and the peer.
+//! Errors between ranks, with the reporting rank, the call, and the peer.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::call::{Call, Signature};
 /// Result of a collective.
 pub type Result<T> = std::result::Result<T, CollectiveError>;
 
-/// A rank that ended, and why.
+/// A rank that failed, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Its number in the world.
+    /// Number in the world.
     pub rank: usize,
-    /// What it said.
+    /// The reason it gave.
     pub reason: String,
 }
 
@@ -30,23 +30,26 @@ pub enum CollectiveError {
         call: Call,
         /// Rank that failed.
         peer: usize,
-        /// Its reason.
+        /// The peer's reason.
         reason: String,
     },
-    /// A rank gave no sign for the whole of the timeout.
+    /// A rank gave no sign within the timeout.
     #[error("rank {rank}, {call}: rank {peer} did not answer within {:.1} s", waited.as_secs_f64())]
     Timeout {
         /// Rank that was waiting.
         rank: usize,
         /// What it was in.
         call: Call,
-        /// Rank that it waited for.
+        /// Rank for which it waited.
         peer: usize,
         /// How long.
         waited: Duration,
     },
-    /// Work that ranks do together was not over within the timeout, and none of them is known to be to blame.
-    #[error("rank {rank}, {call}: it was not over within {:.1} s, and no rank is known to have failed", waited.as_secs_f64())]
+    /// Joint work of ranks was not over within the timeout, and no rank is known to have failed.
+    #[error(
+        "rank {rank}, {call}: it was not over within {:.1} s, and no rank is known to have failed",
+        waited.as_secs_f64()
+    )]
     Stalled {
         /// Rank that was waiting.
         rank: usize,
@@ -60,11 +63,11 @@ pub enum CollectiveError {
     Mismatch {
         /// Rank that noticed.
         rank: usize,
-        /// What it is in.
+        /// The call that it is in.
         mine: Box<Signature>,
         /// The other rank.
         peer: usize,
-        /// What that is in.
+        /// The call that the other rank is in.
         theirs: Box<Signature>,
     },
     /// An operand that no transport can serve.
@@ -74,7 +77,7 @@ pub enum CollectiveError {
         rank: usize,
         /// The call.
         call: Call,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A region could not be read or written.
@@ -95,11 +98,11 @@ pub enum CollectiveError {
         rank: usize,
         /// The call.
         call: Call,
-        /// Its name, such as `NCCL`.
+        /// Name of the library, such as `NCCL`.
         library: &'static str,
-        /// Its number for the error.
+        /// The library's error code.
         code: i64,
-        /// Its words for the error.
+        /// The library's text for the error.
         text: String,
     },
 }

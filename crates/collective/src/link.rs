@@ -1,5 +1,5 @@
-//! What a host transport must offer: queues of messages between each pair of ranks. Everything else —
-//! payloads, sums, matching, deadlines — is `host`'s, once for all transports.
+//! The interface of a host transport: queues of messages between each pair of ranks. Payloads, sums, matching
+//! and deadlines are in `host`, once for all transports.
 
 use std::time::{Duration, Instant};
 
@@ -8,25 +8,25 @@ use crate::control::Watch;
 use crate::error::Failure;
 use crate::payload::Payload;
 
-/// One message: part of the operand of a call.
+/// A message: a part of the operand of a call.
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// What the sender is in.
+    /// The call of the sender.
     pub(crate) signature: Signature,
-    /// The bytes; none from a Meta device.
+    /// The bytes; empty from a Meta device.
     pub(crate) payload: Payload,
 }
 
-/// The peer has ended and will neither send nor receive any more.
+/// The peer has ended, and neither sends nor receives any more.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-/// A rank that does not take part in a call that others wait in.
+/// A rank that is missing in a call in which others wait.
 #[derive(Debug)]
 pub(crate) enum Absent {
-    /// It has not begun the call, or gives no sign.
+    /// The rank has not begun the call, or gives no sign.
     Silent(usize),
-    /// It waits in another call; for transports whose [`Link::begin`] does not tell.
+    /// The rank waits in another call; for transports whose [`Link::begin`] does not tell.
     #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "threads are told when a call begins"))]
     Elsewhere { rank: usize, mine: Signature, theirs: Signature },
 }
@@ -36,13 +36,13 @@ pub(crate) trait Link: Sized + 'static {
     /// This rank's number in the group.
     fn rank(&self) -> usize;
 
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     fn world_size(&self) -> usize;
 
     /// The number in the world of a rank of the group.
     fn world_rank(&self, rank: usize) -> usize;
 
-    /// How long a peer may be silent.
+    /// Time for which a peer may be silent.
     fn timeout(&self) -> Duration;
 
     /// Puts a message into the queue to a peer, or hands it back where that is full.
@@ -51,8 +51,8 @@ pub(crate) trait Link: Sized + 'static {
     /// Takes the next message out of the queue from a peer.
     fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed>;
 
-    /// Whether all messages to a peer are on their way without further help of this rank. Queues in memory
-    /// are.
+    /// Returns true if all messages to a peer are on their way without further help of this rank, as in
+    /// queues in memory.
     fn sent(&mut self, _to: usize) -> Result<bool, Closed> {
         Ok(true)
     }
@@ -64,23 +64,23 @@ pub(crate) trait Link: Sized + 'static {
     /// The first failure in the world.
     fn failure(&self) -> Option<Failure>;
 
-    /// Tells the world that this rank ends.
+    /// Tells all ranks that this one fails.
     fn fail(&mut self, reason: &str);
 
-    /// Tells the world that another rank is lost, where it would not hear it of that one's own.
+    /// Tells all ranks that another rank is lost, where that rank cannot tell them itself.
     fn lost(&mut self, _rank: usize, _reason: &str) {}
 
-    /// [`Link::failure`] as a value of its own.
+    /// A [`Link::failure`] that outlives the borrow of the link.
     fn watch(&self) -> Watch;
 
-    /// Says that this rank begins a collective. A transport that knows already that another rank began a
-    /// different one in its place answers with that rank and its signature; others find out by messages.
+    /// Tells that this rank begins a collective. A transport that knows of a rank which began a different one
+    /// in its place returns that rank and its signature; others find out by messages.
     fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)>;
 
-    /// Who of the group is to blame that a call of this rank has not ended within the timeout, where that is
-    /// known.
+    /// The rank of the group for which a call has waited a whole timeout, where that is known.
     fn absent(&self, call: Call) -> Option<Absent>;
 
-    /// The link of a group of some of these ranks, of which this is one; `sequence` is the split's.
+    /// The link of a group of some of these ranks, of which this is one. `sequence` is the number of the
+    /// split.
     fn split(&mut self, sequence: u64, group: usize, members: &[usize]) -> Self;
 }

@@ -1,4 +1,4 @@
-//! A world of one: the host planes without a peer.
+//! The link of a world of one.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::control::Watch;
 use crate::error::Failure;
 use crate::link::{Absent, Closed, Link, Message};
 
-/// A link with nobody at its other end.
+/// A link without a peer.
 #[derive(Debug)]
 pub(crate) struct SoloLink;
 

@@ -1,4 +1,4 @@
-//! Sums of ranks' contributions in the order of a fixed tree.
+//! Sums over ranks in the order of a fixed tree.
 
 use device::{DType, Float, dispatch};
 

@@ -1,5 +1,5 @@
-//! The bytes of operands that the host transports move in each call, counted without moving any: for
-//! transports that leave the moving to others, or move nothing.
+//! Traffic of calls as the host transports count it, for transports that leave the moving to a library or
+//! move nothing.
 
 use device::{DType, Region};
 
@@ -8,7 +8,7 @@ use crate::host::broadcast_tree;
 use crate::shards::ByteShards;
 use crate::traffic::Meter;
 
-/// The traffic of one rank of a group.
+/// Counts the traffic of one rank of a group.
 #[derive(Debug)]
 pub(crate) struct Tally {
     rank: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Tally {
     meter: Meter,
 }
 
-/// Whether this rank's shard goes to all others, or theirs go to them.
+/// The direction of shards: this rank's to all others, or the others' to them.
 #[derive(Clone, Copy)]
 enum Direction {
     Gather,
@@ -32,7 +32,7 @@ impl Tally {
         &self.meter
     }
 
-    /// A call that moves no operand.
+    /// Counts a call that moves no operand.
     pub(crate) fn nothing(&mut self, operation: Operation) {
         self.meter.record(operation, 0, 0);
     }
@@ -42,13 +42,13 @@ impl Tally {
         self.shards(Operation::AllReduce, shards, &[Direction::Scatter, Direction::Gather]);
     }
 
-    /// `part`: bytes of one rank's part.
+    /// Counts a call; `part` is the bytes of one rank's part.
     pub(crate) fn reduce_scatter(&mut self, part: usize) {
         let shards = ByteShards::equal(part, self.world_size);
         self.shards(Operation::ReduceScatter, shards, &[Direction::Scatter]);
     }
 
-    /// `part`: bytes of one rank's part.
+    /// Counts a call; `part` is the bytes of one rank's part.
     pub(crate) fn all_gather(&mut self, part: usize) {
         let shards = ByteShards::equal(part, self.world_size);
         self.shards(Operation::AllGather, shards, &[Direction::Gather]);
@@ -71,8 +71,8 @@ impl Tally {
         self.meter.record(operation, total(sends), total(receives));
     }
 
-    /// A sum that ranks make of an exchange of shards, and where `everywhere` a gather. `part`: bytes of one
-    /// rank's part.
+    /// A sum that ranks make of an exchange of shards, and where `everywhere` a gather. Counts a call; `part`
+    /// is the bytes of one rank's part.
     pub(crate) fn sum_shared(&mut self, part: usize, everywhere: bool) {
         let bytes = (part * (self.world_size - 1)) as u64;
         self.meter.record(Operation::Exchange, bytes, bytes);
@@ -81,7 +81,7 @@ impl Tally {
         }
     }
 
-    /// A call whose rounds each move shards between this rank and all others.
+    /// Counts a call whose rounds each move shards between this rank and all others.
     fn shards(&mut self, operation: Operation, shards: ByteShards, rounds: &[Direction]) {
         let own = shards.range(self.rank).len();
         let others = (shards.total() - own) as u64;

@@ -1,4 +1,4 @@
-//! How much went over the wire.
+//! Bytes and calls that went over the wire.
 
 use std::cell::RefCell;
 use std::ops::{AddAssign, Sub};
@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::call::Operation;
 
-/// Calls of one operation and what they moved.
+/// Calls of one operation, and the bytes that they moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationTraffic {
     /// Calls that completed.
@@ -28,7 +28,7 @@ impl AddAssign for OperationTraffic {
 impl Sub for OperationTraffic {
     type Output = Self;
 
-    /// What came after an earlier reading.
+    /// The traffic since an earlier reading.
     fn sub(self, earlier: Self) -> Self {
         OperationTraffic {
             calls: self.calls - earlier.calls,
@@ -38,17 +38,17 @@ impl Sub for OperationTraffic {
     }
 }
 
-/// What a data plane has moved since it was made.
+/// Traffic of a data plane since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic([OperationTraffic; Operation::ALL.len()]);
 
 impl Traffic {
-    /// What one operation moved.
+    /// Traffic of one operation.
     pub fn get(&self, operation: Operation) -> OperationTraffic {
         self.0[operation as usize]
     }
 
-    /// What all of them moved.
+    /// Traffic of all operations.
     pub fn total(&self) -> OperationTraffic {
         let mut total = OperationTraffic::default();
         self.0.iter().for_each(|each| total += *each);
@@ -67,7 +67,7 @@ impl AddAssign for Traffic {
     }
 }
 
-/// Counts what a plane moves, and with it what all planes do that a rank's first one was divided into.
+/// Counts the traffic of a plane, and of all planes split from the same one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     own: Traffic,
@@ -75,7 +75,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// That of a plane which is divided from this one's.
+    /// The meter of a plane that is split from this meter's plane.
     pub(crate) fn part(&self) -> Meter {
         Meter { own: Traffic::default(), rank: Rc::clone(&self.rank) }
     }
@@ -86,12 +86,12 @@ impl Meter {
         self.rank.borrow_mut().record(operation, bytes_sent, bytes_received);
     }
 
-    /// Of this plane.
+    /// Traffic of this plane.
     pub(crate) fn own(&self) -> Traffic {
         self.own
     }
 
-    /// Of all planes.
+    /// Traffic of all planes.
     pub(crate) fn rank(&self) -> Traffic {
         *self.rank.borrow()
     }

@@ -1,4 +1,4 @@
-//! What a strategy refuses, and what fails in it.
+//! Errors of data and pipeline parallelism.
 
 use autograd::AutogradError;
 use collective::CollectiveError;
@@ -8,7 +8,7 @@ use tensor::TensorError;
 
 use crate::pipeline::Action;
 
-/// Result of a strategy's call.
+/// Result of a call of this crate.
 pub type Result<T> = std::result::Result<T, ParallelError>;
 
 /// A refused or failed call.
@@ -26,13 +26,13 @@ pub enum ParallelError {
     /// A stage whose output does not depend on its input.
     #[error("backward gave no gradient for the input of stage {stage}: it takes no part in the loss")]
     MissingInputGradient {
-        /// Which stage, from 0.
+        /// The stage, from 0.
         stage: usize,
     },
-    /// A schedule that takes what is not there: [`validate`](crate::pipeline::validate) has not seen it.
+    /// A schedule whose action lacks its input: [`validate`](crate::pipeline::validate) refuses it.
     #[error("the schedule has {action} where nothing is there for it")]
     Unsound {
-        /// What stands there.
+        /// The action there.
         action: Action,
     },
     /// A stage could not be run.

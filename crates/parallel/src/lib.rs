@@ -1,5 +1,4 @@
-//! How ranks share the work: the rank grid, and data parallelism with a reduction whose bits do not depend on
-//! the grid.
+//! The grid of ranks, data parallelism with a reduction whose bits do not depend on the grid, and pipelines.
 //!
 //! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are
 //! added.** Lane l of `lanes` owns a contiguous run of micro-batches; within a lane gradients add up in
@@ -14,10 +13,10 @@
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!
-//! [`pipeline`] has the schedules of pipelines as data: generated, validated, simulated and drawn; and what
-//! executes them.
+//! [`pipeline`] has the schedules of pipelines as data, generated, validated, simulated and drawn, and their
+//! executor. [`Planes`] are the transports of a rank, asked for by axis.
 //!
-//! What it must never know: which model it is.
+//! The crate never knows which model it runs.
 
 pub mod data;
 mod error;

@@ -3,7 +3,8 @@
 //! | call | axis |
 //! | --- | --- |
 //! | sums of gradients and of losses, gathering of updated weights | [`Axis::Data`] |
-//! | activations and their gradients between stages, gradients of tied weights, the loss from the last stage | [`Axis::Pipeline`] |
+//! | activations and their gradients between stages | [`Axis::Pipeline`] |
+//! | gradients of tied weights, the loss from the last stage | [`Axis::Pipeline`] |
 //! | sums for the norm of the whole model's gradient | the world |
 
 use std::fmt;

@@ -17,12 +17,12 @@ use crate::payload::{PAYLOAD_BYTES, PayloadPool};
 use crate::shards::ByteShards;
 use crate::traffic::{Meter, Traffic};
 
-/// [`DataPlane`] over a link of its own. Streams need no care: every call is done when it returns.
+/// A [`DataPlane`] over a link of its own. Every call is done when it returns, whatever the stream.
 #[derive(Debug)]
 pub(crate) struct HostData<L> {
     link: L,
     collectives: u64,
-    /// Messages sent to and received from each peer.
+    /// Number of messages sent to each peer.
     sent: Vec<u64>,
     received: Vec<u64>,
     meter: Meter,
@@ -72,7 +72,7 @@ impl<L: Link> HostData<L> {
         operands.check(caller, Membership { rank, size, reach })
     }
 
-    /// Compares the groups of a split with those that the other ranks gave.
+    /// Checks that the other ranks gave the same groups for a split.
     fn same_groups(&mut self, caller: Caller, signature: Signature, groups: &[Vec<usize>]) -> Result<()> {
         let mine = format!("{groups:?}");
         let mut theirs = vec![Vec::new(); self.world_size()];
@@ -90,7 +90,7 @@ impl<L: Link> HostData<L> {
         })
     }
 
-    /// Sends and receives between pairs of ranks, as part of `operation`.
+    /// Runs sends and receives between pairs of ranks, as part of `operation`.
     fn point_to_point(
         &mut self,
         operation: Operation,

@@ -15,7 +15,10 @@ use crate::error::{CollectiveError, Result};
 use crate::link::Link;
 use crate::payload::PayloadPool;
 
-/// Says that this rank begins a collective; an error where a rank has failed, or is in something else.
+/// Begins a collective.
+///
+/// # Errors
+/// A rank has failed, or is in another call.
 pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call> {
     let (rank, call) = (link.world_rank(link.rank()), signature.call);
     if let Some(failure) = link.failure() {
@@ -29,7 +32,7 @@ pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call
     }
 }
 
-/// Returns when every rank has come: after rounds of distance 1, 2, 4, … below the world's size, every rank
+/// Returns when every rank has come. After rounds of distance 1, 2, 4, … below the world's size, every rank
 /// has heard of every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
 pub(crate) fn barrier<L: Link>(
     link: &mut L,

@@ -1,4 +1,4 @@
-//! Bytes into and out of regions of host memory; nothing on Meta.
+//! Reading and writing regions of host memory; Meta has no bytes.
 
 use device::{Backend, Region};
 use half::bf16;
@@ -7,12 +7,12 @@ use crate::error::{CollectiveError, Result};
 use crate::operands::{Caller, Reach, check_reach};
 use crate::payload::{Payload, PayloadPool};
 
-/// Whether nothing stands behind a region.
+/// Returns true for a region of Meta, which has no bytes.
 pub(crate) fn on_meta(region: &Region<'_>) -> bool {
     region.buffer.backend() == Backend::Meta
 }
 
-/// A copy of at most one payload of a region; empty on Meta.
+/// Copies a region of at most one payload; empty on Meta.
 pub(crate) fn read(region: Region<'_>, pool: &mut PayloadPool) -> device::Result<Payload> {
     if on_meta(&region) {
         return Ok(pool.take(0));
@@ -24,7 +24,7 @@ pub(crate) fn read(region: Region<'_>, pool: &mut PayloadPool) -> device::Result
     Ok(payload)
 }
 
-/// Writes bytes into a region of their length; nothing on Meta.
+/// Writes bytes to a region of their length; does nothing on Meta.
 pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
     if !on_meta(&region) {
         let mut values = region.buffer.write::<bf16>(region.offset, region.bytes / 2)?;
@@ -33,7 +33,7 @@ pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
     Ok(())
 }
 
-/// Copies between two regions of one length, which may be one and the same.
+/// Copies between two regions of the same length, which may be the same region.
 pub(crate) fn copy(caller: Caller, source: Region<'_>, target: Region<'_>) -> Result<()> {
     let same = std::ptr::eq(source.buffer, target.buffer) && source.offset == target.offset;
     if same || on_meta(&source) {

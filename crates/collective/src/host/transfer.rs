@@ -1,5 +1,4 @@
-//! Moves operands between ranks: many sends and receives at a time, payload by payload, none waiting for
-//! another.
+//! Moves operands between ranks: many sends and receives at a time, in payloads, none waiting for another.
 
 use std::time::Instant;
 
@@ -11,18 +10,18 @@ use crate::host::region::{on_meta, read, write};
 use crate::link::{Absent, Closed, Link, Message};
 use crate::payload::{PAYLOAD_BYTES, Payload, PayloadPool};
 
-/// Where bytes come from.
+/// The source of bytes.
 enum Source<'a> {
     Region(Region<'a>),
     Bytes(&'a [u8]),
 }
 
-/// Where bytes go.
+/// The destination of bytes.
 enum Sink<'a> {
     Region(Region<'a>),
-    /// As many as the sender says.
+    /// A vector, as long as the sender says.
     Bytes(&'a mut Vec<u8>),
-    /// One message of the region's length, kept apart from it.
+    /// One message of the region's length, kept apart from the region.
     Payload(Region<'a>, &'a mut Payload),
 }
 
@@ -44,7 +43,7 @@ struct Incoming<'a> {
     done: bool,
 }
 
-/// Bytes of operands that went out and came in.
+/// Bytes of operands that were sent and received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) sent: u64,
@@ -58,7 +57,7 @@ impl std::ops::AddAssign for Moved {
     }
 }
 
-/// Sends and receives to do together. Those with one peer in one direction go in the order they were added.
+/// Sends and receives to run together. Those with one peer in one direction run in the order they were added.
 pub(crate) struct Transfers<'a> {
     call: Call,
     outgoing: Vec<Outgoing<'a>>,
@@ -95,7 +94,7 @@ impl<'a> Transfers<'a> {
         self.incoming(from, expected, Sink::Bytes(bytes));
     }
 
-    /// Receives what belongs into `region`, of at most one payload, beside it.
+    /// Receives the bytes of `region`, at most one payload, into `payload`.
     pub(crate) fn receive_payload(
         &mut self,
         from: usize,
@@ -106,7 +105,10 @@ impl<'a> Transfers<'a> {
         self.incoming(from, expected, Sink::Payload(region, payload));
     }
 
-    /// Moves everything, or fails at the first failed peer, mismatch or silence of a whole timeout.
+    /// Moves everything.
+    ///
+    /// # Errors
+    /// A failed peer, a mismatch, or silence for a whole timeout.
     pub(crate) fn run<L: Link>(mut self, link: &mut L, pool: &mut PayloadPool) -> Result<Moved> {
         let (rank, timeout) = (link.world_rank(link.rank()), link.timeout());
         let mut moved = Moved::default();
@@ -145,7 +147,7 @@ impl<'a> Transfers<'a> {
         self.outgoing.iter().filter(|o| !o.done).count() + self.incoming.iter().filter(|i| !i.done).count()
     }
 
-    /// Whether nothing of these sends needs this rank any more.
+    /// Returns true if no send needs this rank any more.
     fn all_sent<L: Link>(&self, link: &mut L) -> Result<bool> {
         for outgoing in &self.outgoing {
             if !link.sent(outgoing.to).map_err(|Closed| closed(link, self.call, outgoing.to))? {
@@ -235,7 +237,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The next message and the bytes of the operand that it stands for.
+    /// The next message, and the bytes of the operand that it stands for.
     fn next(&mut self, pool: &mut PayloadPool) -> device::Result<(Message, usize)> {
         let left = self.total() - self.moved;
         let len = left.min(PAYLOAD_BYTES);
@@ -261,7 +263,7 @@ impl Outgoing<'_> {
 }
 
 impl Incoming<'_> {
-    /// Takes a message in; the bytes of the operand that it stands for.
+    /// Takes a message, and returns the bytes of the operand that it stands for.
     fn take<L: Link>(
         &mut self,
         link: &L,

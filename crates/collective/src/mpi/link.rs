@@ -1,4 +1,4 @@
-//! One rank's end of the queues between the processes of a group.
+//! The link of one rank in a group of processes.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ pub(crate) struct MpiLink {
     context: u64,
     tags: Tags,
     peers: Vec<Peer>,
-    /// Of headers, and of payloads.
+    /// Pool of headers.
     headers: PayloadPool,
     pool: PayloadPool,
 }
@@ -53,7 +53,7 @@ impl Tags {
     }
 }
 
-/// What is under way to and from one peer.
+/// Requests under way to and from one peer.
 #[derive(Default)]
 struct Peer {
     sends: VecDeque<Request>,

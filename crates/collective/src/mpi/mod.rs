@@ -31,7 +31,7 @@ pub use processes::{Process, Processes};
 use raw::{Channel, Fault};
 use shared::{Library, Shared};
 
-/// Why a process could not join its job.
+/// Errors of joining a job.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// MPI was initialised before in this process.
@@ -43,18 +43,18 @@ pub enum StartError {
     /// The MPI library failed.
     #[error("MPI error {code}: {text}")]
     Library {
-        /// Its number for the error.
+        /// MPI's error code.
         code: i64,
-        /// Its words for the error.
+        /// MPI's text for the error.
         text: String,
     },
     /// The ranks could not tell each other who they are.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// A rank said of itself what cannot be understood.
+    /// A rank's message about its process could not be decoded.
     #[error("rank {rank} did not say which process it is")]
     Unknown {
-        /// Its number.
+        /// The rank.
         rank: usize,
     },
 }
@@ -65,7 +65,7 @@ impl From<Fault> for StartError {
     }
 }
 
-/// This process's place among those of the job. It stays on the thread that started it.
+/// This process in the job. It stays on the thread that started it.
 pub struct World {
     shared: Rc<Shared>,
     local: (usize, usize),
@@ -112,12 +112,12 @@ impl World {
         self.shared.rank
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn size(&self) -> usize {
         self.shared.size
     }
 
-    /// This rank's number among those of its host, and how many those are.
+    /// This rank's number among the ranks of its host, and their number.
     pub fn local(&self) -> (usize, usize) {
         self.local
     }
@@ -127,7 +127,7 @@ impl World {
         Arc::clone(&self.processes)
     }
 
-    /// From now on a peer may be silent for so long.
+    /// Sets the time for which a peer may be silent from now on.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.timeout.set(timeout);
     }
@@ -142,8 +142,8 @@ impl World {
         self.shared.failure()
     }
 
-    /// Says that this rank has done all its calls, waits until all ranks have, and takes leave of MPI.
-    /// Without it, a process ends without doing so, and launchers take that for a failure.
+    /// Tells that this rank has made all its calls, waits until all ranks have, and finalizes MPI. Launchers
+    /// take a process that ends without finalizing for a failure.
     ///
     /// # Errors
     /// A rank failed meanwhile.

@@ -1,4 +1,4 @@
-//! The processes of a job, as the system of a host sees them: which have ended without a word.
+//! The processes of a job as their hosts' systems see them, to find those that ended without a message.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Process {
     /// The host's name.
     pub host: String,
-    /// The process's number there.
+    /// Number of the process on that host.
     pub pid: u32,
-    /// What two processes have alike that can see each other: a running system and its numbering of
-    /// processes.
+    /// Identity of the running system and of its numbering of processes: the same for processes that see each
+    /// other.
     system: String,
-    /// When it began, in the system's ticks: numbers are used again.
+    /// Start in the system's ticks, as process numbers are used again.
     began: u64,
 }
 
@@ -46,7 +46,7 @@ impl Process {
         })
     }
 
-    /// Its state, `X` if it has ended; `None` for a process of another system, of which nothing is known.
+    /// State of the process, `X` if it has ended; `None` for a process of another system.
     fn state(&self, own: &Process) -> Option<char> {
         let visible = self.system == own.system && !self.system.trim().is_empty() && self.began != 0;
         visible.then(|| match state_of(self.pid) {
@@ -55,7 +55,7 @@ impl Process {
         })
     }
 
-    /// Whether it is known to have ended.
+    /// Returns true if the process is known to have ended.
     fn is_gone(&self, own: &Process) -> bool {
         self.state(own).is_some_and(|state| "ZXx".contains(state))
     }
@@ -100,20 +100,20 @@ impl Processes {
         self.all.iter().enumerate().find(gone).map(|(rank, _)| rank)
     }
 
-    /// The same for other threads than the worker's; none once the worker has done its calls, as others may
-    /// end before it does.
+    /// As [`Processes::first_gone`], for other threads than the worker's; `None` once the worker has made all
+    /// its calls, as others may end first.
     pub fn gone(&self) -> Option<usize> {
         // Asked last: a peer ends only after this rank has said that it has come to its end.
         self.first_gone().filter(|_| !self.ending.load(Ordering::Acquire))
     }
 
-    /// Whether a rank's process is of this host and was stopped by a signal.
+    /// Returns true if a rank's process is on this host and was stopped by a signal.
     pub(super) fn has_stopped(&self, rank: usize) -> bool {
         let state = self.all.get(self.rank).and_then(|own| self.all.get(rank)?.state(own));
         state.is_some_and(|state| "Tt".contains(state))
     }
 
-    /// Why that is a failure.
+    /// The reason of the failure of a rank whose process has ended.
     pub fn reason(&self, rank: usize) -> String {
         match self.all.get(rank) {
             Some(process) => format!(

@@ -1,4 +1,4 @@
-//! Sends and receives that never block, and own their memory: the only place that calls MPI's C functions.
+//! Sends and receives that never block and own their memory: the only module that calls MPI's C functions.
 #![allow(unsafe_code)] // MPI's handles, and memory that MPI reads and writes between calls
 
 use std::ffi::{c_char, c_int};
@@ -10,7 +10,7 @@ use ::mpi::topology::SimpleCommunicator;
 
 use crate::payload::Payload;
 
-/// What MPI says when a call fails.
+/// An error of MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) code: i64,
@@ -94,12 +94,12 @@ enum Direction {
 #[derive(Debug)]
 pub(crate) struct Request {
     raw: ffi::MPI_Request,
-    /// None once it is done.
+    /// The memory; `None` once the request is done.
     payload: Option<Payload>,
     receives: bool,
 }
 
-/// What a completed request leaves.
+/// The result of a completed request.
 #[derive(Debug)]
 pub(crate) struct Completed {
     /// The memory, whose first `bytes` bytes were received.

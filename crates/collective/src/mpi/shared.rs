@@ -1,4 +1,4 @@
-//! What all links of a process share: who has failed, who has ended, who answers.
+//! The state that all links of a process share: which ranks have failed, ended or answered.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use crate::mpi::raw::{Channel, Fault, Request};
 use crate::mpi::wire::{Header, NOTICE_BYTES, Notice};
 use crate::payload::PayloadPool;
 
-/// How often the processes of this host are looked at.
+/// Interval at which the processes of this host are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a rank that waits as well may take to answer.
+/// Time allowed for a waiting rank to answer.
 const ANSWER: Duration = Duration::from_millis(500);
-/// How long what a rank sent before it ended may take to arrive.
+/// Time allowed for messages sent before a rank ended to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Turns without progress that a wait keeps the processor, if every rank of the host has one, and gives it
 /// away, before it sleeps.
@@ -28,16 +28,16 @@ const YIELDS: u32 = 2000;
 const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 const SHORT_SLEEPS: u32 = 200;
 
-/// MPI, initialised, and what this program has of it; the communicators go before MPI does.
+/// The initialised MPI library and its communicators, which are dropped before MPI is finalized.
 pub(super) struct Library {
-    /// For the messages of calls.
+    /// Communicator for the messages of calls.
     pub(super) traffic: Channel,
-    /// For what ranks tell each other beside them.
+    /// Communicator for notices.
     pub(super) notices: Channel,
     pub(super) universe: Universe,
 }
 
-/// One process's end of the world.
+/// One process's state in the world.
 pub(super) struct Shared {
     pub(super) rank: usize,
     pub(super) size: usize,
@@ -47,17 +47,17 @@ pub(super) struct Shared {
     failure: RefCell<Option<Failure>>,
     incoming: RefCell<Option<Request>>,
     outgoing: RefCell<Vec<Request>>,
-    /// When it was heard that a rank has ended.
+    /// Time at which each rank was heard to have ended.
     ended: RefCell<Vec<Option<Instant>>>,
-    /// What those who answered said that they are in.
+    /// Call of each rank that answered.
     answered: RefCell<Vec<Option<Option<Header>>>>,
     /// The last collective that this rank began, and its group.
     pub(super) begun: Cell<Option<Header>>,
     looked: Cell<Instant>,
     idle: Cell<u32>,
-    /// What [`SPINS`] is here.
+    /// Number of spins on this host, [`SPINS`] or 0.
     spins: u32,
-    /// Whether all ranks have come to the end.
+    /// True once all ranks have come to the end.
     finished: Cell<bool>,
 }
 
@@ -212,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// Whether a rank has ended so long ago that nothing of it is on its way any more.
+    /// Returns true if a rank ended so long ago that no message of it is on its way.
     pub(super) fn has_ended(&self, rank: usize) -> bool {
         let ended = self.ended.borrow().get(rank).copied().flatten();
         ended.is_some_and(|when| when.elapsed() >= LAST_WORDS)
@@ -277,7 +277,7 @@ impl Shared {
     }
 }
 
-/// A rank's view of the others.
+/// A rank's view of which others are alive.
 pub(super) struct ProcessLiveness(pub(super) Rc<Shared>);
 
 impl Liveness for ProcessLiveness {
@@ -285,7 +285,7 @@ impl Liveness for ProcessLiveness {
         self.0.failure()
     }
 
-    /// One that does not answer: those who wait do.
+    /// The first rank that does not answer, as waiting ranks do.
     fn silent(&self, among: &[usize]) -> Option<usize> {
         let answers = self.0.ask();
         among.iter().copied().find(|rank| answers[*rank].is_none())

@@ -1,4 +1,4 @@
-//! What goes over the wire: the header of a message, and notices beside them.
+//! The wire format: headers of messages, and notices.
 
 use bytemuck::{Pod, Zeroable};
 use device::DType;
@@ -18,7 +18,7 @@ const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
-    /// The group that it is for; a check, as tags may coincide.
+    /// Context of the receiving group; a check, as tags may coincide.
     pub(super) context: u64,
     /// Bytes of the payload, here or in the next message.
     pub(super) payload: u64,
@@ -75,7 +75,7 @@ impl Header {
 /// The longest notice.
 pub(super) const NOTICE_BYTES: usize = 2048;
 
-/// What ranks tell each other beside their calls.
+/// A message between ranks beside their calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     /// A rank has failed: the sender or, if that can say nothing any more, another.
@@ -89,7 +89,7 @@ pub(super) enum Notice {
 }
 
 impl Notice {
-    /// At most [`NOTICE_BYTES`] bytes; a reason is cut short where it must be.
+    /// Encodes to at most [`NOTICE_BYTES`] bytes; a long reason is cut short.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, rank, more) = match self {
             Notice::Failed { rank, reason } => (0, rank, cut(reason).as_bytes()),
@@ -119,7 +119,7 @@ impl Notice {
     }
 }
 
-/// As much of a text as a notice has room for.
+/// The part of a text for which a notice has room.
 fn cut(text: &str) -> &str {
     let room = text.len().min(NOTICE_BYTES - 1 - size_of::<u64>());
     let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The thread that calls NCCL for a rank, one call after the other.
+//! The thread that makes a rank's calls of NCCL, one after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +11,12 @@ use super::fault::{Fault, Result};
 /// The thread keeps its processor so long after a call: the next one mostly comes soon, and waking takes as
 /// long as a call.
 const SPIN: Duration = Duration::from_micros(100);
-/// What NCCL's own threads have.
+/// Stack size, that of NCCL's own threads.
 const STACK_BYTES: usize = 8 << 20;
 
 type Body = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Whether a call is being made.
+/// A flag that is set while a call is being made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Busy(Arc<AtomicBool>);
 
@@ -30,7 +30,7 @@ impl Busy {
     }
 }
 
-/// Has calls made, and hears how they went. It never waits for one.
+/// Hands calls to the thread and takes their results. It never waits for a call.
 #[derive(Debug)]
 pub(super) struct CallThread {
     /// `None` while this is dropped.
@@ -41,7 +41,10 @@ pub(super) struct CallThread {
 }
 
 impl CallThread {
-    /// Errors: no thread can be started.
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread can be started.
     pub(super) fn start() -> Result<Self> {
         let ((calls, taken), (answer, answers)) = (mpsc::channel::<Body>(), mpsc::channel());
         let busy = Busy::default();
@@ -59,14 +62,14 @@ impl CallThread {
         Ok(CallThread { calls: Some(calls), answers, busy, thread: Some(thread) })
     }
 
-    /// Has `call` made. The one before it has been answered.
+    /// Hands `call` to the thread. The call before it must have been answered.
     pub(super) fn begin(&self, call: impl FnOnce() -> Result<()> + Send + 'static) {
         self.busy.set(true);
         // Where the thread is gone, there will be no answer, which says so.
         let _ = self.calls.as_ref().map(|calls| calls.send(Box::new(call)));
     }
 
-    /// How the call went that was begun last; `None` as long as it is being made.
+    /// The result of the last call; `None` while it is being made.
     pub(super) fn answer(&self) -> Option<Result<()>> {
         match self.answers.try_recv() {
             Ok(said) => Some(said),
@@ -77,15 +80,14 @@ impl CallThread {
         }
     }
 
-    /// Whether a call is being made.
+    /// A flag that is set while a call is being made.
     pub(super) fn busy(&self) -> &Busy {
         &self.busy
     }
 }
 
 impl Drop for CallThread {
-    /// The thread ends when it has nothing to do; where it is in a call that does not come back, nobody waits
-    /// for it.
+    /// The thread ends when it has nothing to do. A call that does not return is not waited for.
     fn drop(&mut self) {
         self.calls = None;
         if let Some(thread) = self.thread.take().filter(|_| !self.busy.is_set()) {
@@ -94,7 +96,7 @@ impl Drop for CallThread {
     }
 }
 
-/// The next call; none when nobody is left to make one.
+/// The next call; `None` when there will be no more.
 fn next(calls: &Receiver<Body>) -> Option<Body> {
     let began = Instant::now();
     while began.elapsed() < SPIN {

@@ -1,4 +1,4 @@
-//! How ranks come to have a plane: they agree that they can, and meet.
+//! Connecting the GPUs of all ranks: ranks agree that they can, and meet.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,7 +26,10 @@ const OLDEST: u32 = 21_800;
 
 const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
 
-/// The buffer that a rank's planes share. Errors: no GPU and no imitation of one; out of memory.
+/// Allocates the buffer that a rank's planes share.
+///
+/// # Errors
+/// A device that neither is a GPU nor imitates one; out of memory.
 pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
     if device.backend() == Backend::Cpu || !device.is_cuda_like() {
         let name = &device.description().name;
@@ -39,7 +42,7 @@ pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
     Ok(Rc::new(buffer))
 }
 
-/// The plane of this rank's GPU.
+/// Connects this rank's GPU, and returns the plane of all ranks.
 pub(crate) fn connect(
     control: &mut dyn ControlPlane,
     device: &Device,
@@ -69,20 +72,20 @@ pub(crate) fn connect(
     Ok(Box::new(NcclPlane::new(shared, device, Some(place), rank, members, scratch, Meter::default())))
 }
 
-/// What a rank says of its library.
+/// A rank's message about its library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
-    /// Its version and, from rank 0, the number to meet by.
+    /// The version and, from rank 0, the identifier by which ranks meet.
     There { version: u32, id: Option<Id> },
-    /// Why it cannot be used.
+    /// The reason why the library cannot be used.
     Unusable(Fault),
 }
 
 impl Said {
     fn of(rank: usize) -> Self {
         if !raw::is_there() {
-            let text = "libnccl.so cannot be opened: install NCCL or set LD_LIBRARY_PATH; where there is only \
-                        libnccl.so.2, a link libnccl.so to it is needed";
+            let text = "libnccl.so cannot be opened: install NCCL or set LD_LIBRARY_PATH; where there is \
+                        only libnccl.so.2, a link libnccl.so to it is needed";
             return Said::Unusable(Fault { code: 0, text: text.to_owned() });
         }
         let told = raw::version().and_then(|version| {
@@ -121,13 +124,16 @@ impl Said {
     }
 }
 
-/// What rank `rank` says where rank `who` cannot.
+/// The error of rank `rank` where rank `who` cannot use its library.
 fn failed(rank: usize, who: usize, Fault { code, text }: Fault) -> CollectiveError {
     let text = if who == rank { text } else { format!("on rank {who}: {text}") };
     CollectiveError::Library { rank, call: CALL, library: NAME, code, text }
 }
 
-/// The number to meet by, where all ranks can. Errors, on all of them alike: the first that cannot.
+/// The identifier by which ranks meet.
+///
+/// # Errors
+/// The first rank that cannot use its library; the same error on all ranks.
 fn agree(rank: usize, said: &[Vec<u8>]) -> Result<Id> {
     let failed = |who: usize, fault: Fault| failed(rank, who, fault);
     let unclear = || Fault { code: 0, text: "it did not say which NCCL it has".to_owned() };

@@ -1,4 +1,4 @@
-//! Regions of GPUs between ranks, over NCCL: the data plane where every rank owns a GPU of its own.
+//! The data plane of GPUs over NCCL, where every rank owns a GPU.
 //!
 //! The one idea: **no call and no wait is NCCL's to end**. Calls are made by a thread beside the rank's
 //! (`CallThread`), which asks until they are through: they may connect ranks, and wait for them, whenever
@@ -41,12 +41,13 @@ pub(crate) use connect::{connect, scratch};
 /// The library's name in errors.
 const NAME: &str = "NCCL";
 
-/// Whether NCCL's library can be opened: `libnccl.so`, which packages that have `libnccl.so.2` alone lack.
+/// Returns true if NCCL's library can be opened as `libnccl.so`; packages with `libnccl.so.2` alone lack that
+/// name.
 pub fn is_there() -> bool {
     raw::is_there()
 }
 
-/// The library's version, such as `2.28.9`; `None` where it is not there.
+/// Version of the library, such as `2.28.9`; `None` where it cannot be opened.
 pub fn version() -> Option<String> {
     raw::is_there().then(raw::version)?.ok().map(version_text)
 }

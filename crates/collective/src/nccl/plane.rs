@@ -22,33 +22,34 @@ use crate::peer_access::PeerWindow;
 use crate::tally::Tally;
 use crate::traffic::Meter;
 
-/// Bytes of what ranks send each other when they first meet.
+/// Bytes that ranks send each other when they first meet.
 const MEETING_BYTES: usize = 4;
-/// Where in the first half of the scratch buffer that arrives; what is sent, and barriers, lie before.
+/// Offset in the first half of the scratch buffer at which those bytes arrive. Sent bytes and barriers lie
+/// before it.
 const MEETINGS: usize = 512;
-/// The size of a small operand, for NCCL's ways with those.
+/// Bytes of a small operand, which NCCL moves in another way than large ones.
 const SMALL_BYTES: usize = 1 << 10;
 
 /// [`DataPlane`] over a communicator of its own.
 pub(super) struct NcclPlane {
     shared: Rc<Shared>,
     device: Device,
-    /// The communicator's place among the rank's; a rank alone has none.
+    /// Index of the communicator among the rank's; `None` for a rank alone.
     place: Option<usize>,
     rank: usize,
     /// Numbers in the world, by number in the group.
     members: Vec<usize>,
-    /// The same without this rank.
+    /// Numbers in the world of the other ranks.
     others: Rc<[usize]>,
     collectives: u64,
     /// Messages sent to and received from each peer.
     sent: Vec<u64>,
     received: Vec<u64>,
-    /// Peers with which there are connections both ways.
+    /// True for peers with connections both ways.
     met: Vec<bool>,
-    /// Of all planes of the rank: what is in it does not matter.
+    /// Scratch buffer of all planes of the rank; its contents do not matter.
     scratch: Rc<Buffer>,
-    /// The memory that the group's ranks reach directly.
+    /// The memory of the group's ranks, with peer access.
     window: Option<PeerWindow<Gpus>>,
     tally: Tally,
     observer: Observer,
@@ -101,7 +102,7 @@ impl NcclPlane {
         operands.check(caller, group)
     }
 
-    /// Makes these one call, and waits until all of it is enqueued.
+    /// Makes one call of `works`, and waits until all of it is enqueued.
     fn enqueue(&self, call: Call, works: &[Work<'_>], stream: StreamKind) -> Result<()> {
         let Some(place) = self.place else {
             self.shared.alive(call)?;
@@ -120,7 +121,7 @@ impl NcclPlane {
         span.end().map_err(CollectiveError::device(self.shared.rank, call))
     }
 
-    /// What a call comes to in a group of one: its operand is where it belongs, or is copied there.
+    /// Runs a call in a group of one: its operand is in place, or is copied.
     fn alone(&self, call: Call, work: &Work<'_>, stream: StreamKind) -> Result<()> {
         match work {
             Work::ReduceScatter { input, output, .. } | Work::AllGather { input, output }
@@ -134,14 +135,14 @@ impl NcclPlane {
         }
     }
 
-    /// A call of all ranks, which has nothing to do where nothing is moved.
+    /// Runs a call of all ranks, which has nothing to do for 0 bytes.
     fn collective(&self, caller: Caller, bytes: usize, work: Work<'_>, stream: StreamKind) -> Result<()> {
         self.enqueue(caller.call, if bytes == 0 { &[] } else { std::slice::from_ref(&work) }, stream)
     }
 
-    /// Makes connections with peers that are met for the first time. NCCL makes those of one call together,
-    /// and where two ranks meet that want different ones of each other, it fails: so all are made both ways,
-    /// by an exchange.
+    /// Makes connections with peers that are met for the first time. NCCL makes the connections of one call
+    /// together, and fails where two ranks want different ones of each other: so all are made both ways, by
+    /// an exchange.
     fn meet(&mut self, call: Call, peers: impl Iterator<Item = usize>, stream: StreamKind) -> Result<()> {
         let mut strangers: Vec<usize> = peers.filter(|peer| !self.met[*peer]).collect();
         strangers.sort_unstable();
@@ -199,7 +200,7 @@ impl NcclPlane {
         Ok(())
     }
 
-    /// Compares the groups of a split with those that the other ranks gave, by a number that stands for them.
+    /// Checks that the other ranks gave the same groups for a split, by a digest.
     fn same_groups(&mut self, caller: Caller, groups: &[Vec<usize>]) -> Result<()> {
         let mine = digest(groups);
         let all = self.gather_bytes(caller, &mine)?;
@@ -209,7 +210,7 @@ impl NcclPlane {
         })
     }
 
-    /// The place of the communicator of a group; a group of one has none.
+    /// Splits off the communicator of a group, and returns its index; `None` for a group of one.
     fn split_off(&self, call: Call, place: usize, group: &SplitGroup) -> Result<Option<usize>> {
         let comm = self.shared.comm(place, call)?;
         let several = group.members.len() > 1;
@@ -223,7 +224,7 @@ impl NcclPlane {
         Ok(place)
     }
 
-    /// The answer of a wait for the device: where it was given up, why.
+    /// The result of a wait for the device; the reason, where the wait was given up.
     fn host_wait<T>(&self, call: Call, waited: device::Result<T>) -> Result<T> {
         waited.or_else(|source| {
             self.shared.alive(call)?;
@@ -236,7 +237,7 @@ impl NcclPlane {
         self.host_wait(call, waited)
     }
 
-    /// These collectives once, on a small operand and on one of the whole scratch buffer.
+    /// Runs collectives once on a small operand, and once on the whole scratch buffer.
     fn rehearse(&self, caller: Caller, uses: &[CollectiveUse], stream: StreamKind) -> Result<()> {
         let scratch = Rc::clone(&self.scratch);
         let ranks = self.members.len();
@@ -269,7 +270,7 @@ impl Drop for NcclPlane {
     }
 }
 
-/// A number for a list of groups: FNV-1a (Fowler, Noll and Vo) over their text.
+/// A digest of a list of groups: FNV-1a (Fowler, Noll and Vo) over their text.
 fn digest(groups: &[Vec<usize>]) -> [u8; 8] {
     let text = format!("{groups:?}");
     let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

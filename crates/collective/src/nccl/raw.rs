@@ -1,4 +1,4 @@
-//! Calls of NCCL: the only place that calls its C functions. Those that may wait for other ranks are for
+//! The only module that calls NCCL's C functions. Calls that may wait for other ranks are for
 //! [`CallThread`](super::call_thread::CallThread)'s thread.
 #![allow(unsafe_code)] // NCCL's handles, and addresses that its kernels read and write
 
@@ -14,7 +14,7 @@ use super::call_thread::Busy;
 use super::fault::{Fault, Result};
 use super::order::{Order, number};
 
-/// Bytes of the number that the ranks of a communicator meet by.
+/// Bytes of the identifier by which the ranks of a communicator meet.
 pub(super) const ID_BYTES: usize = 128;
 pub(super) type Id = [u8; ID_BYTES];
 
@@ -22,14 +22,14 @@ pub(super) type Id = [u8; ID_BYTES];
 const UNSET: c_int = c_int::MIN;
 /// The colour of a rank that is in no group.
 const NO_COLOR: c_int = -1;
-/// By which NCCL knows a configuration for one.
+/// Mark of a configuration.
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
 /// The version that the bindings are of, as NCCL counts.
 const BOUND_VERSION: u32 = 22_800;
-/// How often whoever ends communicators looks whether the last call has come back.
+/// Interval at which ending a communicator looks whether the last call has returned.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Whether NCCL's library can be opened. It stays open.
+/// Returns true if NCCL's library can be opened. It stays open.
 pub(super) fn is_there() -> bool {
     static THERE: LazyLock<bool> = LazyLock::new(|| {
         // SAFETY: opening the library runs its initialisers, which it is made for.
@@ -43,7 +43,7 @@ pub(super) fn is_there() -> bool {
     *THERE
 }
 
-/// The library's version: 10000 · major + 100 · minor + patch. The library must be there.
+/// Version of the library: 10000 · major + 100 · minor + patch. The library must be open.
 pub(super) fn version() -> Result<u32> {
     let mut version: c_int = 0;
     // SAFETY: the call writes one integer.
@@ -51,7 +51,7 @@ pub(super) fn version() -> Result<u32> {
     Ok(u32::try_from(version).unwrap_or(0))
 }
 
-/// A number for the ranks of a new communicator to meet by; this process listens for them from now on.
+/// An identifier by which the ranks of a new communicator meet; this process listens for them from now on.
 pub(super) fn unique_id() -> Result<Id> {
     let mut id = sys::ncclUniqueId { internal: [0; ID_BYTES] };
     // SAFETY: the call writes the value that it is given.
@@ -68,7 +68,10 @@ pub(super) struct Queue(sys::cudaStream_t);
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// Errors: those of the device.
+    /// The stream's handle.
+    ///
+    /// # Errors
+    /// The device's.
     pub(super) fn of(device: &Device, stream: StreamKind) -> device::Result<Self> {
         Ok(Queue(device.stream_handle(stream)?.cast()))
     }
@@ -84,7 +87,7 @@ pub(super) struct Comm {
 }
 
 impl Comm {
-    /// One that is yet to be made.
+    /// A communicator that is yet to be made.
     pub(super) fn empty() -> Self {
         Comm { slot: Box::leak(Box::default()) }
     }
@@ -93,8 +96,10 @@ impl Comm {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Makes it with the other ranks, on the GPU whose context is current. Errors also where nothing was
-    /// made.
+    /// Makes the communicator with the other ranks, on the GPU whose context is current.
+    ///
+    /// # Errors
+    /// NCCL's, also where nothing was made.
     pub(super) fn meet(&self, rank: usize, world_size: usize, id: &Id) -> Result<()> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut config = config();
@@ -119,13 +124,15 @@ impl Comm {
         })
     }
 
-    /// Whether there is a communicator behind it.
+    /// Returns true if the communicator was made.
     pub(super) fn is_made(&self) -> bool {
         !self.handle().is_null()
     }
 
-    /// Whether the last call is through with what the host has to do for it. Errors: what failed since, also
-    /// in work on the device.
+    /// Returns true if the host's part of the last call is done.
+    ///
+    /// # Errors
+    /// A failure since, also in work on the device.
     pub(super) fn is_ready(&self) -> Result<bool> {
         let mut state = 0u32;
         // SAFETY: the handle is alive; the state is an integer of the size that is written, with any value.
@@ -238,8 +245,8 @@ pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
     let _ = unsafe { sys::ncclGroupEnd() };
 }
 
-/// Everything as NCCL chooses, and that calls return when they are through: for those that return before,
-/// NCCL starts a thread each, which takes longer than the call.
+/// NCCL's own choices, with blocking calls: for each call that does not block, NCCL starts a thread, which
+/// takes longer than the call.
 fn config() -> sys::ncclConfig_t {
     sys::ncclConfig_t {
         size: size_of::<sys::ncclConfig_t>(),
@@ -269,7 +276,7 @@ fn check(code: sys::ncclResult_t) -> Result<()> {
     }
 }
 
-/// A state as a code; one that the bindings do not know is an internal error.
+/// A state as a code; a state that the bindings do not know is an internal error.
 fn known(state: u32) -> sys::ncclResult_t {
     use sys::ncclResult_t as Code;
     const CODES: [Code; 8] = [
@@ -285,7 +292,7 @@ fn known(state: u32) -> sys::ncclResult_t {
     CODES.get(state as usize).copied().unwrap_or(Code::ncclInternalError)
 }
 
-/// NCCL's words for a code, and those for the last thing that went wrong in this process.
+/// NCCL's text for a code, and for the last error in this process.
 fn fault(code: sys::ncclResult_t) -> Fault {
     // SAFETY: the library answers every code with a text of its own.
     let general = text(unsafe { sys::ncclGetErrorString(code) });

@@ -1,5 +1,5 @@
-//! What all communicators of a rank share: which they are, what was begun last, and whether it is over with
-//! them.
+//! The state that all communicators of a rank share: their handles, the last call, and whether they have
+//! ended.
 
 mod parting;
 #[cfg(test)]
@@ -18,20 +18,20 @@ use crate::nccl::fault::{self, Fault};
 use crate::nccl::raw::Comm;
 use crate::nccl::window::Signals;
 
-/// How long a call may take where it makes connections, at least.
+/// Minimum time allowed for a call that makes connections.
 const CONNECTING: Duration = Duration::from_secs(60);
-/// How long a leaving rank waits: for its own device, and then for the other ranks to leave as well.
+/// Time for which a leaving rank waits for its own device, and then for the other ranks to leave.
 const PARTING: Duration = Duration::from_secs(2);
-/// How long NCCL may have to end work that was given up.
+/// Time allowed for NCCL to end abandoned work.
 const ABORTING: Duration = Duration::from_secs(5);
-/// How long the control plane may take to say which rank is behind an error of NCCL.
+/// Time allowed for the control plane to tell which rank is behind an error of NCCL.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// A wait keeps the processor so long,
+/// Time for which a wait keeps the processor.
 const SPIN: Duration = Duration::from_micros(200);
-/// and then looks so often.
+/// Interval at which a wait looks afterwards.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// Why there will be no more calls.
+/// The reason why there will be no more calls.
 #[derive(Clone, Debug)]
 pub(super) enum End {
     /// A rank failed.
@@ -42,29 +42,29 @@ pub(super) enum End {
     Library(Fault),
 }
 
-/// What a rank began last.
+/// The last call of a rank.
 struct Begun {
     call: Call,
-    /// Whom it needs, as numbers in the world.
+    /// The other ranks of the call, as numbers in the world.
     others: Rc<[usize]>,
 }
 
-/// One rank's side of NCCL. It does not hold the device, whose waits hold it.
+/// One rank's state of NCCL. It does not hold the device, whose waits hold it.
 pub(super) struct Shared {
     /// This rank's number in the world.
     pub(super) rank: usize,
-    /// All ranks.
+    /// Numbers of all ranks.
     world: Vec<usize>,
     timeout: Duration,
     patience: Cell<Duration>,
     watch: Watch,
     calls: CallThread,
     comms: RefCell<Vec<Option<Comm>>>,
-    /// By which streams wait for other ranks.
+    /// Signals by which streams wait for other ranks.
     signals: RefCell<Vec<Weak<Signals>>>,
     begun: RefCell<Begun>,
     end: RefCell<Option<End>>,
-    /// A plane is being dropped: waits end, and nobody else's work with them.
+    /// True while a plane is being dropped: its waits end, and no other plane's work.
     parting: Cell<bool>,
 }
 
@@ -92,40 +92,46 @@ impl Shared {
         }
     }
 
-    /// Keeps a communicator, which may be yet to be made, and hands out its place.
+    /// Keeps a communicator, which may be yet to be made, and returns its index.
     pub(super) fn keep(&self, comm: Comm) -> usize {
         let mut comms = self.comms.borrow_mut();
         comms.push(Some(comm));
         comms.len() - 1
     }
 
-    /// Streams wait by these from now on, until they are dropped.
+    /// Registers signals by which streams wait until the signals are dropped.
     pub(super) fn waits_by(&self, signals: &Rc<Signals>) {
         let mut all = self.signals.borrow_mut();
         all.retain(|signals| signals.strong_count() > 0);
         all.push(Rc::downgrade(signals));
     }
 
-    /// Ends what streams wait for; others may still write that they have not come, so it is done until all is
-    /// over.
+    /// Ends the waits of streams. Other ranks may still write lower numbers, so this is repeated until all
+    /// work is over.
     fn release(&self) {
         self.signals.borrow().iter().filter_map(Weak::upgrade).for_each(|signals| signals.release());
     }
 
-    /// A communicator that is in use. Errors: it is over with all of them.
+    /// A communicator by its index.
+    ///
+    /// # Errors
+    /// All communicators have ended.
     pub(super) fn comm(&self, place: usize, call: Call) -> Result<Comm> {
         self.alive(call)?;
         let comm = self.comms.borrow().get(place).copied().flatten();
         comm.ok_or_else(|| self.error(&End::Library(gone()), call))
     }
 
-    /// This rank begins a call that needs these others.
+    /// Notes that this rank begins a call with these other ranks.
     pub(super) fn begins(&self, call: Call, others: &Rc<[usize]>) {
         *self.begun.borrow_mut() = Begun { call, others: Rc::clone(others) };
         self.watch.liveness().sign();
     }
 
-    /// Errors: it is over, or a rank has failed.
+    /// Checks that calls are possible.
+    ///
+    /// # Errors
+    /// The communicators have ended, or a rank has failed.
     pub(super) fn alive(&self, call: Call) -> Result<()> {
         if self.end.borrow().is_none()
             && let Some(failure) = self.watch.failure()
@@ -135,8 +141,10 @@ impl Shared {
         self.end.borrow().as_ref().map_or(Ok(()), |end| Err(self.error(end, call)))
     }
 
-    /// Has a call of NCCL made, by the thread for them, and waits until the communicator takes the next one.
-    /// Errors: what came first instead.
+    /// Has the call thread make a call of NCCL, and waits until the communicator takes the next one.
+    ///
+    /// # Errors
+    /// A failure that came first.
     pub(super) fn make(
         &self,
         comm: Comm,
@@ -147,8 +155,10 @@ impl Shared {
         self.settle(comm, call)
     }
 
-    /// Waits until a communicator that does not block is through with its last call. Errors: what came first
-    /// instead.
+    /// Waits until a communicator that does not block has done its last call.
+    ///
+    /// # Errors
+    /// A failure that came first.
     pub(super) fn settle(&self, comm: Comm, call: Call) -> Result<()> {
         self.until(call, || match comm.is_ready() {
             Ok(true) => Some(Ok(())),
@@ -162,7 +172,10 @@ impl Shared {
         self.until(call, || self.calls.answer())
     }
 
-    /// Asks until there is an answer. Errors: what came first instead.
+    /// Asks until there is an answer.
+    ///
+    /// # Errors
+    /// A failure that came first.
     fn until(&self, call: Call, answer: impl Fn() -> Option<fault::Result<()>>) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -185,7 +198,8 @@ impl Shared {
         }
     }
 
-    /// NCCL failed: ends it all. The error: of the rank that is behind it, where that can be heard.
+    /// Ends everything after an error of NCCL. The returned error names the rank behind it, where the control
+    /// plane tells.
     pub(super) fn broken(&self, fault: Fault, call: Call) -> CollectiveError {
         let end = self.behind(fault);
         let error = self.error(&end, call);
@@ -193,7 +207,7 @@ impl Shared {
         error
     }
 
-    /// What the host does when it waits for the device: the reason to give up, if there is one.
+    /// The guard of the host's waits for the device: returns the reason to give up, if there is one.
     pub(super) fn guard(&self, waited: Duration) -> Option<String> {
         let call = self.begun.borrow().call;
         if self.parting.get() {
@@ -238,7 +252,8 @@ impl Shared {
         Some(self.watch.failure().map_or(End::Late { peer, waited }, End::Failed))
     }
 
-    /// A peer that fails makes NCCL fail as well, and may say more of it.
+    /// The reason behind an error of NCCL: a failed peer makes NCCL fail as well, and its own message says
+    /// more.
     fn behind(&self, fault: Fault) -> End {
         let until = Instant::now() + LAST_WORDS;
         loop {
@@ -252,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// No more calls: work on the device that waits for peers ends without them.
+    /// Ends all calls: work on the device that waits for peers ends without them.
     pub(super) fn finish(&self, end: End) {
         if self.end.borrow().is_some() {
             return;
@@ -272,7 +287,7 @@ impl Shared {
         Ending::Abort(self.calls.busy().clone())
     }
 
-    /// What a call answers once it is over.
+    /// The error of a call after the end.
     fn error(&self, end: &End, call: Call) -> CollectiveError {
         let rank = self.rank;
         match end.clone() {
@@ -285,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// What `body` does may make connections, and so take longer.
+    /// Runs `body`, which may make connections and so take longer.
     pub(super) fn patiently<T>(&self, body: impl FnOnce() -> T) -> T {
         self.patience.set(self.timeout.max(CONNECTING));
         let done = body();

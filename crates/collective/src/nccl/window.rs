@@ -1,7 +1,8 @@
-//! How GPUs of one host come to reach each other's memory, and what they do there.
+//! Setting up peer access between the GPUs of one host.
 //!
-//! The ranks tell each other over NCCL who they are, what they share and by what it can be mapped; files that
-//! stand for memory go over sockets of the host. Whatever one rank cannot do, all hear, and then nobody does.
+//! The ranks tell each other over NCCL who they are, what they share and how it can be mapped; files that
+//! stand for memory go over sockets of the host. If one rank cannot do its part, all hear of it, and none
+//! gets access.
 
 mod files;
 mod gpus;
@@ -25,12 +26,13 @@ use files::{BATCH, Post};
 pub(super) use gpus::{Gpus, Signals};
 use said::{Introduction, Offer, Offered};
 
-/// What went wrong where all ranks go on without.
+/// The result of a step of the set-up; its error is the reason why ranks go on without peer access.
 type Attempt<T> = std::result::Result<T, String>;
 
-/// How long the ranks of a host may take to pass files around.
+/// Time allowed for the ranks of a host to pass files around.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Connects the ranks of `plane`. The inner error: why not, the same on all of them.
+/// Sets up peer access between the ranks of `plane`. The inner error is the reason why not, the same on all
+/// ranks.
 pub(super) fn connect(
     plane: &mut NcclPlane,
     caller: Caller,
@@ -60,7 +62,7 @@ pub(super) fn connect(
     }))
 }
 
-/// Whether this GPU writes words of host memory and waits for them, by one that nobody else uses.
+/// Tries that this GPU writes words of host memory and waits for them, on a word that no other rank uses.
 fn try_signals(device: &Device, page: &SignalPage, own: usize) -> Attempt<()> {
     let said = |error: DeviceError| error.to_string();
     let signal = [(page.word(own), 1)];
@@ -71,15 +73,18 @@ fn try_signals(device: &Device, page: &SignalPage, own: usize) -> Attempt<()> {
     device.signal(&[], &signal, StreamKind::Compute).and_then(|()| device.synchronize()).map_err(said)
 }
 
-/// What a rank of the group is to this one.
+/// A rank of the group as this rank sees it.
 struct Peer {
     said: Introduction,
-    /// Its GPU's number in this process.
+    /// Number of its GPU in this process.
     ordinal: usize,
     same_process: bool,
 }
 
-/// What the ranks of a group said. Errors: one of them, by its number in the group.
+/// The decoded messages of the ranks of a group.
+///
+/// # Errors
+/// A message that cannot be decoded, with its rank in the group.
 fn decoded<T>(all: &[Vec<u8>], decode: impl Fn(&[u8]) -> Option<T>) -> Attempt<Vec<T>> {
     let of = |(rank, bytes): (usize, &Vec<u8>)| {
         decode(bytes).ok_or_else(|| format!("rank {rank} said what cannot be understood"))
@@ -87,7 +92,10 @@ fn decoded<T>(all: &[Vec<u8>], decode: impl Fn(&[u8]) -> Option<T>) -> Attempt<V
     all.iter().enumerate().map(of).collect()
 }
 
-/// The first rank's trouble, or what all said.
+/// The messages of all ranks.
+///
+/// # Errors
+/// The first rank's trouble.
 fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
     match all.iter().map(trouble).enumerate().find(|(_, trouble)| !trouble.is_empty()) {
         Some((rank, trouble)) => Err(format!("rank {rank}: {trouble}")),
@@ -95,7 +103,10 @@ fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
     }
 }
 
-/// Holds the ranks' introductions against each other. Errors: why they cannot reach each other's memory.
+/// Compares the ranks' introductions.
+///
+/// # Errors
+/// The reason why the ranks cannot access each other's memory.
 fn acquaint(
     plane: &NcclPlane,
     said: &[Vec<u8>],
@@ -125,7 +136,7 @@ fn acquaint(
     Ok((peers, sums))
 }
 
-/// What this rank brings.
+/// The memory and files that this rank shares.
 struct Own {
     introduction: Introduction,
     post: Option<Post>,
@@ -154,7 +165,7 @@ impl Own {
         Own { introduction, post, signals, extents: Vec::new(), pages: Vec::new() }
     }
 
-    /// What others need to map this rank's regions.
+    /// The message with which others map this rank's regions.
     fn offer(&mut self, plane: &NcclPlane, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
         let (device, said) = (plane.device(), |error: DeviceError| error.to_string());
         self.extents = device.extents(regions).map_err(said)?;
@@ -174,7 +185,7 @@ impl Own {
         Ok(Offer { offered, trouble: String::new() })
     }
 
-    /// Maps what the others offer, and gives them what stands for this rank's.
+    /// Maps the memory that the others offer, and sends them the files of this rank's memory.
     fn map(
         &mut self,
         plane: &NcclPlane,

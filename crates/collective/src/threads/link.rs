@@ -1,4 +1,4 @@
-//! One rank's end of a mesh.
+//! The link of one rank of a mesh.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The queues between every two ranks of a group, and the list of collectives that its ranks are in.
+//! The queues between every two ranks of a group, and the collectives that its ranks are in.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) struct Mesh {
     pub(crate) world: Arc<World>,
     /// Numbers in the world, by number in the group.
     pub(crate) members: Vec<usize>,
-    /// By sender, then by receiver.
+    /// Queues by sender, then by receiver.
     queues: Vec<(Sender<Message>, Receiver<Message>)>,
     ledger: Mutex<HashMap<u64, Entry>>,
     groups: Mutex<HashMap<(u64, usize), Group>>,
@@ -57,7 +57,10 @@ impl Mesh {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `rank` begins a collective; the first rank in its place and what that is in, if it differs.
+    /// Notes that `rank` begins a collective.
+    ///
+    /// # Errors
+    /// The first rank in its place is in another call: that rank and its signature.
     pub(crate) fn begin(&self, rank: usize, signature: &Signature) -> Result<(), (usize, Signature)> {
         let mut ledger = self.ledger();
         let entry = ledger.entry(signature.call.sequence).or_insert_with(|| Entry {

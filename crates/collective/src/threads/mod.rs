@@ -1,7 +1,7 @@
 //! Ranks as threads of one process.
 //!
-//! [`run`] gives each rank a thread and its end of bounded queues to all others. The first rank that fails or
-//! panics ends them all: whoever waits is woken and told which rank it was and why.
+//! [`run`] gives each rank a thread and bounded queues to all others. The first rank that fails or panics
+//! ends them all: waiting ranks wake with an error that names that rank and its reason.
 
 mod link;
 mod mesh;
@@ -24,12 +24,12 @@ use link::ThreadLink;
 use mesh::Mesh;
 use world::World;
 
-/// How long ranks wait for each other.
+/// Time limits of waits between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A peer that is silent for so long while it is waited for is an error.
+    /// Silence of an awaited peer for so long is an error.
     pub timeout: Duration,
-    /// After a failure, ranks that are not waiting have so long to end before they are left behind.
+    /// Time after a failure for ranks that are not waiting to end, before they are left behind.
     pub grace: Duration,
 }
 
@@ -39,31 +39,31 @@ impl Default for Options {
     }
 }
 
-/// Why a world ended: the first failure in it.
+/// The first failure in a world, which ended it.
 #[derive(Debug, thiserror::Error)]
 #[error("rank {rank}: {cause}{}", left_behind(abandoned))]
 pub struct RunError<E: Display> {
     /// Rank that failed first.
     pub rank: usize,
-    /// What happened to it.
+    /// The cause of the failure.
     pub cause: Cause<E>,
     /// Ranks that had not ended after the grace time; their threads end with the process.
     pub abandoned: Vec<usize>,
 }
 
-/// What happened to the rank that failed first.
+/// The cause of a rank's failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause<E: Display> {
-    /// It returned an error.
+    /// The rank returned an error.
     #[error("{0}")]
     Error(E),
-    /// It panicked.
+    /// The rank panicked.
     #[error("panicked: {0}")]
     Panic(String),
-    /// It said that it fails ([`crate::ControlPlane::fail`]).
+    /// The rank called [`crate::ControlPlane::fail`].
     #[error("{0}")]
     Declared(String),
-    /// Its thread could not be started.
+    /// The rank's thread could not be started.
     #[error("no thread for it: {0}")]
     Spawn(std::io::Error),
 }
@@ -77,8 +77,9 @@ type Outcome<T, E> = Result<T, Cause<E>>;
 /// Runs `body` as every rank of a world, each on a thread `rank-N`, and returns their results in rank order.
 ///
 /// # Errors
-/// The first failure: a rank that returned an error, panicked or said that it fails. The other ranks' pending
-/// and later calls then return [`crate::CollectiveError::PeerFailed`], so that they end as well.
+/// The first failure: a rank that returned an error, panicked or called [`crate::ControlPlane::fail`]. The
+/// other ranks' pending and later calls then return [`crate::CollectiveError::PeerFailed`], so that they end
+/// as well.
 pub fn run<T, E, F>(world_size: usize, options: Options, body: F) -> Result<Vec<T>, RunError<E>>
 where
     F: Fn(Communicator) -> Result<T, E> + Send + Sync + 'static,
@@ -106,7 +107,7 @@ where
     conclude(&world, collect(&world, world_size, &receiver, options.grace))
 }
 
-/// What a rank's thread is given.
+/// The part of the world that a rank's thread is given.
 struct Seat {
     world: Arc<World>,
     meshes: [Arc<Mesh>; 2],

@@ -1,4 +1,4 @@
-//! What the threads of a world share: who has failed and who has ended.
+//! The shared state of a world's threads: which ranks have failed and which have ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,8 @@ pub(crate) struct World {
     failure: Mutex<Option<Failure>>,
     failed: Signal,
     ended: Vec<Signal>,
-    /// When each rank last began a call on its device, in microseconds since `began`; 0 before.
+    /// Time at which each rank last began a call on its device, in microseconds since `began`; 0 before the
+    /// first.
     signs: Vec<AtomicU64>,
     began: Instant,
 }
@@ -30,7 +31,7 @@ impl World {
         }
     }
 
-    /// Records a failure, if it is the first, and wakes everybody.
+    /// Records a failure, if it is the first, and wakes all waiting ranks.
     pub(crate) fn fail(&self, rank: usize, reason: &str) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| Failure { rank, reason: reason.to_owned() });
@@ -49,13 +50,13 @@ impl World {
         &self.failed
     }
 
-    /// Raised when the rank's thread makes no more calls.
+    /// A signal that is raised when the rank's thread makes no more calls.
     pub(crate) fn ended(&self, rank: usize) -> &Signal {
         &self.ended[rank]
     }
 }
 
-/// A rank's view of the others.
+/// A rank's view of which others are alive.
 pub(crate) struct ThreadLiveness {
     pub(crate) world: Arc<World>,
     pub(crate) rank: usize,
@@ -71,7 +72,7 @@ impl Liveness for ThreadLiveness {
         self.world.signs[self.rank].store(now.max(1), Ordering::Relaxed);
     }
 
-    /// The one that was the first to begin no more calls: others came to wait for it later.
+    /// The rank whose last call began first: others came to wait for it later.
     fn silent(&self, among: &[usize]) -> Option<usize> {
         let sign = |rank: &usize| self.world.signs[*rank].load(Ordering::Relaxed);
         let earliest = among.iter().copied().filter(|rank| *rank != self.rank).min_by_key(sign)?;

@@ -1,5 +1,5 @@
-//! What ranks that own different parts of the optimizer state give each other in a step: sums for the norm,
-//! and updated weights.
+//! Exchanges between ranks that own different parts of the optimizer state: sums for the norm, and updated
+//! weights.
 //!
 //! Both go over the reduction's stream, after the compute work before them. Compute waits for the sums at
 //! once, and for weights when it needs them, group by group: most of them travel while the next forward pass

@@ -51,7 +51,7 @@ impl ParameterShard {
 /// shard of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptimizerShards {
-    /// By rank; one entry where every rank owns everything.
+    /// Shards by rank; one entry where every rank owns everything.
     by_rank: Vec<Vec<ParameterShard>>,
     own: usize,
 }

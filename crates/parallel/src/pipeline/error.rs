@@ -110,8 +110,8 @@ pub enum ScheduleError {
     },
     /// A send whose receiver expects another tensor.
     #[error(
-        "rank {from}, place {sent_at}: {sent}: rank {to} then receives something else, at place {received_at}: \
-         {received}"
+        "rank {from}, place {sent_at}: {sent}: rank {to} then receives something else, \
+         at place {received_at}: {received}"
     )]
     Unmatched {
         /// The sender.

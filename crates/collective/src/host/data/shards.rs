@@ -1,4 +1,4 @@
-//! Sums over shards, and shards brought together: what the collectives are made of.
+//! Sums of shards and gathering of shards, from which the collectives are built.
 
 use device::{DType, Region};
 
@@ -70,7 +70,7 @@ impl<L: Link> HostData<L> {
         Ok(())
     }
 
-    /// Brings every rank's shard of `region` to every rank.
+    /// Sends every rank's shard of `region` to every rank.
     pub(super) fn gather_shards(
         &mut self,
         signature: Signature,

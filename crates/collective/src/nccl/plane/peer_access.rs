@@ -1,4 +1,4 @@
-//! The part of the plane that goes through the GPUs' own memory, where they reach each other's.
+//! The calls of the plane that use peer access between GPUs.
 
 use std::rc::Rc;
 
@@ -73,8 +73,7 @@ impl NcclPlane {
         Ok(true)
     }
 
-    /// Ends the reach into each other's memory. Where work on it does not end, its mappings stay until the
-    /// process goes.
+    /// Ends peer access. Where work on peers' memory does not end, the mappings stay until the process ends.
     pub(super) fn close_window(&mut self) {
         if let Some(window) = self.window.take()
             && !self.shared.drain(&self.device)
@@ -87,17 +86,17 @@ impl NcclPlane {
         &self.device
     }
 
-    /// A few bytes in which nothing is kept.
+    /// A few bytes of scratch memory.
     pub(in crate::nccl) fn spare(&self) -> Region<'_> {
         self.scratch.region(self.scratch.bytes() / 2, 16)
     }
 
-    /// Whether it is over.
+    /// Returns true if the plane has failed.
     pub(in crate::nccl) fn has_failed(&self, call: Call) -> bool {
         self.shared.alive(call).is_err()
     }
 
-    /// Every rank's bytes, in rank order, on every rank: messages between hosts, of any lengths.
+    /// Gathers every rank's bytes, of any lengths, in rank order on every rank: a message between hosts.
     pub(in crate::nccl) fn gather_bytes(&self, caller: Caller, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.gather_words(caller, &[mine.len() as u32])?;
         let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
@@ -115,13 +114,13 @@ impl NcclPlane {
         Ok(all)
     }
 
-    /// Words of one rank that are gathered at once. Calls of other streams that are under way have the other
-    /// half.
+    /// Maximum words of one rank in one gather. Running calls of other streams use the other half of the
+    /// scratch buffer.
     fn most_words(&self) -> usize {
         (self.scratch.bytes() / 2 / 4 / self.members.len()).max(1)
     }
 
-    /// As many words of every rank, at most [`NcclPlane::most_words`].
+    /// Gathers the same number of words from every rank, at most [`NcclPlane::most_words`].
     fn gather_words(&self, caller: Caller, mine: &[u32]) -> Result<Vec<u32>> {
         let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
         let (ranks, bytes) = (self.members.len(), size_of_val(mine));
@@ -134,7 +133,7 @@ impl NcclPlane {
         Ok(all)
     }
 
-    /// Which part of what is shared a region is, where all of `dtype` can be added that lies there.
+    /// The range of the shared regions that a region is; `None` if values of `dtype` there cannot be added.
     fn shared_place(&self, region: Region<'_>, dtype: DType) -> Option<SharedRange> {
         let window = self.window.as_ref()?;
         let place = window.engine().place(region).filter(|place| window.divides(*place));

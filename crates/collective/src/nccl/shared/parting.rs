@@ -1,4 +1,4 @@
-//! A rank leaves: its work ends, or is given up, and its communicators go.
+//! Leaving: a rank's work ends, or is abandoned, and its communicators end.
 
 use device::Device;
 
@@ -7,7 +7,7 @@ use crate::error::Failure;
 use crate::nccl::ending::{self, Ending};
 
 impl Shared {
-    /// Ends all calls where this rank or another has failed.
+    /// Ends all calls if this rank or another has failed.
     fn heed_failures(&self) {
         if std::thread::panicking() {
             self.finish(End::Failed(Failure { rank: self.rank, reason: "it panicked".to_owned() }));
@@ -16,8 +16,8 @@ impl Shared {
         }
     }
 
-    /// Whether work of this rank on others' memory is over, after waiting briefly where nothing is wrong, and
-    /// where something is or takes too long, after giving up what it waits for.
+    /// Waits briefly for this rank's work on others' memory, abandons it after a failure or a timeout, and
+    /// returns true if it is over.
     pub(in crate::nccl) fn drain(&self, device: &Device) -> bool {
         self.heed_failures();
         if self.end.borrow().is_none() {
@@ -33,8 +33,8 @@ impl Shared {
         device.synchronize().is_ok()
     }
 
-    /// Gives a communicator up: with all others of its group where nothing is wrong, at once otherwise. Waits
-    /// briefly.
+    /// Ends a communicator, together with the other ranks of its group where nothing is wrong, at once
+    /// otherwise. Waits briefly.
     pub(in crate::nccl) fn leave(&self, place: usize, device: &Device) {
         self.heed_failures();
         if self.comms.borrow().get(place).is_some_and(Option::is_some) {

@@ -1,6 +1,6 @@
-//! Open files from one rank of a host to another, over its Unix sockets.
+//! Passing open files between the ranks of a host, over Unix sockets.
 //!
-//! The sockets have names that only their ranks hear, and vanish with them.
+//! The sockets have names that only their ranks know, and vanish with them.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
@@ -20,19 +20,19 @@ use super::said::unique;
 
 /// Maximum number of files in one message.
 pub(super) const BATCH: usize = 64;
-/// How often a rank looks whether another has come.
+/// Interval at which a rank looks whether another has come.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long one message may take.
+/// Time allowed for one message.
 const MESSAGE: Duration = Duration::from_secs(10);
 
-/// Memory without a name, of `bytes` zeros.
+/// Creates anonymous memory of `bytes` zeros.
 pub(super) fn anonymous(name: &str, bytes: usize) -> Result<File> {
     let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     file.set_len(bytes as u64)?;
     Ok(file)
 }
 
-/// Where one rank takes files from the others.
+/// The socket at which one rank takes files from the others.
 #[derive(Debug)]
 pub(super) struct Post {
     listener: UnixListener,
@@ -47,13 +47,15 @@ impl Post {
         Ok(Post { listener, address })
     }
 
-    /// What others need to know.
+    /// Address of the socket.
     pub(super) fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// Connects rank `rank` with all others, whose posts are all open. Errors: the system's; a rank that does
-    /// not come before the deadline, or before `failed` says that one has failed.
+    /// Connects rank `rank` with all others, whose sockets are all open.
+    ///
+    /// # Errors
+    /// The system's; a rank does not come before the deadline, or before `failed` returns true.
     pub(super) fn connect(
         self,
         rank: usize,
@@ -102,7 +104,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Gives a rank files, at most [`BATCH`]; they stay open here.
+    /// Sends files to a rank, at most [`BATCH`]; they stay open here.
     pub(super) fn send(&self, other: usize, files: &[BorrowedFd<'_>]) -> Result<()> {
         let line = line(&self.to, other)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
@@ -117,7 +119,7 @@ impl Lines {
         }
     }
 
-    /// The files of a rank's next message.
+    /// Receives the files of a rank's next message.
     pub(super) fn receive(&self, other: usize) -> Result<Vec<OwnedFd>> {
         let line = line(&self.from, other)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];

@@ -1,4 +1,4 @@
-//! What one GPU does in the memory of its group: the calls behind [`PeerEngine`].
+//! One GPU's operations on the memory of its group: the implementation of [`PeerEngine`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,34 +8,34 @@ use device::{DType, Device, DeviceError, Function, Region, StreamKind};
 
 use crate::peer_access::{PeerEngine, SharedRange, SumKernels};
 
-/// How far a word that is let go is ahead of what anybody waits for.
+/// Distance by which a released word is ahead of every wait.
 const RELEASED: u32 = 1 << 30;
 
-/// Where a group's ranks signal that they have come to a meeting.
+/// Words of host memory in which a group's ranks signal that they have come to a meeting.
 #[derive(Debug)]
 pub(in crate::nccl) struct Signals {
     pub(super) rank: usize,
-    /// By rank that waits.
+    /// Pages by waiting rank.
     pub(super) pages: Vec<SignalPage>,
-    /// The last meeting that was enqueued.
+    /// Number of the last enqueued meeting.
     pub(super) meetings: Cell<u32>,
 }
 
 impl Signals {
-    /// Ends this rank's waits for others, who may still write lower numbers: to be done again until its work
-    /// is over.
+    /// Ends this rank's waits for others. They may still write lower numbers, so this is repeated until its
+    /// work is over.
     pub(in crate::nccl) fn release(&self) {
         let others = (0..self.pages.len()).filter(|rank| *rank != self.rank);
         others.for_each(|rank| self.pages[self.rank].store(rank, self.meetings.get().wrapping_add(RELEASED)));
     }
 }
 
-/// The memory of a group's ranks, as one GPU reaches it.
+/// The memory of a group's ranks, as one GPU accesses it.
 #[derive(Debug)]
 pub(in crate::nccl) struct Gpus {
     pub(super) device: Device,
     pub(super) rank: usize,
-    /// Where each rank's regions begin, as it sees them itself.
+    /// Addresses of each rank's regions, as that rank sees them.
     pub(super) bases: Vec<Vec<u64>>,
     /// Bytes of each region.
     pub(super) lengths: Vec<u64>,
@@ -50,7 +50,7 @@ impl Gpus {
         &self.signals
     }
 
-    /// Which part of what is shared a region is.
+    /// The range of the shared regions that a region is.
     pub(in crate::nccl) fn place(&self, region: Region<'_>) -> Option<SharedRange> {
         let (address, bytes) = (region.buffer.address() + region.offset as u64, region.bytes);
         let holds = |(base, length): (&u64, &u64)| {
@@ -60,8 +60,8 @@ impl Gpus {
         Some(SharedRange { region: index, offset: (address - self.bases[self.rank][index]) as usize, bytes })
     }
 
-    /// Runs once what ranks later do to each other while they wait, so that no driver has to load or to
-    /// connect anything then: kernels over nothing, and a copy of a few bytes of every rank to `scratch`.
+    /// Runs the operations once, so that no driver loads or connects anything while ranks wait: kernels over
+    /// 0 bytes, and a copy of a few bytes of every rank to `scratch`.
     pub(super) fn rehearse(&mut self, scratch: Region<'_>) -> device::Result<()> {
         let Some(bytes) = self.lengths.first().map(|bytes| scratch.bytes.min(*bytes as usize)) else {
             return Ok(());
@@ -76,12 +76,15 @@ impl Gpus {
         self.device.synchronize()
     }
 
-    /// Whether all ranks' values of a type can be added.
+    /// Returns true if there is a kernel that adds all ranks' values of a type.
     pub(in crate::nccl) fn adds(&self, dtype: DType) -> bool {
         (self.sums.kernel)(dtype, self.memory.len()).is_some()
     }
 
-    /// The kernel that adds all ranks' values of a type. Errors: [`Gpus::adds`] is false for it.
+    /// The kernel that adds all ranks' values of a type.
+    ///
+    /// # Errors
+    /// A type for which [`Gpus::adds`] is false.
     fn kernel(&self, dtype: DType) -> device::Result<Function> {
         let ranks = self.memory.len();
         (self.sums.kernel)(dtype, ranks).ok_or(DeviceError::Unsupported { call: "sum over ranks", dtype })

@@ -1,4 +1,4 @@
-//! What ranks tell each other before they reach each other's memory, as bytes.
+//! Messages between ranks that set up peer access, as bytes.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use device::Region;
 use device::cuda::Extent;
 
-/// Who a rank is, and what it shares.
+/// A rank's host, process, GPU and shared regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Introduction {
     /// A number that only ranks of one running host have.
@@ -15,15 +15,15 @@ pub(super) struct Introduction {
     pub(super) process: u64,
     /// The GPU's own number.
     pub(super) gpu: [u8; 16],
-    /// Where the rank takes files.
+    /// Address at which the rank takes files.
     pub(super) address: Vec<u8>,
     /// Address and bytes of each region.
     pub(super) regions: Vec<(u64, u64)>,
-    /// Why it cannot share; empty if it can.
+    /// Reason why the rank cannot share; empty if it can.
     pub(super) trouble: String,
 }
 
-/// A number that nobody else draws.
+/// A random number, unique with certainty for all practical purposes.
 pub(super) fn unique() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -79,7 +79,7 @@ impl Introduction {
     }
 }
 
-/// An extent, and by what others map it.
+/// An extent, and the handle by which others map it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offered {
     pub(super) extent: Extent,
@@ -89,7 +89,7 @@ pub(super) struct Offered {
     pub(super) name: Option<[u8; 64]>,
 }
 
-/// All that a rank offers, or why it does not.
+/// The extents that a rank offers, or the reason why it offers none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) offered: Vec<Offered>,
@@ -97,7 +97,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Nothing; an empty reason is none.
+    /// An offer without extents; an empty reason is no refusal.
     pub(super) fn refusal(trouble: String) -> Self {
         Offer { offered: Vec::new(), trouble }
     }

@@ -1,4 +1,4 @@
-//! Where backward puts the gradients of one micro-batch.
+//! The sink into which backward puts the gradients of one micro-batch.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use collective::DataPlane;

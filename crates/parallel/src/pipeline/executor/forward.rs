@@ -1,10 +1,10 @@
-//! Forward passes alone, as a validation wants them.
+//! Lists of forward passes alone, for validation.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 
-/// What a rank of the schedule's pipeline does, in order: every micro-batch goes through its stages, first to
-/// last, before the next one. All ranks agree on one order of the transfers: by micro-batch, then by stage.
+/// The actions of a rank in order: every micro-batch goes through its stages, first to last, before the next
+/// one. All ranks agree on one order of the transfers: by micro-batch, then by stage.
 pub(super) fn actions(schedule: &Schedule, rank: usize, micro_batches: usize) -> Vec<Action> {
     let mut actions = Vec::new();
     for micro_batch in 0..micro_batches {

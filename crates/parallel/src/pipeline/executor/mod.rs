@@ -1,15 +1,15 @@
-//! What runs a schedule: it walks this rank's list, and enqueues one action after the other.
+//! The executor of a schedule: walks this rank's list and enqueues one action after the other.
 //!
 //! Passes go onto the compute stream and transfers, one by one in the list's order, onto the transfer stream;
-//! events between the two make each wait for no more than what it needs. Whatever the device has done by
-//! then, the host's order of allocating and freeing is that of the list:
+//! events make each wait for no more than what it needs. The host's order of allocating and freeing is that
+//! of the list, whatever the device has done by then:
 //!
-//! * a receive's buffer is taken at the receive's place from the transfer stream's memory, and goes when the
-//!   passes that saved it have run; the transfer stream waits for them before it takes memory again;
-//! * what is sent stays until the pass that follows its send has been enqueued; then compute waits for the
+//! * a receive's buffer is allocated at the receive's place from the transfer stream's memory, and freed when
+//!   the passes that saved it have run; the transfer stream waits for them before it allocates again;
+//! * a sent tensor stays until the pass that follows its send has been enqueued; then compute waits for the
 //!   send, and the memory is compute's again.
 //!
-//! A model on one rank is the same: a list without transfers.
+//! A model on one rank is a list without transfers.
 
 mod forward;
 mod passes;
@@ -29,11 +29,11 @@ use crate::pipeline::schedule::Schedule;
 use crate::planes::Planes;
 use transit::{InTransit, Queues};
 
-/// One stage of the model, on the rank that holds it.
+/// A stage of the model on the rank that holds it.
 pub struct StagePart {
-    /// Its layers.
+    /// The layers.
     pub model: Box<dyn Model>,
-    /// Where its gradients add up.
+    /// The buffers in which its gradients add up.
     pub reduction: GradientReduction,
 }
 
@@ -43,44 +43,46 @@ impl std::fmt::Debug for StagePart {
     }
 }
 
-/// The tensor that crosses from a stage to the next; its gradient, which crosses back, is like it.
+/// The tensor that crosses from a stage to the next. Its gradient, which crosses back, has the same shape and
+/// type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// Its sizes, for one micro-batch.
+    /// Shape for one micro-batch.
     pub shape: Shape,
-    /// The type of its elements.
+    /// Type of the elements.
     pub dtype: DType,
 }
 
-/// What a part of an action is.
+/// A part of an action, for timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionPart {
-    /// Bringing the micro-batch to the device.
+    /// The micro-batch is brought to the device.
     Inputs,
-    /// Compute waits for what another rank sends.
+    /// Compute waits for a tensor of another rank.
     Waiting,
-    /// Compute computes.
+    /// The pass itself.
     Computing,
-    /// A transfer, beside compute; on a host, which does one thing at a time, in its place.
+    /// A transfer, beside compute; on the CPU, which does one thing at a time, in between.
     Moving,
 }
 
-/// What the executor asks of whoever trains, and tells them. Micro-batches are those of this rank's replica,
-/// from 0.
+/// The caller's side of the executor: gives inputs, takes losses, and hears of progress. Micro-batches are
+/// those of this rank's replica, from 0.
 pub trait Feed {
-    /// What can go wrong there.
+    /// Error of the caller's side.
     type Error: From<ParallelError>;
 
-    /// What is enqueued from now on is this part of this action.
+    /// Hears that work enqueued from now on belongs to `part` of `action`.
     fn enter(&mut self, action: Action, part: ActionPart) -> std::result::Result<(), Self::Error>;
 
-    /// The inputs of a micro-batch, on the device: asked for where the first stage is.
+    /// The inputs of a micro-batch on the device; called where the first stage is.
     fn inputs(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// Its targets, where the last stage is.
+    /// The targets of a micro-batch on the device; called where the last stage is.
     fn targets(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// The sink that backward is given; `reduces`: whether the gradients of this pass go to other ranks.
+    /// The sink for backward, around `sink`; `reduces` tells that the gradients of this pass are reduced over
+    /// ranks.
     fn sink<'a>(
         &'a mut self,
         sink: MicroBatchSink<'a>,
@@ -101,8 +103,11 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// For a rank of `grid`, whose pipeline runs `schedule`; `crossings`: between each stage and the next.
-    /// Errors: a schedule of another number of ranks, or with another number of cuts.
+    /// The executor of a rank of `grid`, whose pipeline runs `schedule`. `crossings` are the tensors between
+    /// each stage and the next.
+    ///
+    /// # Errors
+    /// A schedule for another number of ranks or stages.
     pub fn new(
         device: &Device,
         grid: RankGrid,
@@ -121,7 +126,7 @@ impl Executor {
         Ok(Executor { device: device.clone(), grid, schedule, crossings })
     }
 
-    /// What it runs.
+    /// The schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
@@ -164,7 +169,7 @@ impl Executor {
     }
 }
 
-/// One walk down a list.
+/// One walk down a list of actions.
 struct Walk<'a, F> {
     executor: &'a Executor,
     parts: &'a mut [StagePart],
@@ -172,7 +177,7 @@ struct Walk<'a, F> {
     feed: &'a mut F,
     scale: f32,
     mode: Mode,
-    /// By stage of this rank.
+    /// Queues of each stage of this rank.
     queues: Vec<Queues>,
     transit: InTransit,
 }
@@ -207,7 +212,8 @@ impl<'a, F: Feed> Walk<'a, F> {
         self.let_go(action)
     }
 
-    /// Gives up what was sent before the pass that has just been enqueued: compute waits until it has been.
+    /// Releases tensors sent before the pass that has just been enqueued; compute waits until they have been
+    /// sent.
     fn let_go(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         if self.transit.is_sending() {
             self.feed.enter(action, ActionPart::Waiting)?;
@@ -216,7 +222,7 @@ impl<'a, F: Feed> Walk<'a, F> {
         Ok(())
     }
 
-    /// Where a stage is among this rank's.
+    /// Index of an action's stage among this rank's stages.
     fn place(&self, action: Action) -> Result<usize> {
         let place = self.executor.schedule.layout().chunk_of(action.stage);
         let here =

@@ -44,7 +44,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(())
     }
 
-    /// Gives a stage's output to the next stage, and keeps what backward needs.
+    /// Gives a stage's output to the next stage, and keeps the tape for backward.
     fn pass_on(
         &mut self,
         action: Action,
@@ -60,7 +60,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(self.give(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
     }
 
-    /// Backward, or the input half of it.
+    /// Runs backward, or its input half.
     pub(super) fn backward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         let place = self.place(action)?;
         let Live { tape, root, leaf } = self.queues[place].live.pop(action)?;
@@ -104,7 +104,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(self.give(Action { kind: ActionKind::SendBackward, ..action }, gradient)?)
     }
 
-    /// The weights' half of backward.
+    /// Runs the weight half of backward.
     pub(super) fn backward_weight(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         let place = self.place(action)?;
         let Pending { weights, loss } = self.queues[place].pending.pop(action)?;
@@ -118,7 +118,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(reduction.end_micro_batch(loss.as_ref())?)
     }
 
-    /// What another stage gave, which compute waits for.
+    /// The tensor from another stage, after compute waits for it.
     fn arrived(&mut self, action: Action, arrived: Arrived) -> std::result::Result<Tensor, F::Error> {
         if let Some(event) = &arrived.event {
             self.feed.enter(action, ActionPart::Waiting)?;
@@ -127,7 +127,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(arrived.tensor)
     }
 
-    /// Leaves a tensor for `send`, or for the stage that takes it where that is on this rank too.
+    /// Queues a tensor for `send`, or for the stage that takes it where that is on this rank too.
     fn give(&mut self, send: Action, tensor: Tensor) -> Result<()> {
         let schedule = &self.executor.schedule;
         let place = self.place(send)?;

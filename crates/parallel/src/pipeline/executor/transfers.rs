@@ -15,7 +15,7 @@ impl<F: Feed> Walk<'_, F> {
         let place = self.place(action)?;
         let forward = action.kind == ActionKind::ReceiveForward;
         let from = self.peer(action)?;
-        // What comes into a stage crosses the cut before it, and the gradient of its output the one after it.
+        // The input of a stage crosses the cut before it, the gradient of its output the cut after it.
         let cut = if forward { action.stage.checked_sub(1) } else { Some(action.stage) };
         let crossing = cut.and_then(|cut| self.executor.crossings.get(cut));
         let crossing = crossing.ok_or(ParallelError::Unsound { action })?;

@@ -1,4 +1,4 @@
-//! What waits to be used: by a pass of this rank, or by another rank.
+//! Tensors that wait to be used by a pass of this rank or by another rank.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use tensor::Tensor;
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::Action;
 
-/// Things by micro-batch, which come and go in increasing order.
+/// A queue by micro-batch: values come and go in increasing order.
 #[derive(Debug)]
 pub(super) struct Queue<T>(VecDeque<(usize, T)>);
 
@@ -24,7 +24,7 @@ impl<T> Queue<T> {
         self.0.push_back((action.micro_batch, thing));
     }
 
-    /// The next one, which must be of the action's micro-batch.
+    /// Takes the next value, which must be of the action's micro-batch.
     pub(super) fn pop(&mut self, action: Action) -> Result<T> {
         let next = self.0.pop_front().filter(|(micro_batch, _)| *micro_batch == action.micro_batch);
         next.map(|(_, thing)| thing).ok_or(ParallelError::Unsound { action })
@@ -35,7 +35,7 @@ impl<T> Queue<T> {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) tensor: Tensor,
-    /// When it is there, if another rank sends it.
+    /// Event of its arrival, if another rank sends it.
     pub(super) event: Option<Event>,
 }
 
@@ -43,15 +43,15 @@ pub(super) struct Arrived {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) tensor: Tensor,
-    /// When it is computed.
+    /// Event of its computation.
     pub(super) made: Event,
 }
 
-/// Where backward starts from.
+/// The start of a backward pass.
 #[derive(Debug)]
 pub(super) enum Root {
     Loss(Var),
-    /// The output of a stage that is not the last, whose tensor may be gone.
+    /// The output of a stage that is not the last; its tensor may be freed.
     Output(Source),
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Pending {
     pub(super) loss: Option<Tensor>,
 }
 
-/// What waits in one stage.
+/// The queues of one stage.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     pub(super) inputs: Queue<Arrived>,
@@ -82,29 +82,29 @@ pub(super) struct Queues {
     pub(super) pending: Queue<Pending>,
 }
 
-/// What lies between the compute and the transfer stream.
+/// Tensors between the compute and the transfer stream.
 #[derive(Debug)]
 pub(super) struct InTransit {
     device: Device,
     transfers: bool,
-    /// What is being sent, and when it has been.
+    /// Tensors being sent, with the event of the send's end.
     sending: Vec<(Tensor, Event)>,
-    /// The end of the passes that may have used memory of the transfer stream, unless that has waited for
-    /// them.
+    /// End of the passes that may have used memory of the transfer stream, if that stream has not waited for
+    /// them yet.
     released: Option<Event>,
 }
 
 impl InTransit {
-    /// `transfers`: whether there are any.
+    /// Nothing is tracked where `transfers` is false.
     pub(super) fn new(device: &Device, transfers: bool) -> Result<Self> {
         let mut transit =
             InTransit { device: device.clone(), transfers, sending: Vec::new(), released: None };
-        // What was done before with the memory of the transfer stream.
+        // Earlier work may have used memory of the transfer stream.
         transit.note_release()?;
         Ok(transit)
     }
 
-    /// A pass has been enqueued, which may have used memory of the transfer stream.
+    /// Notes that a pass was enqueued, which may have used memory of the transfer stream.
     pub(super) fn note_release(&mut self) -> Result<()> {
         if self.transfers {
             self.released = Some(self.device.record(StreamKind::Compute)?);
@@ -112,8 +112,8 @@ impl InTransit {
         Ok(())
     }
 
-    /// Memory was taken on the transfer stream: its work from now on comes after all passes that may have
-    /// used it.
+    /// Notes an allocation on the transfer stream: its later work comes after all passes that may have used
+    /// the memory.
     pub(super) fn taken(&mut self) -> Result<()> {
         match self.released.take() {
             Some(event) => Ok(self.device.wait(StreamKind::Transfer, &event)?),
@@ -121,7 +121,7 @@ impl InTransit {
         }
     }
 
-    /// A tensor is being sent.
+    /// Keeps a tensor that is being sent.
     pub(super) fn sent(&mut self, tensor: Tensor) -> Result<()> {
         self.sending.push((tensor, self.device.record(StreamKind::Transfer)?));
         Ok(())
@@ -131,7 +131,7 @@ impl InTransit {
         !self.sending.is_empty()
     }
 
-    /// Gives up what is being sent, on the host; compute waits until it has been.
+    /// Releases the tensors being sent; compute waits until they have been sent.
     pub(super) fn let_go(&mut self) -> Result<()> {
         for (_, sent) in &self.sending {
             self.device.wait(StreamKind::Compute, sent)?;
