@@ -169,7 +169,8 @@ fn check_recompute(given: &Given, config: &RunConfig) -> Result<(), Error> {
         }
         RecomputePolicy::Auto if of > 0 => {
             format!(
-                "memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = {of} is given"
+                "memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = {of} \
+                 is given"
             )
         }
         _ if of > layers => {

@@ -38,8 +38,8 @@ names! {
 }
 
 names! {
-    /// The name of an optimizer. Its parameters are keys of their own, so that `optim::Kind`, which holds them, is
-    /// put together after all of them have been read.
+    /// The name of an optimizer. Its parameters are keys of their own, so that `optim::Kind`, which holds
+    /// them, is put together after all of them have been read.
     OptimKind {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
@@ -51,8 +51,8 @@ names! {
 names! {
     /// The time at which ranks sum gradients.
     Overlap {
-        /// The fastest: late in backward where GPUs of one host sum through peer access, or after backward if the
-        /// optimizer state is sharded there too; elsewhere as buckets fill.
+        /// The fastest: late in backward where GPUs of one host sum through peer access, or after backward if
+        /// the optimizer state is sharded there too; elsewhere as buckets fill.
         Auto = "auto",
         /// As each bucket fills.
         On = "on",

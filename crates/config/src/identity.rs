@@ -10,20 +10,22 @@ use crate::sections::Parallel;
 impl RunConfig {
     /// Returns the settings that decide the losses and weights of a run, by `section.key`, as TOML.
     ///
-    /// A run may be continued with any other grid, memory, report or location of the data. The contents of the data
-    /// have a hash of their own, so `data.paths` are not among the settings.
+    /// A run may be continued with any other grid, memory, report or location of the data. The contents of
+    /// the data have a hash of their own, so `data.paths` are not among the settings.
     #[must_use]
     pub fn identity(&self) -> BTreeMap<String, String> {
         self.settings_where(|key| key.decides_bits)
     }
 
-    /// Returns the settings that decide how long a layer of a run takes on a device, by `section.key`, as TOML.
+    /// Returns the settings that decide how long a layer of a run takes on a device, by `section.key`, as
+    /// TOML.
     #[must_use]
     pub fn timing(&self) -> BTreeMap<String, String> {
         self.settings_where(|key| key.decides_times)
     }
 
-    /// Returns `sets`, each `section.key=value`, with `parallel.profile` unset if they change the times of a layer.
+    /// Returns `sets`, each `section.key=value`, with `parallel.profile` unset if they change the times of a
+    /// layer.
     ///
     /// # Errors
     /// Values that are wrong or do not go together with the others.

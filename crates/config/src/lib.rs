@@ -1,13 +1,14 @@
 //! The configuration of a run: TOML and `--set` in, one validated value out, once.
 //!
-//! The one idea: what follows need not check anything again. [`RunConfig`] is made in one place, from a file's
-//! text and the command line's overrides; each value has a type of its own, has its default filled in, and
-//! goes together with the others. What is wrong is refused before anything is allocated, in one sentence that
-//! names the key, the file and the line ([`ConfigError`]).
+//! The one idea: what follows need not check anything again. [`RunConfig`] is made in one place, from a
+//! file's text and the command line's overrides; each value has a type of its own, has its default filled in,
+//! and goes together with the others. What is wrong is refused before anything is allocated, in one sentence
+//! that names the key, the file and the line ([`ConfigError`]).
 //!
-//! Each key is one row of `sections.rs`: name, type, default, documentation, what it decides, how it is read and
-//! written. The crate `keys` makes of the rows the structs below, the suggestion for a misspelt key, the resolved text
-//! ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks between keys are in `check.rs`.
+//! Each key is one row of `sections.rs`: name, type, default, documentation, what it decides, how it is read
+//! and written. The crate `keys` makes of the rows the structs below, the suggestion for a misspelt key, the
+//! resolved text ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks between keys are in
+//! `check.rs`.
 //!
 //! ```
 //! use std::path::Path;

@@ -15,7 +15,8 @@ use crate::table::table;
 const QUICKSTART: &str = "the built-in quickstart";
 
 impl RunConfig {
-    /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`, the last of a key winning.
+    /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`, the last of a key
+    /// winning.
     ///
     /// # Errors
     /// Whatever is wrong, in one sentence.
@@ -27,8 +28,8 @@ impl RunConfig {
         Self::parse(&text, &path.to_string_lossy(), directory, overrides)
     }
 
-    /// Reads the text of a file called `name`, which messages name, in the absolute `directory`, which the data's
-    /// paths are relative to.
+    /// Reads the text of a file called `name`, which messages name, in the absolute `directory`, which the
+    /// data's paths are relative to.
     ///
     /// # Errors
     /// Whatever is wrong, in one sentence.
@@ -64,9 +65,9 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// The built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two ranks. The paths
-    /// are relative to the source tree it was built from; where that is not there, to the one that the current
-    /// directory is in, or else to the current directory.
+    /// The built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two ranks. The
+    /// paths are relative to the source tree it was built from; where that is not there, to the one that the
+    /// current directory is in, or else to the current directory.
     ///
     /// # Errors
     /// An override that is wrong; a current directory that cannot be asked for.

@@ -59,7 +59,8 @@ impl RunConfig {
         if pipeline == 1 { 1 } else { pipeline * chunks }
     }
 
-    /// The schedule that is run; on one rank each micro-batch ends before the next begins, which is 1F1B there.
+    /// The schedule that is run; on one rank each micro-batch ends before the next begins, which is 1F1B
+    /// there.
     #[must_use]
     pub fn schedule_kind(&self) -> ScheduleKind {
         match self.parallel.pipeline {
@@ -68,8 +69,8 @@ impl RunConfig {
         }
     }
 
-    /// The resolved configuration as TOML, every key that applies written out. It parses to an equal value in any
-    /// directory.
+    /// The resolved configuration as TOML, every key that applies written out. It parses to an equal value in
+    /// any directory.
     #[must_use]
     pub fn to_toml(&self) -> String {
         render(self.settings())
@@ -82,8 +83,8 @@ impl RunConfig {
     }
 
     /// The SHA-256 of the resolved text in hexadecimal, without the paths of this machine (`data.base` and
-    /// `parallel.profile`): ranks on machines that keep files elsewhere have the same configuration. The data has a
-    /// fingerprint of its own, and the partition is compared by its stages.
+    /// `parallel.profile`): ranks on machines that keep files elsewhere have the same configuration. The data
+    /// has a fingerprint of its own, and the partition is compared by its stages.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let text = render(self.settings().into_iter().filter(|(key, _)| !key.is_local));

@@ -85,7 +85,9 @@ section! {
         learning_rate: f64 = Row::number(Interval::Positive).default("1e-3");
         /// The learning rate of the last step, reached along a cosine.
         min_learning_rate: f64 = Row::number(Interval::NotNegative)
-            .derived("a tenth of `learning_rate`", |given| Ok((given.number(Optim::learning_rate)? / 10.0).into()));
+            .derived("a tenth of `learning_rate`", |given| {
+                Ok((given.number(Optim::learning_rate)? / 10.0).into())
+            });
         /// Steps in which the learning rate rises linearly.
         warmup_steps: u64 = Row::integer(0, MOST).default("20");
         /// Decoupled weight decay.
@@ -118,17 +120,20 @@ section! {
                 Ok(crate::lanes::default_lanes(global / given.integer(Train::micro_batch_size)?).into())
             },
         );
-        /// The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before the next
-        /// begins.
+        /// The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before
+        /// the next begins.
         schedule: ScheduleKind = choice!(ScheduleKind, ScheduleKind::ALL).default("\"1f1b\"").any_bits();
         /// Stages of each rank.
-        chunks: usize = Row::count(1, MOST_LAYERS).default("2").only(Parallel::schedule, &["interleaved"]).any_bits()
+        chunks: usize = Row::count(1, MOST_LAYERS)
+            .default("2")
+            .only(Parallel::schedule, &["interleaved"])
+            .any_bits()
             .finish(|count, given| match given.text(Parallel::schedule)?.as_str() {
                 "interleaved" => Ok(count),
                 _ => Ok(1),
             });
-        /// The partition of the layers over a pipeline's stages: the one whose slowest stage is fastest, the one whose
-        /// largest peak is lowest, or the number of layers in each stage.
+        /// The partition of the layers over a pipeline's stages: the one whose slowest stage is fastest, the
+        /// one whose largest peak is lowest, or the number of layers in each stage.
         partition: PartitionPolicy = Row::new(
             Takes::ChoiceOrIntegers(PartitionPolicy::NAMES, 1, MOST_LAYERS),
             PartitionPolicy::read,
@@ -142,25 +147,29 @@ section! {
             .any_bits()
             .local()
             .finish(|path, given| paths::profile(path, given, Parallel::profile));
-        /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid, or
-        /// NCCL's, with the same bits on the same grid.
+        /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid,
+        /// or NCCL's, with the same bits on the same grid.
         reduction: Reduction = choice!(Reduction, Reduction::ALL).default("\"tree\"");
-        /// 1: each data-parallel rank keeps only its shard of the optimizer state (ZeRO stage 1); the bits are the same.
+        /// 1: each data-parallel rank keeps only its shard of the optimizer state (ZeRO stage 1); the bits
+        /// are the same.
         zero_stage: u32 = Row::small(0, 1).default("0").any_bits()
             .renamed("parallel.shard_optimizer", ": true is 1, false is 0");
         /// Bytes of gradients that are reduced together.
         bucket_bytes: u64 = Row::integer(512, 1 << 40).default("67108864").any_bits();
-        /// When ranks sum gradients: as buckets fill (on), from late in backward on, or after backward (off). auto:
-        /// late where GPUs of one host sum through peer access, or after backward if the optimizer state is sharded
-        /// there too; elsewhere as buckets fill. The bits are the same.
+        /// When ranks sum gradients: as buckets fill (on), from late in backward on, or after backward (off).
+        /// auto: late where GPUs of one host sum through peer access, or after backward if the optimizer
+        /// state is sharded there too; elsewhere as buckets fill. The bits are the same.
         overlap: Overlap = choice!(Overlap, Overlap::ALL).default("\"auto\"").any_bits();
-        /// How GPUs of one host sum through peer access during backward: copy engines move all values (engines), a
-        /// kernel reads them and copy engines move the sums (copies), one kernel does both (kernel), or NCCL without
-        /// peer access (off); the bits are the same.
+        /// How GPUs of one host sum through peer access during backward: copy engines move all values
+        /// (engines), a kernel reads them and copy engines move the sums (copies), one kernel does both
+        /// (kernel), or NCCL without peer access (off); the bits are the same.
         peer_access: Option<PeerMethod> = choice!(
-            Option<PeerMethod>, [Some(PeerMethod::Engines), Some(PeerMethod::Copies), Some(PeerMethod::Kernel), None], way_name
+            Option<PeerMethod>,
+            [Some(PeerMethod::Engines), Some(PeerMethod::Copies), Some(PeerMethod::Kernel), None],
+            way_name
         ).default("\"kernel\"").any_bits().renamed("parallel.peers", "");
-        /// Thread blocks of the kernel that reads other GPUs' memory: the multiprocessors that it takes from other work.
+        /// Thread blocks of the kernel that reads other GPUs' memory: the multiprocessors that it takes from
+        /// other work.
         peer_blocks: u32 = Row::small(1, 1024).default("16").any_bits();
         /// Seconds that a rank waits for another before it gives up.
         timeout_seconds: u64 = Row::integer(1, 1_000_000_000).default("60").any_bits();
@@ -170,8 +179,8 @@ section! {
 section! {
     /// `[precision]`: the types of values.
     pub struct Precision = "precision" {
-        /// The type of activations and their gradients. bf16 needs a GPU and keeps master weights, statistics, sums and
-        /// the loss in f32.
+        /// The type of activations and their gradients. bf16 needs a GPU and keeps master weights,
+        /// statistics, sums and the loss in f32.
         compute: DType = choice!(DType, [DType::F32, DType::Bf16]).default("\"f32\"").decides_times()
             .unbuilt("computing in f16 is", |value| *value == "f16".into());
         /// The type of the weights' gradients and of every sum of them; bf16 needs `compute = "bf16"`.
@@ -186,8 +195,9 @@ section! {
         allocator: String = Row::text().default("\"\"").any_bits();
         /// Bytes that a rank may reserve; 0: all of the device.
         limit_bytes: u64 = Row::integer(0, MOST).default("0").any_bits();
-        /// The activations that backward computes again instead of keeping: none, those of each layer, those of the
-        /// layers in so many segments one segment at a time, or the cheapest of these that fits; the bits are the same.
+        /// The activations that backward computes again instead of keeping: none, those of each layer, those
+        /// of the layers in so many segments one segment at a time, or the cheapest of these that fits; the
+        /// bits are the same.
         recompute: RecomputePolicy = Row::new(
             Takes::ChoiceOrInteger(RecomputePolicy::NAMES, 1, MOST_LAYERS),
             RecomputePolicy::read,
@@ -195,7 +205,8 @@ section! {
         ).default("\"none\"").any_bits();
         /// The number of layers of a pipeline stage that `recompute` is for, the first ones; 0: all.
         recompute_layers: usize = Row::count(0, MOST_LAYERS).default("0").any_bits();
-        /// Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are written.
+        /// Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are
+        /// written.
         history: u64 = Row::integer(0, 100_000_000).default("0").any_bits();
     }
 }

@@ -26,8 +26,8 @@ pub struct Given {
 }
 
 impl Given {
-    /// Reads the text of the file called `name` in the absolute `directory`, and puts `set` over it: the arguments
-    /// of `--set`, the last of a key winning.
+    /// Reads the text of the file called `name` in the absolute `directory`, and puts `set` over it: the
+    /// arguments of `--set`, the last of a key winning.
     ///
     /// # Errors
     /// Text that is not TOML, names that do not exist, values that are not built yet, keys of another kind.
@@ -62,8 +62,8 @@ impl Given {
         Origins::new(&self.name, self.entries.iter().map(|(key, entry)| (*key, entry.origin.clone())))
     }
 
-    /// Returns where to look when the values of the keys at `paths` do not go together: the command line before the
-    /// file, and the file as a whole if none of them is written.
+    /// Returns where to look when the values of the keys at `paths` do not go together: the command line
+    /// before the file, and the file as a whole if none of them is written.
     #[must_use]
     pub fn origin(&self, paths: &[&str]) -> Origin {
         debug_assert!(paths.iter().all(|path| self.table.find(path).is_some()), "{paths:?} are keys");
@@ -159,8 +159,8 @@ impl Given {
         Ok(())
     }
 
-    /// Refuses keys that belong to another kind. Those of the file are dropped silently where the command line has
-    /// changed the kind: `--set data.kind=synthetic` must not need an edited file.
+    /// Refuses keys that belong to another kind. Those of the file are dropped silently where the command
+    /// line has changed the kind: `--set data.kind=synthetic` must not need an edited file.
     fn sift(&mut self) -> Result<()> {
         let paths: Vec<&'static str> = self.table.keys().iter().map(|key| key.path).collect();
         for path in paths {

@@ -22,8 +22,8 @@ pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entr
     if text.is_empty() && !matches!(key.takes, Takes::Text) {
         return Err(Error::BadOverride { origin });
     }
-    // A shell has taken the quotes of a string away: text that is not TOML is a string, and so is all that a key
-    // of strings is given without quotes.
+    // A shell has taken the quotes of a string away: text that is not TOML is a string, and so is all that a
+    // key of strings is given without quotes.
     let string = match key.takes {
         Takes::Text | Takes::Choice(_) => !text.starts_with(['"', '\'']),
         Takes::ChoiceOrIntegers(..) => !text.starts_with(['"', '\'', '[']),

@@ -6,8 +6,8 @@ use crate::key::{Default, Only};
 use crate::table::Table;
 use crate::takes::{Takes, quoted};
 
-/// Returns every key as a Markdown table: its values, its default, whether it decides the bits of the weights, its meaning.
-/// Ends with a newline.
+/// Returns every key as a Markdown table: its values, its default, whether it decides the bits of the
+/// weights, its meaning. Ends with a newline.
 #[must_use]
 pub fn reference(table: &Table) -> String {
     let mut text =
@@ -35,7 +35,8 @@ pub fn reference(table: &Table) -> String {
     text
 }
 
-/// Returns every key with its meaning and default, as a configuration file in which all of them are commented out.
+/// Returns every key with its meaning and default, as a configuration file in which all of them are commented
+/// out.
 #[must_use]
 pub fn defaults(table: &Table) -> String {
     let mut text = String::new();

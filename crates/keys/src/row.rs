@@ -9,7 +9,8 @@ use crate::value::Value;
 
 /// The definition of a key whose field has type `T`.
 ///
-/// A new row decides bits and has no default but an empty string: [`Row::default`] or [`Row::derived`] gives one.
+/// A new row decides bits and has no default but an empty string: [`Row::default`] or [`Row::derived`] gives
+/// one.
 pub struct Row<T> {
     pub(crate) key: Key,
     read: fn(&Value, &Takes) -> Reading<T>,
@@ -54,7 +55,8 @@ impl<T> Row<T> {
         self
     }
 
-    /// States that the value decides how long a layer takes on a device: measured times hold for this value only.
+    /// States that the value decides how long a layer takes on a device: measured times hold for this value
+    /// only.
     #[must_use]
     pub const fn decides_times(mut self) -> Self {
         self.key.decides_times = true;
@@ -206,8 +208,8 @@ impl Row<Vec<usize>> {
 
 /// A row that takes the names of some values of an enumeration.
 ///
-/// `Row::choice!(Type, VALUES)`: `VALUES` is a constant slice or array, and `Type::name` a `const fn` that takes a copy.
-/// With a third argument, that function names the values instead.
+/// `Row::choice!(Type, VALUES)`: `VALUES` is a constant slice or array, and `Type::name` a `const fn` that
+/// takes a copy. With a third argument, that function names the values instead.
 ///
 /// ```
 /// #[derive(Clone, Copy, Debug, PartialEq)]

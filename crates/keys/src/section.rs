@@ -22,8 +22,8 @@ pub trait Section: Sized {
 
 /// Defines a section: a struct, the rows of its keys, and [`Section`] for it.
 ///
-/// Each field is `name: Type = row;` after a doc comment, which documents both the field and the key. The path of a
-/// key is a constant of the field's name: `Train::steps` is `"train.steps"`.
+/// Each field is `name: Type = row;` after a doc comment, which documents both the field and the key. The
+/// path of a key is a constant of the field's name: `Train::steps` is `"train.steps"`.
 #[macro_export]
 macro_rules! section {
     (

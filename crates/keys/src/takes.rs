@@ -64,8 +64,8 @@ impl Takes {
 }
 
 impl Interval {
-    /// Returns whether `number` lies in the interval in single precision, which training computes in: 1e-60 is zero
-    /// there and 1e60 is infinite.
+    /// Returns whether `number` lies in the interval in single precision, which training computes in: 1e-60
+    /// is zero there and 1e60 is infinite.
     pub(crate) fn contains(self, number: f64) -> bool {
         let single = number as f32;
         single.is_finite()

@@ -1,8 +1,9 @@
-//! Layers and models: what their parameters are and how they divide into pipeline stages. Not how they are trained.
+//! Layers and models: what their parameters are and how they divide into pipeline stages. Not how they are
+//! trained.
 //!
-//! The one idea: **building a layer registers its parameters, and each *use* of one, in a [`Parameters`] list**, in a
-//! fixed order that everything downstream follows (gradient buckets, the norm, the optimizer, checkpoints). Running a
-//! layer is a plain function from variables to a variable on a tape.
+//! The one idea: **building a layer registers its parameters, and each *use* of one, in a [`Parameters`]
+//! list**, in a fixed order that everything downstream follows (gradient buckets, the norm, the optimizer,
+//! checkpoints). Running a layer is a plain function from variables to a variable on a tape.
 //!
 //! Layers in a [`layers::Stack`] may keep no activations and compute them again in backward ([`Recompute`]).
 //!

@@ -101,8 +101,8 @@ impl Parameters {
         Ok(())
     }
 
-    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, a count that is not the shape's, or a
-    /// name that exists.
+    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, a count that is not the
+    /// shape's, or a name that exists.
     pub fn create_buffer<T: Element>(
         &mut self,
         name: &str,
@@ -128,8 +128,8 @@ impl Parameters {
         Weight::new(self.list[parameter.0].tensor.clone(), id)
     }
 
-    /// Gives `target`, f32 or bf16 and as long as the parameter or a part of it, the parameter's initial values from
-    /// element `first` on: those of an f32 master are not rounded to the parameter's type.
+    /// Gives `target`, f32 or bf16 and as long as the parameter or a part of it, the parameter's initial
+    /// values from element `first` on: those of an f32 master are not rounded to the parameter's type.
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, .. } = &self.list[parameter.0];
         Ok(init.fill(target, first, self.seed, name)?)

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// Which layers of a model, or of a stage of one, compute their activations again in backward instead of keeping them, in
-/// which segments. Each segment keeps its input and the one that runs again all of its activations: a stack of n layers
-/// needs least with about √n segments.
+/// Which layers of a model, or of a stage of one, compute their activations again in backward instead of
+/// keeping them, in which segments. Each segment keeps its input and the one that runs again all of its
+/// activations: a stack of n layers needs least with about √n segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recompute {
     layers: usize,
@@ -27,9 +27,9 @@ impl Recompute {
     /// Every layer is a segment of its own.
     pub const EACH: Recompute = Recompute { layers: usize::MAX, segments: usize::MAX };
 
-    /// The first `layers` of a stack, or all where it has fewer, in `segments` segments as long as each other or one layer
-    /// longer, the longer ones first; where there are fewer layers than that, each on its own. No layers or no segments:
-    /// [`Recompute::NONE`].
+    /// The first `layers` of a stack, or all where it has fewer, in `segments` segments as long as each other
+    /// or one layer longer, the longer ones first; where there are fewer layers than that, each on its own.
+    /// No layers or no segments: [`Recompute::NONE`].
     #[must_use]
     pub fn first(layers: usize, segments: usize) -> Self {
         Recompute { layers, segments }

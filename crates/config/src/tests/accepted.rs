@@ -155,7 +155,7 @@ fn the_documentation_lists_every_key_and_the_defaults_are_a_configuration() {
     let (table, listing) = (reference(), defaults());
     for key in all_keys() {
         assert_eq!(table.matches(&format!("| `{}` |", key.path)).count(), 1, "{}", key.path);
-        assert!(table.lines().all(|line| line.matches('|').count() == 5), "{table}");
+        assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
         if let keys::Default::Literal(literal) = key.default {
             assert!(listing.contains(&format!("\n# {} = {literal}\n", key.name)), "{}", key.path);
             // The default is a value that the key takes.

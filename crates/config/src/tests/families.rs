@@ -115,7 +115,8 @@ fn what_does_not_go_together_is_refused() {
     let table: [(&[&str], &str); 5] = [
         (
             &["model.kind=stac"],
-            "--set model.kind=stac: model.kind = \"stac\" is not \"gpt\" or \"mlp\" or \"stack\": did you mean \"stack\"?",
+            "--set model.kind=stac: model.kind = \"stac\" is not \"gpt\" or \"mlp\" or \"stack\": did you \
+             mean \"stack\"?",
         ),
         (
             &["model.width=8"],
@@ -123,12 +124,14 @@ fn what_does_not_go_together_is_refused() {
         ),
         (
             &["model.kind=mlp", "model.layers=2"],
-            "--set model.layers=2: model.layers belongs to model.kind = \"gpt\" or \"stack\", and model.kind is \"mlp\"",
+            "--set model.layers=2: model.layers belongs to model.kind = \"gpt\" or \"stack\", and \
+             model.kind is \"mlp\"",
         ),
         (&["model.side=7"], "--set model.side=7: model.side is less than train.micro_batch_size"),
         (
             &["data.kind=text", "data.paths=['a']"],
-            "--set data.kind=text: data.kind = \"text\" gives tokens and model.kind = \"stack\" takes numbers: use \
+            "--set data.kind=text: data.kind = \"text\" gives tokens and model.kind = \"stack\" takes \
+             numbers: use \
              data.kind = \"synthetic\"",
         ),
     ];

@@ -64,7 +64,8 @@ fn a_step_of_no_whole_number_of_micro_batches_is_refused() {
         ),
         (
             &["train.micro_batch_size=600"],
-            "--set train.micro_batch_size=600: train.global_batch_size = 32 (its default) is not a multiple of \
+            "--set train.micro_batch_size=600: train.global_batch_size = 32 (its default) is not a multiple \
+             of \
              train.micro_batch_size = 600: use 600",
         ),
         (
@@ -116,7 +117,8 @@ fn wrong_types_are_refused_with_what_is_allowed() {
         ),
         (
             "[train]\nseed = 2026-11-20\n",
-            "quick.toml:2: train.seed takes an integer from 0 to 9223372036854775807, not the date 2026-11-20",
+            "quick.toml:2: train.seed takes an integer from 0 to 9223372036854775807, not the date \
+             2026-11-20",
         ),
     ]);
 }
@@ -132,7 +134,8 @@ fn values_out_of_range_are_refused() {
         ),
         (
             "[train]\nseed = 99999999999999999999999999999999999999999999\n",
-            "quick.toml:2: train.seed = 99999999999999999999999999999999999999999999 is not an integer from 0 to 9223372036854775807",
+            "quick.toml:2: train.seed = 99999999999999999999999999999999999999999999 is not an integer from \
+             0 to 9223372036854775807",
         ),
         (
             "[parallel]\nbucket_bytes = 511\n",
@@ -193,11 +196,13 @@ fn keys_of_another_kind_are_refused() {
         ),
         (
             "[parallel]\npartition = [2, 2]\nprofile = \"times.toml\"\n",
-            "quick.toml:3: parallel.profile belongs to parallel.partition = \"fastest\", and parallel.partition is [2, 2]",
+            "quick.toml:3: parallel.profile belongs to parallel.partition = \"fastest\", and \
+             parallel.partition is [2, 2]",
         ),
         (
             "[model]\nkind = \"mlp\"\n",
-            "quick.toml:2: data.kind = \"text\" gives tokens and model.kind = \"mlp\" takes numbers: use data.kind = \"synthetic\"",
+            "quick.toml:2: data.kind = \"text\" gives tokens and model.kind = \"mlp\" takes numbers: use \
+             data.kind = \"synthetic\"",
         ),
     ]);
 }
@@ -243,15 +248,18 @@ fn grids_that_cannot_be_are_refused_with_those_that_can() {
     let table = [
         (
             "global_batch_size = 96\n[parallel]\nlanes = 3\n",
-            "quick.toml:6: parallel.lanes = 3 is not a power of two that divides the 12 micro-batches of train.global_batch_size = 96: use 1, 2 or 4",
+            "quick.toml:6: parallel.lanes = 3 is not a power of two that divides the 12 micro-batches of \
+             train.global_batch_size = 96: use 1, 2 or 4",
         ),
         (
             "global_batch_size = 96\n[parallel]\nlanes = 8\n",
-            "quick.toml:6: parallel.lanes = 8 is not a power of two that divides the 12 micro-batches of train.global_batch_size = 96: use 1, 2 or 4",
+            "quick.toml:6: parallel.lanes = 8 is not a power of two that divides the 12 micro-batches of \
+             train.global_batch_size = 96: use 1, 2 or 4",
         ),
         (
             "global_batch_size = 56\n[parallel]\nlanes = 2\n",
-            "quick.toml:6: parallel.lanes = 2 is not a power of two that divides the 7 micro-batches of train.global_batch_size = 56: use 1",
+            "quick.toml:6: parallel.lanes = 2 is not a power of two that divides the 7 micro-batches of \
+             train.global_batch_size = 56: use 1",
         ),
         (
             "global_batch_size = 32\n[parallel]\nlanes = 4\ndata = 3\n",
@@ -259,7 +267,8 @@ fn grids_that_cannot_be_are_refused_with_those_that_can() {
         ),
         (
             "global_batch_size = 256\n[parallel]\ndata = 16\n",
-            "quick.toml:6: parallel.data = 16 does not divide parallel.lanes = 8 (its default): use 1, 2, 4 or 8",
+            "quick.toml:6: parallel.data = 16 does not divide parallel.lanes = 8 (its default): use 1, 2, 4 \
+             or 8",
         ),
     ];
     for (text, expected) in table {
@@ -272,35 +281,42 @@ fn pipelines_that_cannot_be_are_refused_by_name() {
     let table: [(&[&str], &str); 8] = [
         (
             &["parallel.pipeline=5"],
-            "--set parallel.pipeline=5: parallel.pipeline = 5: 4 layers cannot be divided into 5 stages: a stage would be \
+            "--set parallel.pipeline=5: parallel.pipeline = 5: 4 layers cannot be divided into 5 stages: a \
+             stage would be \
              empty",
         ),
         (
             &["parallel.pipeline=4", "parallel.schedule=interleaved"],
-            "--set parallel.pipeline=4: parallel.pipeline = 4 × parallel.chunks = 2: 4 layers cannot be divided into 8 \
+            "--set parallel.pipeline=4: parallel.pipeline = 4 × parallel.chunks = 2: 4 layers cannot be \
+             divided into 8 \
              stages: a stage would be empty",
         ),
         (
             &["parallel.pipeline=2", "parallel.partition=[4, 0]"],
-            "--set parallel.partition=[4, 0]: parallel.partition = [4, 0] is not \"fastest\" or \"smallest\", or a list of \
+            "--set parallel.partition=[4, 0]: parallel.partition = [4, 0] is not \"fastest\" or \
+             \"smallest\", or a list of \
              integers from 1 to 10000",
         ),
         (
             &["parallel.pipeline=2", "parallel.partition=[1, 2]"],
-            "--set parallel.partition=[1, 2]: parallel.partition = [1, 2]: the stages' layers add up to 3, the model has 4",
+            "--set parallel.partition=[1, 2]: parallel.partition = [1, 2]: the stages' layers add up to 3, \
+             the model has 4",
         ),
         (
             &["parallel.pipeline=2", "parallel.partition=[1, 1, 2]"],
-            "--set parallel.partition=[1, 1, 2]: parallel.partition = [1, 1, 2]: layers are counted for 3 stages, there are 2",
+            "--set parallel.partition=[1, 1, 2]: parallel.partition = [1, 1, 2]: layers are counted for 3 \
+             stages, there are 2",
         ),
         (
             &["parallel.partition=fast"],
-            "--set parallel.partition=fast: parallel.partition = \"fast\" is not \"fastest\" or \"smallest\", or a list of \
+            "--set parallel.partition=fast: parallel.partition = \"fast\" is not \"fastest\" or \
+             \"smallest\", or a list of \
              integers from 1 to 10000: did you mean \"fastest\"?",
         ),
         (
             &["parallel.pipeline=2", "parallel.schedule=interleaved", "train.global_batch_size=24"],
-            "--set parallel.schedule=interleaved: parallel.schedule = \"interleaved\" with the 3 micro-batches of train.global_batch_size = 24 over \
+            "--set parallel.schedule=interleaved: parallel.schedule = \"interleaved\" with the 3 \
+             micro-batches of train.global_batch_size = 24 over \
              parallel.data = 1: interleaved: 3 micro-batches are not a multiple of 2 ranks",
         ),
         (
@@ -319,7 +335,8 @@ fn recomputation_that_does_not_go_with_the_model_is_refused() {
     let table = [
         (
             "recompute = \"blocks\"\n",
-            "2: memory.recompute = \"blocks\" is not \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000: did \
+            "2: memory.recompute = \"blocks\" is not \"none\" or \"block\" or \"auto\" or an integer from 1 \
+             to 10000: did \
              you mean \"block\"?",
         ),
         (
@@ -328,7 +345,8 @@ fn recomputation_that_does_not_go_with_the_model_is_refused() {
         ),
         (
             "recompute = true\n",
-            "2: memory.recompute takes \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000, not the boolean true",
+            "2: memory.recompute takes \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000, not \
+             the boolean true",
         ),
         ("recompute = 5\n", "2: memory.recompute = 5 is more segments than the model's 4 layers make"),
         (
@@ -345,7 +363,8 @@ fn recomputation_that_does_not_go_with_the_model_is_refused() {
         ),
         (
             "recompute = \"auto\"\nrecompute_layers = 2\n",
-            "2: memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = 2 is given",
+            "2: memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = 2 is \
+             given",
         ),
     ];
     for (text, expected) in table {
@@ -385,7 +404,8 @@ fn overrides_are_refused_with_the_argument() {
         (&["steps=3"], "--set steps=3: unknown key steps: did you mean train.steps?"),
         (
             &["train.steps=many"],
-            "--set train.steps=many: train.steps takes an integer from 1 to 1099511627776, not the string \"many\"",
+            "--set train.steps=many: train.steps takes an integer from 1 to 1099511627776, not the string \
+             \"many\"",
         ),
         (&["model.heads=3"], "--set model.heads=3: model.width = 128 is not a multiple of model.heads = 3"),
         (
@@ -394,7 +414,8 @@ fn overrides_are_refused_with_the_argument() {
         ),
         (
             &["memory.limit_bytes=-1"],
-            "--set memory.limit_bytes=-1: memory.limit_bytes = -1 is not an integer from 0 to 9223372036854775807",
+            "--set memory.limit_bytes=-1: memory.limit_bytes = -1 is not an integer from 0 to \
+             9223372036854775807",
         ),
     ];
     for (overrides, expected) in table {
@@ -428,7 +449,8 @@ fn sizes_beyond_counting_are_refused_and_do_not_overflow() {
     }
     assert_eq!(
         refusal(LEAST, table[1].0),
-        "--set model.layers=10000: model.layers = 10000, model.width = 16777216: the blocks' weights would have more \
+        "--set model.layers=10000: model.layers = 10000, model.width = 16777216: the blocks' weights would \
+         have more \
          than 72057594037927936 bytes"
     );
 }

@@ -1,4 +1,5 @@
-//! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the tokens'.
+//! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the
+//! tokens'.
 
 use std::sync::Arc;
 
@@ -40,8 +41,8 @@ const HALF_PRECISION_LANES: usize = 8;
 const VOCABULARY_PADDING: usize = 128;
 /// Contexts are searched in multiples of this where the configured one is a multiple.
 const CONTEXT_STEP: usize = 64;
-/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums of a
-/// few of them, and the allocator's rounding, cannot overflow.
+/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
+/// of a few of them, and the allocator's rounding, cannot overflow.
 const MOST_BYTES: u128 = 1 << 56;
 const BYTES_OF_F32: u128 = 4;
 
@@ -105,7 +106,8 @@ impl ModelSpec for GptSizes {
         }
         if let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) {
             let reason = format!(
-                "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \"{name}\""
+                "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \
+                 \"{name}\""
             );
             return Err(given.conflict(&[Self::vocabulary, "data.tokenizer"], reason));
         }
@@ -143,7 +145,8 @@ impl ModelSpec for GptSizes {
         let slow = compute == DType::Bf16 && !self.vocabulary.is_multiple_of(HALF_PRECISION_LANES);
         slow.then(|| {
             format!(
-                "model.vocabulary = {} is not a multiple of {HALF_PRECISION_LANES}, which makes matmuls in half \
+                "model.vocabulary = {} is not a multiple of {HALF_PRECISION_LANES}, which makes matmuls in \
+                 half \
                  precision slow: {} is faster, and no text has the added tokens",
                 self.vocabulary,
                 self.vocabulary.next_multiple_of(VOCABULARY_PADDING)
@@ -153,8 +156,9 @@ impl ModelSpec for GptSizes {
 }
 
 impl GptSizes {
-    /// Keeps sizes within what can be counted; this is no estimate of memory. The weights of a block are roughly
-    /// 12·width²; the widest activations of a micro-batch are the logits and the hidden layer of the MLP.
+    /// Keeps sizes within what can be counted; this is no estimate of memory. The weights of a block are
+    /// roughly 12·width²; the widest activations of a micro-batch are the logits and the hidden layer of the
+    /// MLP.
     fn check_bytes(&self, given: &Given, micro_batch: usize) -> keys::Result<()> {
         let Self { layers, width, context, vocabulary, .. } = *self;
         let [of_layers, of_width] = [(Self::layers, layers), (Self::width, width)];
@@ -198,8 +202,9 @@ struct Head {
 }
 
 impl Gpt {
-    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, as GPT-2 starts: deviation 0.02, and
-    /// 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no model, out of memory.
+    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, as GPT-2 starts:
+    /// deviation 0.02, and 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no
+    /// model, out of memory.
     pub fn new(device: &Device, sizes: GptSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
         let GptSizes { layers, heads, width, context, vocabulary } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
@@ -232,7 +237,8 @@ impl Gpt {
         Ok(Gpt { parameters, embedding, blocks: Stack::new(blocks), head })
     }
 
-    /// The same model, of whose blocks those that `recompute` says compute their activations again in backward.
+    /// The same model, of whose blocks those that `recompute` says compute their activations again in
+    /// backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Gpt { blocks: self.blocks.recomputing(recompute), ..self }

@@ -106,7 +106,8 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, uniform in ± 1/√inputs.
+    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, uniform in ±
+    /// 1/√inputs.
     pub fn new(device: &Device, sizes: &MlpSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
         let count = sizes.sizes.len().saturating_sub(1);
         if count == 0 || stage.of != count || stage.layers.is_empty() || stage.layers.end > count {
@@ -123,7 +124,8 @@ impl Mlp {
         Ok(Mlp { parameters, layers: Stack::new(layers) })
     }
 
-    /// The same model, of whose layers those that `recompute` says compute their activations again in backward.
+    /// The same model, of whose layers those that `recompute` says compute their activations again in
+    /// backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Mlp { layers: self.layers.recomputing(recompute), ..self }
