@@ -339,7 +339,7 @@ fn planning_finds_a_leak_in_the_code() {
     let when = When { rank: 0, from_step: 1, planned: true };
     let hook = || Probe::hook(Fault::KeepsActivations, when);
     let setup = prepare(config(MLP, &["train.steps=1000000"]), Placement::Cpu).unwrap();
-    let planned = plan(&setup.with_hook(hook()), 0).unwrap().parts;
+    let planned = plan(&setup.with_hook(Some(hook())).unwrap(), 0).unwrap().parts;
     assert!(planned.grows());
     let outlived = planned.outlived().unwrap();
     assert_eq!((outlived.step, outlived.kept.holdings.len()), (1, 1));

@@ -1,5 +1,5 @@
-//! The file format of safetensors, as far as checkpoints need it: named f32 arrays, written and read in
-//! pieces.
+//! The file format of safetensors, as far as checkpoints need it: named arrays of any element type, written and
+//! read in pieces.
 //!
 //! Eight bytes of header length, little-endian; a JSON object of name → type, shape and range of bytes,
 //! padded with spaces to a multiple of eight; the arrays, one after another, little-endian.
@@ -10,22 +10,26 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 
+use device::DType;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::error::{CheckpointError, Result};
 use crate::manifest::FileDigest;
 
-/// Elements that are converted at a time.
-pub(crate) const PIECE: usize = 1 << 16;
+/// Bytes that are hashed, written or read at a time; a multiple of every element's size.
+const PIECE: usize = 1 << 18;
 /// The most bytes that a header may have: what other readers of the format allow.
 const MOST_HEADER: u64 = 100_000_000;
-const F32: u64 = size_of::<f32>() as u64;
 
-/// An array in a file: its name, its shape, and its byte range, counted from the end of the header.
+// Arrays are copied as bytes between files, which are little-endian, and memory.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// An array in a file: its name, element type and shape, and its byte range, counted from the end of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
+    pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
     pub(crate) bytes: Range<u64>,
 }
@@ -33,23 +37,24 @@ pub(crate) struct Entry {
 impl Entry {
     /// Number of elements.
     pub(crate) fn elements(&self) -> usize {
-        ((self.bytes.end - self.bytes.start) / F32) as usize
+        (self.bytes.end - self.bytes.start) as usize / self.dtype.bytes()
     }
 }
 
-/// Writes `values`, the elements of all entries one after another, and syncs the file. Returns its digest,
+/// The name of an element type in the format, such as `BF16`.
+fn type_name(dtype: DType) -> String {
+    dtype.name().to_uppercase()
+}
+
+/// Writes `bytes`, the arrays of all entries one after another, and syncs the file. Returns its digest,
 /// computed on the way.
-pub(crate) fn write(path: &Path, entries: &[Entry], values: &[f32]) -> Result<FileDigest> {
+pub(crate) fn write(path: &Path, entries: &[Entry], bytes: &[u8]) -> Result<FileDigest> {
     let failed = || CheckpointError::file(path, "write to it");
     let file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
-    let mut out = Hashing { out: BufWriter::with_capacity(PIECE * 4, file), digest: Sha256::new(), bytes: 0 };
+    let mut out = Hashing { out: BufWriter::with_capacity(PIECE, file), digest: Sha256::new(), bytes: 0 };
     out.write_all(&header(entries)).map_err(failed())?;
-    let mut bytes = vec![0; PIECE * 4];
-    for piece in values.chunks(PIECE) {
-        for (slot, value) in bytes.chunks_exact_mut(4).zip(piece) {
-            slot.copy_from_slice(&value.to_le_bytes());
-        }
-        out.write_all(&bytes[..piece.len() * 4]).map_err(failed())?;
+    for piece in bytes.chunks(PIECE) {
+        out.write_all(piece).map_err(failed())?;
     }
     let (mut file, digest) = out.finish();
     file.flush().map_err(failed())?;
@@ -60,8 +65,9 @@ pub(crate) fn write(path: &Path, entries: &[Entry], values: &[f32]) -> Result<Fi
 fn header(entries: &[Entry]) -> Vec<u8> {
     let mut map = Map::new();
     map.insert("__metadata__".to_owned(), json!({ "format": "pt", "writer": "plimsoll" }));
-    for Entry { name, shape, bytes } in entries {
-        let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [bytes.start, bytes.end] });
+    for Entry { name, dtype, shape, bytes } in entries {
+        let entry =
+            json!({ "dtype": type_name(*dtype), "shape": shape, "data_offsets": [bytes.start, bytes.end] });
         map.insert(name.clone(), entry);
     }
     let mut text = Value::Object(map).to_string().into_bytes();
@@ -101,7 +107,7 @@ impl<W: Write> Write for Hashing<W> {
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     let mut file = File::open(path).map_err(CheckpointError::file(path, "open it"))?;
     let mut hashing = Hashing { out: io::sink(), digest: Sha256::new(), bytes: 0 };
-    let mut piece = vec![0; PIECE * 4];
+    let mut piece = vec![0; PIECE];
     loop {
         match file.read(&mut piece) {
             Ok(0) => return Ok(hashing.finish().1),
@@ -143,11 +149,16 @@ fn entries_of(header: &[u8]) -> std::result::Result<Vec<Entry>, String> {
         let described: Described =
             serde_json::from_value(value).map_err(|error| format!("its header: {name}: {error}"))?;
         let [start, end] = described.data_offsets;
-        let elements = described.shape.iter().try_fold(F32, |all, size| all.checked_mul(*size as u64));
-        if described.dtype != "F32" || elements.is_none() || end.checked_sub(start) != elements {
-            return Err(format!("its header: {name} is no f32 array of its shape"));
+        let Some(dtype) = DType::ALL.iter().copied().find(|dtype| type_name(*dtype) == described.dtype)
+        else {
+            return Err(format!("its header: {name} is of type {}, which is not known", described.dtype));
+        };
+        let element = dtype.bytes() as u64;
+        let bytes = described.shape.iter().try_fold(element, |all, size| all.checked_mul(*size as u64));
+        if bytes.is_none() || end.checked_sub(start) != bytes {
+            return Err(format!("its header: {name} has not the bytes of its shape"));
         }
-        Ok(Entry { name, shape: described.shape, bytes: start..end })
+        Ok(Entry { name, dtype, shape: described.shape, bytes: start..end })
     };
     let mut entries = map.into_iter().map(entry).collect::<std::result::Result<Vec<_>, _>>()?;
     entries.sort_by_key(|entry| (entry.bytes.start, entry.bytes.end));
@@ -160,34 +171,30 @@ pub(crate) struct Arrays<'a> {
     file: File,
     data: u64,
     bytes: Vec<u8>,
-    values: Vec<f32>,
 }
 
 impl<'a> Arrays<'a> {
     /// Opens the file whose arrays begin at byte `data`.
     pub(crate) fn open(path: &'a Path, data: u64) -> Result<Self> {
         let file = File::open(path).map_err(CheckpointError::file(path, "open it"))?;
-        Ok(Arrays { path, file, data, bytes: Vec::new(), values: Vec::new() })
+        Ok(Arrays { path, file, data, bytes: Vec::new() })
     }
 
-    /// Passes the range `elements` of an array to `take`, piece by piece, each with the index of its first
-    /// element in the range.
+    /// Passes the bytes of the range `elements` of an array to `take`, piece by piece, each with the index of
+    /// its first element in the range.
     pub(crate) fn read<E: From<CheckpointError>>(
         &mut self,
         entry: &Entry,
         elements: Range<usize>,
-        mut take: impl FnMut(usize, &[f32]) -> std::result::Result<(), E>,
+        mut take: impl FnMut(usize, &[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let start = self.data + entry.bytes.start + F32 * elements.start as u64;
+        let size = entry.dtype.bytes();
+        let start = self.data + entry.bytes.start + (size * elements.start) as u64;
         self.file.seek(SeekFrom::Start(start)).map_err(CheckpointError::file(self.path, "seek in it"))?;
-        for first in (0..elements.len()).step_by(PIECE) {
-            let len = PIECE.min(elements.len() - first);
-            self.bytes.resize(len * 4, 0);
+        for first in (0..elements.len()).step_by(PIECE / size) {
+            self.bytes.resize((size * (elements.len() - first)).min(PIECE), 0);
             self.file.read_exact(&mut self.bytes).map_err(CheckpointError::file(self.path, "read it"))?;
-            self.values.clear();
-            let words = self.bytes.as_chunks::<4>().0;
-            self.values.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
-            take(first, &self.values)?;
+            take(first, &self.bytes)?;
         }
         Ok(())
     }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use device::DType;
-use half::bf16;
+use device::{DType, Float, dispatch};
 use tensor::{Shape, Tensor, TensorError};
 
 use crate::error::{CheckpointError, Result};
@@ -19,18 +18,44 @@ pub(crate) const LOSSES: &str = "run.losses";
 pub struct Target {
     /// The array's name.
     pub name: String,
+    /// Element type of the array.
+    pub dtype: DType,
     /// Shape of the whole array.
     pub shape: Shape,
     /// The first element that is taken.
     pub first: usize,
-    /// The destination, as long as the part; f32, or bf16, to which values are rounded.
+    /// The destination, as long as the part. The elements of an f32 array are rounded where the destination is
+    /// of another floating-point type.
     pub tensor: Tensor,
 }
 
 impl Target {
-    /// All of the array `name` goes to `tensor`.
-    pub fn whole(name: String, tensor: Tensor) -> Self {
-        Target { name, shape: tensor.shape(), first: 0, tensor }
+    /// All of the array `name`, of type `dtype`, goes to `tensor`.
+    pub fn whole(name: String, dtype: DType, tensor: Tensor) -> Self {
+        Target { name, dtype, shape: tensor.shape(), first: 0, tensor }
+    }
+
+    /// Writes a piece of the array, of which `at` is the first element counted from [`Target::first`].
+    fn take(&self, at: usize, piece: &[u8]) -> std::result::Result<(), TensorError> {
+        let target = self.tensor.view(at, [piece.len() / self.dtype.bytes()])?;
+        if self.dtype == target.dtype() {
+            return target.set_bytes(piece);
+        }
+        let wrong = TensorError::DType {
+            operator: "load",
+            operand: "target",
+            found: target.dtype(),
+            expected: self.dtype,
+        };
+        if self.dtype != DType::F32 {
+            return Err(wrong);
+        }
+        let values: Vec<f32> = piece.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        dispatch!(target.dtype(), T => {
+            let mut rounded = vec![<T as Float>::from_f32(0.0); values.len()];
+            <T as Float>::round(&values, &mut rounded);
+            target.set(&rounded)
+        }, _ => Err(wrong))
     }
 }
 
@@ -106,10 +131,10 @@ impl Checkpoint {
         let mut losses = Vec::new();
         let entry = self.entry(LOSSES)?;
         self.arrays()?.read(entry, 0..entry.elements(), |_, piece| {
-            losses.extend_from_slice(piece);
+            losses.extend(piece.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)));
             Ok::<_, CheckpointError>(())
         })?;
-        if losses.len() as u64 != self.step() {
+        if entry.dtype != DType::F32 || losses.len() as u64 != self.step() {
             let what = format!("it has {} losses of {} steps", losses.len(), self.step());
             return Err(CheckpointError::damaged(&self.state, what));
         }
@@ -117,30 +142,23 @@ impl Checkpoint {
     }
 
     /// Reads arrays into the tensors of `targets`, piece by piece. Errors: an array is missing or has another
-    /// shape, which is found before its tensor is written; the file cannot be read.
+    /// type or shape, which is found before its tensor is written; the file cannot be read.
     pub fn load<E: From<CheckpointError> + From<TensorError>>(
         &self,
         targets: impl Iterator<Item = Target>,
     ) -> std::result::Result<(), E> {
         let mut arrays = self.arrays()?;
-        let mut rounded = Vec::new();
-        for Target { name, shape, first, tensor } in targets {
-            let entry = self.entry(&name)?;
-            if entry.shape != shape.dims() {
-                let what = format!("{name} is {:?} there and {:?} in this model", entry.shape, shape.dims());
+        for target in targets {
+            let Target { name, dtype, shape, first, tensor } = &target;
+            let entry = self.entry(name)?;
+            if entry.dtype != *dtype || entry.shape != shape.dims() {
+                let (there, there_shape) = (entry.dtype, &entry.shape);
+                let what =
+                    format!("{name} is {there} {there_shape:?} there and {dtype} {shape} in this model");
                 return Err(CheckpointError::damaged(&self.state, what).into());
             }
-            arrays.read(entry, first..first + tensor.elements(), |at, piece| {
-                let target = tensor.view(at, [piece.len()])?;
-                if tensor.dtype() == DType::Bf16 {
-                    rounded.clear();
-                    rounded.extend(piece.iter().map(|value| bf16::from_f32(*value)));
-                    target.set(&rounded)?;
-                } else {
-                    target.set(piece)?;
-                }
-                Ok::<_, E>(())
-            })?;
+            let elements = *first..first + tensor.elements();
+            arrays.read(entry, elements, |at, piece| target.take(at, piece).map_err(E::from))?;
         }
         Ok(())
     }

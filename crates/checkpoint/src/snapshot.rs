@@ -1,13 +1,16 @@
 //! A copy of a run's state on the host, which a checkpoint is written from.
 
+use device::DType;
+
 use crate::format::Entry;
 use crate::reader::LOSSES;
 
-/// Named f32 arrays on the host. Its memory is used again for the next snapshot.
+/// Named arrays on the host. Its memory is used again for the next snapshot.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub(crate) entries: Vec<Entry>,
-    pub(crate) values: Vec<f32>,
+    /// The arrays one after another.
+    pub(crate) bytes: Vec<u8>,
     pub(crate) updates: u32,
 }
 
@@ -15,16 +18,16 @@ impl Snapshot {
     /// Removes all arrays and keeps their memory.
     pub fn clear(&mut self) {
         self.entries.clear();
-        self.values.clear();
+        self.bytes.clear();
     }
 
-    /// Adds an array of zeros, and returns its elements to be filled.
-    pub fn add(&mut self, name: String, shape: &[usize]) -> &mut [f32] {
-        let start = self.values.len();
-        self.values.resize(start + shape.iter().product::<usize>(), 0.0);
-        let bytes = 4 * start as u64..4 * self.values.len() as u64;
-        self.entries.push(Entry { name, shape: shape.to_vec(), bytes });
-        &mut self.values[start..]
+    /// Adds an array of zeros, and returns its bytes to be filled.
+    pub fn add(&mut self, name: String, dtype: DType, shape: &[usize]) -> &mut [u8] {
+        let start = self.bytes.len();
+        self.bytes.resize(start + dtype.bytes() * shape.iter().product::<usize>(), 0);
+        let bytes = start as u64..self.bytes.len() as u64;
+        self.entries.push(Entry { name, dtype, shape: shape.to_vec(), bytes });
+        &mut self.bytes[start..]
     }
 
     /// Sets the number of updates that the optimizer has made. Equal to the number of steps unless some were
@@ -35,6 +38,8 @@ impl Snapshot {
 
     /// Adds the loss of every step so far.
     pub fn add_losses(&mut self, losses: &[f32]) {
-        self.add(LOSSES.to_owned(), &[losses.len()]).copy_from_slice(losses);
+        let bytes = self.add(LOSSES.to_owned(), DType::F32, &[losses.len()]);
+        let (places, _) = bytes.as_chunks_mut::<4>();
+        places.iter_mut().zip(losses).for_each(|(place, loss)| *place = loss.to_le_bytes());
     }
 }

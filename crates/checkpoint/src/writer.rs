@@ -146,7 +146,7 @@ impl Job {
         validation_loss: Option<f64>,
     ) -> Result<()> {
         fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
-        let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.values)?;
+        let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
         let corpus = (self.contents.corpus_sha256)();
         let configuration = self.contents.configuration.clone();
         let manifest = Manifest::new(step, snapshot.updates, configuration, corpus, validation_loss, state);

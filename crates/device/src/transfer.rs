@@ -3,7 +3,7 @@
 use half::bf16;
 
 use crate::buffer::Region;
-use crate::cuda::{FETCH_BYTES, Fetch, PeerAddress};
+use crate::cuda::{Cuda, FETCH_BYTES, Fetch, PeerAddress};
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
@@ -15,13 +15,7 @@ impl Device {
     pub fn copy_from_host<T: Element>(&self, values: &[T], target: Region<'_>) -> Result<()> {
         same_length("copy_from_host", size_of_val(values), target.bytes)?;
         match self.gpu_to_use()? {
-            Some(cuda) => {
-                let (address, stream) = (target.checked_address()?, cuda.streams.handle(StreamKind::Compute));
-                let bytes = bytemuck::cast_slice(values);
-                let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
-                let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
-                copied.and_then(|()| timed.finish()).map_err(|error| self.cuda_error(error))
-            }
+            Some(cuda) => self.upload(cuda, bytemuck::cast_slice(values), target),
             None if self.is_meta() => Ok(()),
             None => {
                 target.buffer.write::<T>(target.offset, values.len())?.copy_from_slice(values);
@@ -34,12 +28,7 @@ impl Device {
     pub fn copy_to_host<T: Element>(&self, source: Region<'_>, values: &mut [T]) -> Result<()> {
         same_length("copy_to_host", source.bytes, size_of_val(values))?;
         match self.gpu_to_use()? {
-            Some(cuda) => {
-                let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
-                let bytes = bytemuck::cast_slice_mut(values);
-                let copied = cuda.staging.borrow_mut().download(address, bytes, stream);
-                copied.map_err(|error| self.cuda_error(error))?;
-            }
+            Some(cuda) => self.download(cuda, source, bytemuck::cast_slice_mut(values))?,
             None if self.is_meta() => values.fill(T::zeroed()),
             None => {
                 let read = source.buffer.read::<T>(source.offset, values.len())?;
@@ -47,6 +36,45 @@ impl Device {
             }
         }
         Ok(())
+    }
+
+    /// Writes elements of any type, given as their bytes, into `target` of the same even length.
+    pub fn copy_bytes_from_host(&self, bytes: &[u8], target: Region<'_>) -> Result<()> {
+        same_length("copy_bytes_from_host", bytes.len(), target.bytes)?;
+        match (self.gpu_to_use()?, words(target)) {
+            (Some(cuda), _) => self.upload(cuda, bytes, target),
+            (None, _) if self.is_meta() => Ok(()),
+            (None, true) => write_as::<u32>(bytes, target),
+            (None, false) => write_as::<bf16>(bytes, target),
+        }
+    }
+
+    /// Reads elements of any type from `source` as their bytes, of the same even length; Meta gives zeros. Waits for the
+    /// device.
+    pub fn copy_bytes_to_host(&self, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
+        same_length("copy_bytes_to_host", source.bytes, bytes.len())?;
+        match (self.gpu_to_use()?, words(source)) {
+            (Some(cuda), _) => self.download(cuda, source, bytes),
+            (None, _) if self.is_meta() => {
+                bytes.fill(0);
+                Ok(())
+            }
+            (None, true) => read_as::<u32>(source, bytes),
+            (None, false) => read_as::<bf16>(source, bytes),
+        }
+    }
+
+    fn upload(&self, cuda: &Cuda, bytes: &[u8], target: Region<'_>) -> Result<()> {
+        let (address, stream) = (target.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+        let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
+        let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
+        copied.and_then(|()| timed.finish()).map_err(|error| self.cuda_error(error))
+    }
+
+    fn download(&self, cuda: &Cuda, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
+        let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+        let copied = cuda.staging.borrow_mut().download(address, bytes, stream);
+        copied.map_err(|error| self.cuda_error(error))
     }
 
     /// Begins to copy `source`, of at most 64 elements, to the host; [`HostCopy::wait`] has the values, as
@@ -160,6 +188,18 @@ fn copy_as<T: Element>(source: Region<'_>, target: Region<'_>) -> Result<()> {
     let len = elements::<T>(source)?;
     let read = source.buffer.read::<T>(source.offset, len)?;
     target.buffer.write::<T>(target.offset, len)?.copy_from_slice(&read);
+    Ok(())
+}
+
+fn write_as<T: Element>(bytes: &[u8], target: Region<'_>) -> Result<()> {
+    let mut write = target.buffer.write::<T>(target.offset, elements::<T>(target)?)?;
+    bytemuck::cast_slice_mut(&mut write).copy_from_slice(bytes);
+    Ok(())
+}
+
+fn read_as<T: Element>(source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
+    let read = source.buffer.read::<T>(source.offset, elements::<T>(source)?)?;
+    bytes.copy_from_slice(bytemuck::cast_slice(&read));
     Ok(())
 }
 

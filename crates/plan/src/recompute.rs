@@ -11,7 +11,6 @@ use crate::error::{PlanError, Result};
 use crate::roles::{Plans, plan_within};
 use config::{Memory, RecomputePolicy};
 use worker::Setup;
-use worker::blueprint::Blueprint;
 
 /// Steps after which memory has settled, for those whose run has no end.
 const STEPS: u64 = 4;
@@ -86,8 +85,7 @@ fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> R
     if setup.config.stages() > 1 {
         let (config, dataset, description) = (&setup.config, &setup.dataset, setup.placement.description());
         let stages = division::stages(config, dataset, &description)?;
-        let blueprint = Blueprint::new(config, dataset, &description, stages)?;
-        setup.blueprint = Arc::new(blueprint);
+        return Ok(setup.divided(stages)?);
     }
     Ok(setup)
 }

@@ -63,7 +63,7 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
 /// Returns the setup with other values for some keys. Errors: wrong values.
 pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
     let changed = prepare(setup.config.with(sets)?, setup.placement.clone())?;
-    recompute::settle(Setup { hook: setup.hook.clone(), ..changed })
+    recompute::settle(changed.with_hook(setup.hook.clone())?)
 }
 
 fn candidates(config: &RunConfig) -> Vec<Vec<String>> {

@@ -102,7 +102,8 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
     let look = || Found::look(&config, options.run_dir.as_deref(), startup.rank() == 0);
     let found = options.resume.then(look).transpose()?;
-    let mut setup = Setup { reason, hook: options.model_hook.clone(), ..plan::prepare(config, placement)? };
+    let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
+    let mut setup = Setup { reason, ..setup };
     if let Some(found) = &found {
         found.apply(&mut setup)?;
     }

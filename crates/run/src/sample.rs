@@ -77,7 +77,7 @@ pub fn sample(
     sampler.tokens = prompt_tokens(&options.prompt, config.data.tokenizer, vocabulary)?;
     sampler.temperature = options.temperature;
     sampler.key = key(options.seed.unwrap_or(config.train.seed));
-    state::load_parameters(sampler.model.parameters(), &checkpoint)?;
+    state::load_model(&*sampler.model, &checkpoint)?;
     let failed = |source| RunError::File { path: PathBuf::from("standard output"), source };
     print(&options.prompt).map_err(failed)?;
     sampler.run(options.tokens, &mut |text| print(text).map_err(failed))
@@ -109,16 +109,24 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
     if worker.device().is_meta() {
         return Ok(None);
     }
-    let trained = state::masters(worker);
+    let (trained, buffers) = (state::masters(worker), state::buffers(worker));
     if worker.grid().rank() != 0 {
-        trained.iter().try_for_each(|array| array.bring(worker, &mut []))?;
+        trained.iter().chain(&buffers).try_for_each(|array| array.bring(worker, &mut []))?;
         return Ok(None);
     }
     let mut sampler = Sampler::new(&setup.config, context, text.tokenizer())?;
     for (copy, array) in sampler.model.parameters().list().iter().zip(&trained) {
-        let mut values = vec![0.0; array.shape.elements()];
-        array.bring(worker, &mut values)?;
-        copy.tensor.set(&values)?;
+        let mut bytes = vec![0; array.bytes()];
+        array.bring(worker, &mut bytes)?;
+        copy.tensor.set_bytes(&bytes)?;
+    }
+    for array in &buffers {
+        let mut bytes = vec![0; array.bytes()];
+        array.bring(worker, &mut bytes)?;
+        // Code around the model of the run may have buffers that the sampled model has not.
+        if let Some(copy) = sampler.model.buffers().iter().find(|copy| copy.name() == array.name) {
+            copy.tensor().set_bytes(&bytes)?;
+        }
     }
     let mut batch = MicroBatch::default();
     text.validation(0, &mut batch)?;

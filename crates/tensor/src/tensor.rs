@@ -188,6 +188,17 @@ impl Tensor {
         Ok(self.device().copy_from_host(values, self.region())?)
     }
 
+    /// Copies the bytes of all elements, of any type, to the host; zeros on Meta. Waits for the device. Errors: another
+    /// count of bytes.
+    pub fn read_bytes(&self, bytes: &mut [u8]) -> Result<()> {
+        Ok(self.device().copy_bytes_to_host(self.region(), bytes)?)
+    }
+
+    /// Overwrites all elements, of any type, with their bytes. Errors: another count of bytes.
+    pub fn set_bytes(&self, bytes: &[u8]) -> Result<()> {
+        Ok(self.device().copy_bytes_from_host(bytes, self.region())?)
+    }
+
     /// Overwrites all elements with those of `source`, of the same type and count.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         self.copy_from_on(source, StreamKind::Compute)

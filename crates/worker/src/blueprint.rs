@@ -11,9 +11,11 @@ use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape, StageLayout
 use parallel::{Axis, RankGrid};
 use tensor::{Shape, Tensor};
 
+use crate::buffers::{BufferEntry, BufferList};
 use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
 use crate::feed;
+use crate::hook::ModelHook;
 use config::RunConfig;
 
 /// A parameter of the whole model.
@@ -37,6 +39,8 @@ pub struct Blueprint {
     pub stages: Vec<Stage>,
     /// Every parameter, in the order of the whole model, which is that of the stages.
     pub parameters: Vec<Entry>,
+    /// Every buffer, in the order of the stages.
+    pub buffers: Vec<BufferEntry>,
     /// By stage and the parameter's index there, its index in `parameters`.
     places: Vec<Vec<usize>>,
     /// The activation that each stage sends to the next.
@@ -46,17 +50,18 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// The model of a run on devices like `description`. Errors: sizes that make no model, data that cannot
-    /// be read.
+    /// The model of a run on devices like `description`, with `hook` around it. Errors: sizes that make no
+    /// model, data that cannot be read, buffers of one name and different types or shapes.
     pub fn new(
         config: &RunConfig,
         dataset: &Dataset,
         description: &Description,
         stages: Vec<Stage>,
+        hook: Option<&ModelHook>,
     ) -> Result<Self> {
         let device = meta(description)?;
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut by_name, mut hidden) = (BTreeMap::new(), None);
+        let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
             let model = build::model(config, &device, config.precision.compute, stage)?;
             add(&mut parameters, &mut by_name, number, &*model);
@@ -66,7 +71,9 @@ impl Blueprint {
                 crossings.push(Crossing { shape: output.shape(), dtype: output.dtype() });
                 hidden = Some(output);
             }
+            buffers.add(number, &*ModelHook::around(hook, model))?;
         }
+        let buffers = buffers.finish(|name| by_name.contains_key(name))?;
         if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {
             let count = entry.holders.len();
             let text = format!("{} is held by {count} stages: a weight can be tied to one other", entry.name);
@@ -82,7 +89,7 @@ impl Blueprint {
         };
         let places = places.into_iter().map(in_order).collect();
         let grid = RankGrid::new(&config.parallel.axes(), 0)?;
-        Ok(Blueprint { grid, stages, parameters, places, crossings, shards })
+        Ok(Blueprint { grid, stages, parameters, buffers, places, crossings, shards })
     }
 
     /// Returns the index in the whole model of a stage's parameter, and whether this stage's copy is the

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use device::{DType, Element};
-use half::bf16;
 use sha2::{Digest, Sha256};
 use tensor::Tensor;
 
@@ -70,27 +68,20 @@ fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> R
     let mut digest = Sha256::new();
     for (name, tensor) in sorted {
         digest.update(name.as_bytes());
-        match tensor.dtype() {
-            DType::Bf16 => feed(&mut digest, tensor, |value: bf16| value.to_le_bytes())?,
-            _ => feed(&mut digest, tensor, f32::to_le_bytes)?,
-        }
+        feed(&mut digest, tensor)?;
     }
     Ok(format!("{:x}", digest.finalize()))
 }
 
-fn feed<T: Element, const N: usize>(
-    digest: &mut Sha256,
-    tensor: &Tensor,
-    bytes: fn(T) -> [u8; N],
-) -> Result<()> {
+/// Feeds the bytes of all elements, which are little-endian in memory as in checkpoints.
+fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     let elements = tensor.elements();
-    let mut values = Vec::new();
+    let mut bytes = Vec::new();
     for start in (0..elements).step_by(PIECE) {
-        let len = PIECE.min(elements - start);
-        values.resize(len, T::zeroed());
-        let piece = tensor.view(start, [len])?;
-        piece.device().copy_to_host(piece.region(), &mut values)?;
-        values.iter().for_each(|value| digest.update(bytes(*value)));
+        let piece = tensor.view(start, [PIECE.min(elements - start)])?;
+        bytes.resize(piece.bytes(), 0);
+        piece.read_bytes(&mut bytes)?;
+        digest.update(&bytes);
     }
     Ok(())
 }
@@ -99,13 +90,12 @@ fn feed<T: Element, const N: usize>(
 fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
     masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     let mut digest = Sha256::new();
-    let mut values = Vec::new();
+    let mut bytes = Vec::new();
     for array in masters {
-        let elements = if worker.grid().rank() == 0 { array.shape.elements() } else { 0 };
-        values.resize(elements, 0.0);
-        array.bring(worker, &mut values)?;
+        bytes.resize(if worker.grid().rank() == 0 { array.bytes() } else { 0 }, 0);
+        array.bring(worker, &mut bytes)?;
         digest.update(array.name.as_bytes());
-        values.iter().for_each(|value: &f32| digest.update(value.to_le_bytes()));
+        digest.update(&bytes);
     }
     Ok(format!("{:x}", digest.finalize()))
 }

@@ -13,13 +13,18 @@ type Wrap = dyn Fn(Box<dyn Model>) -> Box<dyn Model> + Send + Sync;
 pub struct ModelHook(Arc<Wrap>);
 
 impl ModelHook {
-    /// A hook that trains what `wrap` returns for the model. Both must have the same parameters.
+    /// A hook that trains what `wrap` returns for the model. Both must have the same parameters; the returned
+    /// model may have buffers of its own.
     pub fn new(wrap: impl Fn(Box<dyn Model>) -> Box<dyn Model> + Send + Sync + 'static) -> Self {
         ModelHook(Arc::new(wrap))
     }
 
-    pub(crate) fn wrap(&self, model: Box<dyn Model>) -> Box<dyn Model> {
-        (self.0)(model)
+    /// `model` with a hook's code around it, if there is one.
+    pub(crate) fn around(hook: Option<&Self>, model: Box<dyn Model>) -> Box<dyn Model> {
+        match hook {
+            Some(hook) => (hook.0)(model),
+            None => model,
+        }
     }
 }
 

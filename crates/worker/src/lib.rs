@@ -19,6 +19,7 @@
 
 mod account;
 pub mod blueprint;
+mod buffers;
 pub mod build;
 mod calendar;
 mod connect;
@@ -37,6 +38,7 @@ pub mod status;
 pub mod watch;
 mod worker;
 
+pub use buffers::BufferEntry;
 pub use calendar::Calendar;
 pub use error::{Result, WorkerError, is_out_of_memory};
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};

@@ -30,10 +30,7 @@ pub fn build(
     let dtype = config.precision.compute;
     let model = |stage: &Stage| -> Result<Box<dyn Model>> {
         let model = build::model(config, device, dtype, stage)?;
-        Ok(match hook {
-            Some(hook) => hook.wrap(model),
-            None => model,
-        })
+        Ok(ModelHook::around(hook, model))
     };
     let models = stages.iter().map(model).collect::<Result<Vec<_>>>()?;
     let mut parts = Vec::with_capacity(stages.len());

@@ -60,7 +60,7 @@ impl Setup {
         let device = DeviceOptions { settings, limit_bytes };
         let description = placement.description();
         let stages = divide(&config, &dataset, &description)?;
-        let blueprint = Arc::new(Blueprint::new(&config, &dataset, &description, stages)?);
+        let blueprint = Arc::new(Blueprint::new(&config, &dataset, &description, stages, None)?);
         Ok(Setup {
             config: Arc::new(config),
             placement,
@@ -75,10 +75,21 @@ impl Setup {
         })
     }
 
-    /// Returns the setup with a hook around the model.
-    #[must_use]
-    pub fn with_hook(self, hook: ModelHook) -> Self {
-        Setup { hook: Some(hook), ..self }
+    /// Returns the setup with a hook around the model, if there is one. Errors: those of [`Setup::divided`].
+    pub fn with_hook(self, hook: Option<ModelHook>) -> Result<Self> {
+        if hook.is_none() {
+            return Ok(self);
+        }
+        let stages = self.blueprint.stages.clone();
+        Setup { hook, ..self }.divided(stages)
+    }
+
+    /// Returns the setup with other stages. Errors: stages that make no model, buffers of one name and
+    /// different types or shapes.
+    pub fn divided(self, stages: Vec<Stage>) -> Result<Self> {
+        let (description, hook) = (self.placement.description(), self.hook.as_ref());
+        let blueprint = Blueprint::new(&self.config, &self.dataset, &description, stages, hook)?;
+        Ok(Setup { blueprint: Arc::new(blueprint), ..self })
     }
 
     /// Returns the setup with the plans that the ranks of this process are compared with.

@@ -5,28 +5,32 @@
 //! array. Rank 0 collects arrays on its host over the control plane, in messages of bounded length; nothing
 //! is allocated on a device.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
 use collective::ControlPlane;
 use device::DType;
-use nn::Parameters;
+use nn::Model;
 use parallel::Axis;
 use tensor::{Shape, Tensor};
 
+use crate::buffers::BufferEntry;
 use crate::build;
 use crate::error::{Result, WorkerError};
 use crate::worker::Worker;
 
-/// Largest number of elements in a message and in a copy to the host.
-pub(crate) const PIECE: usize = 1 << 16;
+/// Largest number of bytes in a message and in a copy to the host; a multiple of every element's size.
+pub(crate) const PIECE: usize = 1 << 18;
 
-/// An f32 array of a run's state, held by one or more ranks.
+/// An array of a run's state, held by one or more ranks.
 #[derive(Clone, Debug)]
 pub struct Array {
     /// The array's name in checkpoints.
     pub name: String,
+    /// Element type.
+    pub dtype: DType,
     /// Shape of the whole array.
     pub shape: Shape,
     /// The ranks that hold the array, each with its range of elements.
@@ -86,7 +90,7 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let own = worker.model(stage).map(|model| model.parameters().list()[parameter].tensor.clone());
     let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
-    Array { name: entry.name.clone(), shape: entry.shape, sources, own }
+    Array { name: entry.name.clone(), dtype: DType::F32, shape: entry.shape, sources, own }
 }
 
 /// The array `name` that optimizers keep for a parameter.
@@ -97,7 +101,7 @@ fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
     let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
     let (sources, key) = (sources.collect(), (stage, name));
     let own = kept.get(&key).cloned();
-    Array { name: key.1, shape: entry.shape, sources, own }
+    Array { name: key.1, dtype: DType::F32, shape: entry.shape, sources, own }
 }
 
 /// Returns the tensors of this rank that a checkpoint is read into: everything that the rank holds, copies of
@@ -111,19 +115,42 @@ pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
     targets.extend(worker.optimizer_state().filter_map(|(stage, owned, state)| {
         let parameter = &worker.model(stage)?.parameters().list()[owned.parameter];
         let (shape, first) = (parameter.tensor.shape(), owned.shard.range.start);
-        Some(Target { name: state.name, shape, first, tensor: state.tensor.clone() })
+        Some(Target { name: state.name, dtype: DType::F32, shape, first, tensor: state.tensor.clone() })
     }));
+    targets.extend(worker.models().flat_map(|model| model.buffers()).map(whole_buffer));
     targets
 }
 
-/// Reads a whole array into the parameter of its name.
+/// Reads a whole array of master weights into the parameter of its name.
 fn whole_parameter(parameter: &nn::Parameter) -> Target {
-    Target::whole(parameter.name.clone(), parameter.tensor.clone())
+    Target::whole(parameter.name.clone(), DType::F32, parameter.tensor.clone())
 }
 
-/// Reads parameters from a checkpoint. Errors: the checkpoint cannot be read, or belongs to another model.
-pub fn load_parameters(parameters: &Parameters, checkpoint: &Checkpoint) -> Result<()> {
-    checkpoint.load::<WorkerError>(parameters.list().iter().map(whole_parameter))
+/// Reads a whole array into the buffer of its name.
+fn whole_buffer(buffer: &nn::ModelBuffer) -> Target {
+    let tensor = buffer.tensor().clone();
+    Target::whole(buffer.name().to_owned(), tensor.dtype(), tensor)
+}
+
+/// Returns the model's buffers, each held by the first data-parallel rank of the first stage that has it. The
+/// longest element types come first, which aligns every array of a file to its elements.
+pub fn buffers(worker: &Worker) -> Vec<Array> {
+    let array = |entry: &BufferEntry| {
+        let (stage, number) = entry.holder;
+        let own = worker.model(stage).map(|model| model.buffers()[number].tensor().clone());
+        let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
+        Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, own }
+    };
+    let mut all: Vec<_> = worker.blueprint().buffers.iter().map(array).collect();
+    all.sort_by_key(|array| Reverse(array.dtype.bytes()));
+    all
+}
+
+/// Reads a model's parameters and buffers from a checkpoint. Errors: the checkpoint cannot be read, or belongs
+/// to another model.
+pub fn load_model(model: &dyn Model, checkpoint: &Checkpoint) -> Result<()> {
+    let parameters = model.parameters().list().iter().map(whole_parameter);
+    checkpoint.load::<WorkerError>(parameters.chain(model.buffers().iter().map(whole_buffer)))
 }
 
 impl Worker {
@@ -131,10 +158,12 @@ impl Worker {
     /// device. The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
         for array in arrays(self) {
-            let values = snapshot.add(array.name.clone(), array.shape.dims());
-            array.bring(self, values)?;
+            array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
         }
         snapshot.add_losses(losses);
+        for array in buffers(self) {
+            array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
+        }
         snapshot.set_updates(self.updates()?);
         Ok(())
     }
@@ -144,7 +173,8 @@ impl Worker {
         if self.device().is_meta() {
             return Ok(());
         }
-        arrays(self).iter().try_for_each(|array| array.bring(self, &mut []))
+        let all = arrays(self).into_iter().chain(buffers(self));
+        all.into_iter().try_for_each(|array| array.bring(self, &mut []))
     }
 
     /// Reads the state of this rank from a checkpoint. Errors: the checkpoint cannot be read, or belongs to
@@ -170,61 +200,68 @@ impl Array {
         self.own.as_ref().filter(|own| own.elements() == self.shape.elements())
     }
 
-    /// Collects all elements on the host of rank 0, in `whole`, which is not read or written on other ranks.
-    /// All ranks call this with the same arrays in the same order.
-    pub fn bring(&self, worker: &mut Worker, whole: &mut [f32]) -> Result<()> {
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> usize {
+        self.dtype.bytes() * self.shape.elements()
+    }
+
+    /// Collects the bytes of all elements on the host of rank 0, in `whole`, which is not read or written on
+    /// other ranks. All ranks call this with the same arrays in the same order.
+    pub fn bring(&self, worker: &mut Worker, whole: &mut [u8]) -> Result<()> {
         let rank = worker.grid().rank();
         let part = self.sources.iter().find(|(source, _)| *source == rank);
         let own = part.and(self.own.as_ref());
         if rank == 0 {
             if let (Some(own), Some((_, part))) = (own, part) {
-                to_host(own, &mut whole[part.clone()])?;
+                to_host(own, &mut whole[self.range(part)])?;
             }
             return self.receive(worker.control(), whole);
         }
         self.send(worker.control(), own)
     }
 
+    /// Byte range of a range of elements.
+    fn range(&self, elements: &Range<usize>) -> Range<usize> {
+        self.dtype.bytes() * elements.start..self.dtype.bytes() * elements.end
+    }
+
     /// Number of messages until the longest part has been sent.
     fn rounds(&self) -> usize {
         let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
-        others.map(|(_, part)| part.len()).max().unwrap_or(0).div_ceil(PIECE)
+        others.map(|(_, part)| self.range(part).len()).max().unwrap_or(0).div_ceil(PIECE)
     }
 
     fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>) -> Result<()> {
-        let (mut values, mut message) = (Vec::new(), Vec::new());
+        let (mut message, size) = (Vec::new(), self.dtype.bytes());
         for round in 0..self.rounds() {
-            message.clear();
-            let elements = part.map_or(0, Tensor::elements);
-            let len = elements.saturating_sub(round * PIECE).min(PIECE);
+            let len = part.map_or(0, Tensor::bytes).saturating_sub(round * PIECE).min(PIECE);
+            message.resize(len, 0);
             if let Some(part) = part.filter(|_| len > 0) {
-                values.resize(len, 0.0);
-                to_host(&part.view(round * PIECE, [len])?, &mut values)?;
-                message.extend(values.iter().flat_map(|value: &f32| value.to_le_bytes()));
+                part.view(round * PIECE / size, [len / size])?.read_bytes(&mut message)?;
             }
             control.gather(0, &message)?;
         }
         Ok(())
     }
 
-    fn receive(&self, control: &mut dyn ControlPlane, whole: &mut [f32]) -> Result<()> {
+    fn receive(&self, control: &mut dyn ControlPlane, whole: &mut [u8]) -> Result<()> {
         for round in 0..self.rounds() {
             let messages = control.gather(0, &[])?.unwrap_or_default();
             for (rank, part) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
-                let words = messages.get(*rank).map_or(&[][..], |message| message.as_chunks::<4>().0);
-                let places = whole[part.clone()].iter_mut().skip(round * PIECE);
-                places.zip(words).for_each(|(place, word)| *place = f32::from_le_bytes(*word));
+                let piece = messages.get(*rank).map_or(&[][..], Vec::as_slice);
+                let place = whole[self.range(part)].chunks_mut(PIECE).nth(round).unwrap_or_default();
+                place.iter_mut().zip(piece).for_each(|(place, byte)| *place = *byte);
             }
         }
         Ok(())
     }
 }
 
-/// Copies an f32 tensor to the host, piece by piece.
-fn to_host(tensor: &Tensor, values: &mut [f32]) -> Result<()> {
-    for (index, values) in values.chunks_mut(PIECE).enumerate() {
-        let piece = tensor.view(index * PIECE, [values.len()])?;
-        piece.device().copy_to_host(piece.region(), values)?;
+/// Copies the bytes of a tensor to the host, piece by piece.
+fn to_host(tensor: &Tensor, bytes: &mut [u8]) -> Result<()> {
+    let size = tensor.dtype().bytes();
+    for (index, bytes) in bytes.chunks_mut(PIECE).enumerate() {
+        tensor.view(index * PIECE / size, [bytes.len() / size])?.read_bytes(bytes)?;
     }
     Ok(())
 }

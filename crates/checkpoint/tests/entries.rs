@@ -1,0 +1,154 @@
+//! Entries of checkpoints: any element type comes back as it was written, and what does not match is named.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use checkpoint::{Checkpoint, Contents, Target, Writer, newest};
+use device::{Category, DType, Device, DeviceOptions, Element, bf16, f16};
+use safetensors::{Dtype, SafeTensors};
+use tensor::{Shape, Tensor};
+
+type Failed = Box<dyn std::error::Error>;
+
+/// An array of a checkpoint.
+struct Written {
+    name: &'static str,
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+fn written<T: Element>(name: &'static str, shape: &[usize], values: &[T]) -> Written {
+    let bytes = bytemuck::cast_slice(values).to_vec();
+    Written { name, dtype: T::DTYPE, shape: shape.to_vec(), bytes }
+}
+
+/// A checkpoint after one step with these arrays and one loss.
+fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
+    std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
+    let contents = Contents { keep: 1, configuration: BTreeMap::new(), corpus_sha256: Arc::new(|| None) };
+    let mut writer = Writer::new(run_dir, contents);
+    let mut snapshot = writer.begin();
+    for array in arrays {
+        snapshot.add(array.name.to_owned(), array.dtype, &array.shape).copy_from_slice(&array.bytes);
+    }
+    snapshot.add_losses(&[0.5]);
+    writer.write(snapshot, 1, None);
+    writer.finish().unwrap();
+    newest(run_dir).unwrap().unwrap()
+}
+
+fn state(checkpoint: &Checkpoint) -> Vec<u8> {
+    std::fs::read(checkpoint.path().join("state.safetensors")).unwrap()
+}
+
+fn device() -> Device {
+    Device::cpu(0, &DeviceOptions::default()).unwrap()
+}
+
+fn target<T: Element>(name: &str, dtype: DType, shape: &[usize], fill: T) -> Target {
+    let values = vec![fill; shape.iter().product()];
+    let shape: Shape = match shape {
+        [length] => [*length].into(),
+        [rows, columns] => [*rows, *columns].into(),
+        _ => panic!("{shape:?}"),
+    };
+    let tensor = Tensor::from_host(&device(), &values, shape, Category::Buffer).unwrap();
+    Target::whole(name.to_owned(), dtype, tensor)
+}
+
+fn load(checkpoint: &Checkpoint, target: &Target) -> Result<Vec<u8>, Failed> {
+    checkpoint.load::<Failed>(std::iter::once(target.clone()))?;
+    let mut bytes = vec![0; target.tensor.bytes()];
+    target.tensor.read_bytes(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[test]
+fn every_element_type_is_restored_to_the_bit() {
+    let halves = [bf16::NEG_INFINITY, bf16::from_bits(1), bf16::NAN];
+    // More than one piece of a file, and not a multiple of one.
+    let many: Vec<f32> = (0..200_003).map(|i| (i as f32).sin()).collect();
+    let arrays = [
+        written("mean", &[3], &[1.5f32, f32::NAN, -0.0]),
+        written("many", &[200_003], &many),
+        written("count", &[2, 2], &[0u32, 1, u32::MAX, 7]),
+        written("table", &[3], &halves),
+        written("half", &[1, 2], &[f16::from_f32(0.1), f16::INFINITY]),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint = checkpoint(directory.path(), &arrays);
+    for Written { name, dtype, shape, bytes } in &arrays {
+        let target = match *dtype {
+            DType::F32 => target(name, *dtype, shape, 9.0f32),
+            DType::U32 => target(name, *dtype, shape, 9u32),
+            DType::Bf16 => target(name, *dtype, shape, bf16::ONE),
+            DType::F16 => target(name, *dtype, shape, f16::ONE),
+        };
+        assert!(load(&checkpoint, &target).unwrap() == *bytes, "{name}");
+    }
+    assert_eq!(checkpoint.losses().unwrap(), [0.5]);
+    let bytes = state(&checkpoint);
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let types = arrays.each_ref().map(|array| file.tensor(array.name).unwrap().dtype());
+    assert_eq!(types, [Dtype::F32, Dtype::F32, Dtype::U32, Dtype::BF16, Dtype::F16]);
+}
+
+/// A part of an array goes to a tensor as long as that part, and f32 is rounded to a shorter floating-point type.
+#[test]
+fn parts_are_taken_and_masters_are_rounded() {
+    let values = [1.0f32, 1.003_906_3, -2.5, 65_536.0];
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint = checkpoint(directory.path(), &[written("w", &[2, 2], &values)]);
+    let part = Target { first: 1, shape: [2, 2].into(), ..target("w", DType::F32, &[2], 0.0f32) };
+    assert_eq!(load(&checkpoint, &part).unwrap(), bytemuck::cast_slice::<f32, u8>(&values[1..3]));
+    let rounded = values.map(bf16::from_f32);
+    let short = target("w", DType::F32, &[2, 2], bf16::ONE);
+    assert_eq!(load(&checkpoint, &short).unwrap(), bytemuck::cast_slice::<bf16, u8>(&rounded));
+}
+
+#[test]
+fn what_does_not_match_is_one_sentence_and_touches_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint = checkpoint(directory.path(), &[written("mean", &[2, 3], &[0.5f32; 6])]);
+    let table = [
+        (target("mean", DType::U32, &[2, 3], 9u32), "mean is f32 [2, 3] there and u32 [2, 3] in this model"),
+        (
+            target("mean", DType::F32, &[3, 2], 9.0f32),
+            "mean is f32 [2, 3] there and f32 [3, 2] in this model",
+        ),
+        (
+            target("mean", DType::Bf16, &[2, 3], bf16::ONE),
+            "mean is f32 [2, 3] there and bf16 [2, 3] in this model",
+        ),
+        (target("count", DType::U32, &[1], 9u32), "it has no count"),
+    ];
+    for (target, expected) in table {
+        let mut before = vec![0; target.tensor.bytes()];
+        target.tensor.read_bytes(&mut before).unwrap();
+        let error = load(&checkpoint, &target).unwrap_err();
+        let path = checkpoint.path().join("state.safetensors");
+        assert_eq!(error.to_string(), format!("{}: {expected}", path.display()));
+        let mut after = vec![0; target.tensor.bytes()];
+        target.tensor.read_bytes(&mut after).unwrap();
+        assert_eq!(before, after);
+    }
+}
+
+/// Files of f32 arrays alone are what versions wrote that knew no other type.
+#[test]
+fn f32_arrays_have_the_layout_of_earlier_versions() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint = checkpoint(directory.path(), &[written("w", &[1, 2], &[1.0f32, -2.0])]);
+    let header = concat!(
+        r#"{"__metadata__":{"format":"pt","writer":"plimsoll"},"#,
+        r#""run.losses":{"data_offsets":[8,12],"dtype":"F32","shape":[1]},"#,
+        r#""w":{"data_offsets":[0,8],"dtype":"F32","shape":[1,2]}}"#,
+    );
+    let mut expected = (header.len().next_multiple_of(8) as u64).to_le_bytes().to_vec();
+    expected.extend(format!("{header:<width$}", width = header.len().next_multiple_of(8)).bytes());
+    expected.extend([1.0f32, -2.0, 0.5].iter().flat_map(|value| value.to_le_bytes()));
+    assert_eq!(state(&checkpoint), expected);
+}

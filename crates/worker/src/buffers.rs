@@ -1,0 +1,64 @@
+//! The buffers of the whole model, which every rank knows and the ranks of a stage hold.
+
+use std::collections::BTreeMap;
+
+use device::DType;
+use nn::Model;
+use tensor::Shape;
+
+use crate::error::{Result, WorkerError};
+
+/// A buffer of the whole model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BufferEntry {
+    /// Name in checkpoints.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Shape,
+    /// The stage whose buffer is saved, and its number there. Stages that have one of the same name hold copies.
+    pub holder: (usize, usize),
+}
+
+/// The buffers of stages that have been added, in the order of the stages.
+#[derive(Debug, Default)]
+pub(crate) struct BufferList {
+    entries: Vec<BufferEntry>,
+    by_name: BTreeMap<String, usize>,
+}
+
+impl BufferList {
+    /// Adds the buffers of a stage. Errors: one whose name another stage gives to a buffer of another type or shape.
+    pub(crate) fn add(&mut self, stage: usize, model: &dyn Model) -> Result<()> {
+        for (number, buffer) in model.buffers().iter().enumerate() {
+            let (name, tensor) = (buffer.name().to_owned(), buffer.tensor());
+            let (dtype, shape, holder) = (tensor.dtype(), tensor.shape(), (stage, number));
+            match self.by_name.get(&name).map(|place| &self.entries[*place]) {
+                None => {
+                    self.by_name.insert(name.clone(), self.entries.len());
+                    self.entries.push(BufferEntry { name, dtype, shape, holder });
+                }
+                Some(first) if (first.dtype, first.shape) == (dtype, shape) => {}
+                Some(first) => {
+                    let (first_stage, first_dtype, first_shape) = (first.holder.0, first.dtype, first.shape);
+                    return Err(WorkerError::Refused(format!(
+                        "buffer {name} is {first_dtype} {first_shape} in stage {first_stage} and {dtype} {shape} in \
+                         stage {stage}"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffers. Errors: one that has a parameter's name.
+    pub(crate) fn finish(self, is_parameter: impl Fn(&str) -> bool) -> Result<Vec<BufferEntry>> {
+        match self.entries.iter().find(|entry| is_parameter(&entry.name)) {
+            Some(entry) => {
+                Err(WorkerError::Refused(format!("{} names a parameter and a buffer", entry.name)))
+            }
+            None => Ok(self.entries),
+        }
+    }
+}
