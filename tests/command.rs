@@ -7,7 +7,6 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::golden;
 use common::runs::GPT;
 
 fn plimsoll(directory: &Path) -> Command {
@@ -284,17 +283,6 @@ fn a_run_on_meta_says_that_it_computes_nothing() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("no number computed"));
     assert!(text(&output.stdout).contains("Every rank used what was planned"));
-}
-
-#[test]
-fn replay_has_an_exit_status_for_other_files() {
-    let workplace = workplace();
-    let replay = |path: &Path| plimsoll(workplace.path()).arg("replay").arg(path).output().unwrap();
-    let output = replay(&golden("default_small.json.gz"));
-    assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output.stdout).contains("0 mismatches"));
-    assert_eq!(replay(Path::new("corpus.txt")).status.code(), Some(2));
-    assert_eq!(replay(Path::new("missing.json")).status.code(), Some(2));
 }
 
 #[test]

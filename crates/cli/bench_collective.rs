@@ -6,6 +6,7 @@
 //! (n−1)/n for reduce-scatter and all-gather, else 1.
 
 mod choice;
+mod connect;
 mod gpu;
 mod host;
 mod measurement;
@@ -108,8 +109,8 @@ impl Asked {
 fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
     match device {
         DeviceChoice::Cpu => Ok(None),
-        DeviceChoice::Cuda => gpu::available().map(Some).map_err(CliError::Refused),
-        DeviceChoice::Auto => Ok(gpu::available().ok()),
+        DeviceChoice::Cuda => connect::available().map(Some).map_err(CliError::Refused),
+        DeviceChoice::Auto => Ok(connect::available().ok()),
         DeviceChoice::Meta => Err(CliError::Refused(
             "--device meta: nothing is computed there, and so nothing takes time".to_owned(),
         )),
@@ -141,7 +142,7 @@ fn over_mpi(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), CliE
         let transport = format!("processes, {}", world.library_version());
         if on_gpus {
             let (ordinal, local) = world.local();
-            gpu::enough(world.size(), local)?;
+            connect::enough(world.size(), local)?;
             let measured = GpuBench::new(communicator, ordinal, choice.clone())
                 .and_then(|mut bench| bench.run(&transport));
             return measured.map_err(|error| error.to_string());

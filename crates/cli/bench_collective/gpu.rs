@@ -9,15 +9,15 @@
 
 use std::time::{Duration, Instant};
 
-use collective::{CollectiveUse, Communicator, PeerAccess, PeerAccessOptions, PeerMethod, SumKernels, nccl};
+use collective::{Communicator, PeerAccess, PeerAccessOptions, PeerMethod, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::{TreeSum, tree_sums};
 use serde::Serialize;
 use telemetry::units::bytes;
 use tensor::Tensor;
-use tensor::ops::tree;
 
 use super::choice::Choice;
+use super::connect::{connections, peer_options};
 use super::measurement::{
     BOTH_WAYS, BenchError, Bus, Measurement, ONCE, ONE_WAY, Result, STREAM, say, say_json,
 };
@@ -43,33 +43,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const NVLINK: [&str; 2] = ["NVIDIA H100 80GB HBM3", "NVIDIA H200"];
 /// NVLink bandwidth per GPU and direction by the datasheets, in GB/s.
 const NVLINK_GIGABYTES: u32 = 450;
-
-/// Returns the number of GPUs. Errors: there are fewer than two, or NCCL cannot be opened.
-pub(super) fn available() -> std::result::Result<usize, String> {
-    let found = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
-    match found {
-        1 => Err("--device cuda: this host has 1 GPU, and collectives need at least two".to_owned()),
-        _ if !nccl::is_there() => {
-            Err("--device cuda: NCCL's library libnccl.so cannot be opened: install NCCL or set \
-             LD_LIBRARY_PATH; if there is only libnccl.so.2, link libnccl.so to it"
-                .to_owned())
-        }
-        _ => Ok(found),
-    }
-}
-
-/// Errors: a job of `ranks` ranks, `local` of them on this host, that this host has too few GPUs for.
-#[cfg(feature = "mpi")]
-pub(super) fn enough(ranks: usize, local: usize) -> std::result::Result<(), String> {
-    let gpus = available()?;
-    if ranks == 1 {
-        return Err("collectives between GPUs need at least two ranks".to_owned());
-    }
-    match local > gpus {
-        true => Err(format!("every rank needs a GPU: this host has {local} ranks and {gpus} GPUs")),
-        false => Ok(()),
-    }
-}
 
 /// An operation on the first bytes of two buffers.
 type Call = fn(&mut GpuBench, &Buffers, usize) -> Result<()>;
@@ -101,7 +74,7 @@ impl GpuBench {
         let mut communicator =
             device.connecting(|| Ok::<_, BenchError>(communicator.over_nccl(&device, TIMEOUT)?))?;
         let meeting_bytes = taken()?;
-        let uses = uses(&choice, communicator.world_size());
+        let uses = connections(&choice, communicator.world_size());
         device.connecting(|| Ok::<_, BenchError>(communicator.data.warm_up(&uses)?))?;
         let connection_bytes = taken()? - meeting_bytes;
         Ok(GpuBench { communicator, device, choice, meeting_bytes, connection_bytes })
@@ -346,23 +319,4 @@ struct Head<'a> {
 /// The time of a sum relative to that of the library's all-reduce, as printed.
 fn ratio(seconds: f64, library: Option<f64>) -> String {
     library.map(|library| format!("{:.2} × all-reduce", seconds / library)).unwrap_or_default()
-}
-
-/// The connections that the measured operations need.
-fn uses(choice: &Choice, ranks: usize) -> Vec<CollectiveUse> {
-    let wants = |operation: &str| choice.wants(operation);
-    let wanted = |using: &CollectiveUse| match using {
-        CollectiveUse::AllReduce(_) => wants("all-reduce") || wants("barrier"),
-        CollectiveUse::ReduceScatter(_) => wants("reduce-scatter"),
-        // Large all-reduces use the same ring.
-        CollectiveUse::AllGather => wants("all-gather") || wants("tree") || wants("all-reduce"),
-        CollectiveUse::Broadcast => wants("broadcast"),
-        CollectiveUse::Peer(_) => wants("exchange") || wants("tree"),
-    };
-    CollectiveUse::everything(ranks).into_iter().filter(wanted).collect()
-}
-
-fn peer_options(blocks: u32, method: PeerMethod) -> PeerAccessOptions {
-    let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
-    PeerAccessOptions { blocks, method, sums: Some(sums) }
 }

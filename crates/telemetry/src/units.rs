@@ -85,8 +85,8 @@ fn without_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// Parses a size such as `4096`, `64KiB`, `1.5 GiB` (binary) or `141GB` (decimal). Returns `None` for other texts
-/// and for sizes of 2⁶³ bytes or more.
+/// Parses a size such as `4096`, `64KiB`, `1.5 GiB` (binary) or `141GB` (decimal). Returns `None` for other
+/// texts and for sizes of 2⁶³ bytes or more.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     parse_size::parse_size(text).ok().filter(|bytes| *bytes < 1 << 63)
 }

@@ -1,0 +1,53 @@
+//! GPUs of this host, and the connections between them that a measurement needs.
+
+use collective::{CollectiveUse, PeerAccessOptions, PeerMethod, SumKernels, nccl};
+use tensor::ops::tree;
+
+use super::choice::Choice;
+
+/// Returns the number of GPUs. Errors: there are fewer than two, or NCCL cannot be opened.
+pub(super) fn available() -> Result<usize, String> {
+    let found = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
+    match found {
+        1 => Err("--device cuda: this host has 1 GPU, and collectives need at least two".to_owned()),
+        _ if !nccl::is_there() => {
+            Err("--device cuda: NCCL's library libnccl.so cannot be opened: install NCCL or set \
+             LD_LIBRARY_PATH; if there is only libnccl.so.2, link libnccl.so to it"
+                .to_owned())
+        }
+        _ => Ok(found),
+    }
+}
+
+/// Errors: a job of `ranks` ranks, `local` of them on this host, that this host has too few GPUs for.
+#[cfg(feature = "mpi")]
+pub(super) fn enough(ranks: usize, local: usize) -> Result<(), String> {
+    let gpus = available()?;
+    if ranks == 1 {
+        return Err("collectives between GPUs need at least two ranks".to_owned());
+    }
+    match local > gpus {
+        true => Err(format!("every rank needs a GPU: this host has {local} ranks and {gpus} GPUs")),
+        false => Ok(()),
+    }
+}
+
+/// The connections that the measured operations need.
+pub(super) fn connections(choice: &Choice, ranks: usize) -> Vec<CollectiveUse> {
+    let wants = |operation: &str| choice.wants(operation);
+    let wanted = |using: &CollectiveUse| match using {
+        CollectiveUse::AllReduce(_) => wants("all-reduce") || wants("barrier"),
+        CollectiveUse::ReduceScatter(_) => wants("reduce-scatter"),
+        // Large all-reduces use the same ring.
+        CollectiveUse::AllGather => wants("all-gather") || wants("tree") || wants("all-reduce"),
+        CollectiveUse::Broadcast => wants("broadcast"),
+        CollectiveUse::Peer(_) => wants("exchange") || wants("tree"),
+    };
+    CollectiveUse::everything(ranks).into_iter().filter(wanted).collect()
+}
+
+/// Options of a sum in peer memory.
+pub(super) fn peer_options(blocks: u32, method: PeerMethod) -> PeerAccessOptions {
+    let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
+    PeerAccessOptions { blocks, method, sums: Some(sums) }
+}
