@@ -88,7 +88,7 @@ fn without_zeros(text: &str) -> &str {
 /// Parses a size such as `4096`, `64KiB`, `1.5 GiB` (binary) or `141GB` (decimal). Returns `None` for other
 /// texts and for sizes of 2⁶³ bytes or more.
 pub fn parse_bytes(text: &str) -> Option<u64> {
-    parse_size::parse_size(text).ok().filter(|bytes| *bytes < 1 << 63)
+    parse_size::parse_size(text.trim()).ok().filter(|bytes| *bytes < 1 << 63)
 }
 
 #[cfg(test)]
