@@ -7,6 +7,7 @@ use autograd::{Tape, Var, ops};
 use device::{DType, Device};
 use keys::{Given, Key, Row, Section, Value, section};
 use tensor::Tensor;
+use tensor::ops::{attention, lanes};
 
 use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
@@ -33,10 +34,6 @@ section! {
     }
 }
 
-/// Widths of a head that attention in half precision has kernels for.
-const HALF_PRECISION_HEADS: [usize; 3] = [32, 64, 128];
-/// Values of half precision in the widest access: shorter or longer rows do not begin where one may.
-const HALF_PRECISION_LANES: usize = 8;
 /// A multiple that vocabularies are commonly rounded up to, as 50257 to 50304.
 const VOCABULARY_PADDING: usize = 128;
 /// Contexts are searched in multiples of this where the configured one is a multiple.
@@ -96,9 +93,10 @@ impl ModelSpec for GptSizes {
             let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
             return Err(given.conflict(&[Self::width, Self::heads], reason));
         }
-        if conditions.compute == DType::Bf16 && !HALF_PRECISION_HEADS.contains(&(width / heads)) {
+        let (compute, widths) = (conditions.compute, attention::widths(conditions.compute));
+        if compute != DType::F32 && !widths.has(width / heads) {
             let reason = format!(
-                "precision.compute = \"bf16\" has attention for heads of 32, 64 and 128 values, and \
+                "precision.compute = \"{compute}\" has attention for heads of {widths} values, and \
                  model.width = {width} over model.heads = {heads} makes {}",
                 width / heads
             );
@@ -142,11 +140,11 @@ impl ModelSpec for GptSizes {
     }
 
     fn advice(&self, compute: DType) -> Option<String> {
-        let slow = compute == DType::Bf16 && !self.vocabulary.is_multiple_of(HALF_PRECISION_LANES);
+        let lanes = lanes(compute);
+        let slow = compute != DType::F32 && !self.vocabulary.is_multiple_of(lanes);
         slow.then(|| {
             format!(
-                "model.vocabulary = {} is not a multiple of {HALF_PRECISION_LANES}, which makes matmuls in \
-                 half \
+                "model.vocabulary = {} is not a multiple of {lanes}, which makes matmuls in half \
                  precision slow: {} is faster, and no text has the added tokens",
                 self.vocabulary,
                 self.vocabulary.next_multiple_of(VOCABULARY_PADDING)

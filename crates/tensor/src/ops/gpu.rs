@@ -1,4 +1,4 @@
-//! What the launches of several operators share.
+//! Shared by the launches of several operators.
 
 use device::DType;
 
@@ -11,18 +11,19 @@ pub(crate) const THREADS_CONSTANT: (&str, u32) = ("THREADS", THREADS);
 /// Bytes of the widest access of a thread.
 const ACCESS_BYTES: usize = 16;
 
-/// Elements of `dtype` that a thread takes at once.
-pub(crate) fn lanes(dtype: DType) -> usize {
+/// Elements of `dtype` in the widest access of a GPU's thread: rows that are no multiple of it are not
+/// aligned for such accesses.
+pub fn lanes(dtype: DType) -> usize {
     ACCESS_BYTES / dtype.bytes()
 }
 
-/// Where a tensor begins on the device.
+/// Address of a tensor's first element on the device.
 pub(crate) fn address(tensor: &Tensor) -> u64 {
     let region = tensor.region();
     region.buffer.address() + region.offset as u64
 }
 
-/// Whether all begin where the widest accesses may.
+/// Returns whether all tensors are aligned for the widest accesses.
 pub(crate) fn aligned(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|tensor| address(tensor).is_multiple_of(ACCESS_BYTES as u64))
 }

@@ -1,8 +1,8 @@
 //! Every operator: plain functions that check, allocate their outputs and compute.
 //!
 //! Forward outputs are allocated as [`Category::Activation`], backward outputs as
-//! [`Category::ActivationGradient`], and on a GPU scratch as [`Category::Workspace`] by the rules of
-//! [`device::workspace`]; nothing else is: on the host scratch is fixed-size tiles on the stack. A result
+//! [`Category::ActivationGradient`], and on a GPU workspaces as [`Category::Workspace`] by the rule
+//! beside each operator. Nothing else is allocated: the CPU works in fixed-size tiles on the stack. A result
 //! depends on the operands alone, because loops are cut into pieces by shape and pieces are joined in order.
 //!
 //! [`Category::Activation`]: device::Category::Activation
@@ -40,6 +40,7 @@ pub mod tree;
 pub use activation::Activation;
 pub use check::DTYPES;
 pub use families::FAMILIES;
+pub use gpu::lanes;
 pub use step_state::StepState;
 pub use table::Table;
 pub use target::GradientTarget;

@@ -8,9 +8,11 @@ mod cpu;
 pub(crate) mod cuda;
 mod heads;
 mod tile;
+mod widths;
 mod workspace;
 
 pub use heads::{Heads, Qkv};
+pub use widths::HeadWidths;
 
 use device::{Backend, Category, DType, Request};
 
@@ -18,10 +20,9 @@ use super::check;
 use crate::{Result, Tensor};
 use heads::Geometry;
 
-/// Refuses a head width that GPUs have no kernel for in `dtype`; the CPU takes any width in the types that it computes
-/// with. Errors: [`TensorError::HeadWidth`](crate::TensorError::HeadWidth).
-pub fn check_width(dtype: DType, width: usize) -> Result<()> {
-    cuda::check("attention", dtype, width)
+/// Returns the head widths that GPUs have kernels for in `dtype`. The CPU takes every width.
+pub fn widths(dtype: DType) -> HeadWidths {
+    cuda::widths(dtype)
 }
 
 /// Result of [`forward`].
@@ -35,9 +36,8 @@ pub struct Output {
 
 /// Attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16, with the
 /// columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and earlier ones.
-/// Packed and separate operands give the same bits.
-/// Errors: shapes or types that do not agree, heads that do not divide, a head width without a kernel (GPUs
-/// have 32, 64 and 128 in bf16, and up to 256 in f32), out of memory.
+/// Packed and separate operands give the same bits. Errors: shapes or types that do not agree, heads that do
+/// not divide, a head width that is not in [`widths`] on a GPU, out of memory.
 pub fn forward(qkv: &Qkv<Tensor>, heads: Heads) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;

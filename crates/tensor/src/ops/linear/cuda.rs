@@ -29,10 +29,15 @@ fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
     bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()))
 }
 
-/// True if the epilogue of a matmul with this output can apply GELU or its derivative: bf16, and rows of
-/// whole vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
+/// True for types whose matmuls have epilogues for GELU and the gradient of a bias in cuBLASLt: half types.
+pub(crate) fn has_epilogues(dtype: DType) -> bool {
+    dtype.is_float() && dtype != DType::F32
+}
+
+/// True if the epilogue of a matmul with this output can apply GELU or its derivative: a half type, and rows
+/// of whole vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
 pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
-    output.dtype() == DType::Bf16 && output.shape().columns().is_multiple_of(gpu::lanes(DType::Bf16))
+    has_epilogues(output.dtype()) && output.shape().columns().is_multiple_of(gpu::lanes(output.dtype()))
 }
 
 /// out = x · Wᵀ + b, clipped from below by 0 where `clip`.

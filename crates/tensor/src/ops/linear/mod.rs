@@ -3,7 +3,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-use device::{Backend, Category, DType, Epilogue, Request};
+use device::{Backend, Category, Epilogue, Request};
 
 use super::activation::{self, Activation};
 use super::{GradientTarget, check, columns};
@@ -163,7 +163,7 @@ pub fn backward_weight(
         Backend::Cpu => cpu::backward_weight(dy, x, weight, bias)?,
         Backend::Cuda => {
             // The epilogue overwrites its target, and so serves the first gradient only.
-            let fused = bias.filter(|bias| !bias.accumulate && dtype == DType::Bf16);
+            let fused = bias.filter(|bias| !bias.accumulate && cuda::has_epilogues(dtype));
             cuda::backward_weight(dy, x, weight, fused)?;
             if let (None, Some(bias), Some(workspace)) = (fused, bias, &workspace) {
                 cuda::sum_bias(OPERATOR, dy, workspace, bias)?;

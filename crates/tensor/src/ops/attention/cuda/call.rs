@@ -8,7 +8,8 @@ use crate::ops::attention::heads::{Geometry, KEY, QUERY, Qkv};
 use crate::ops::gpu;
 use crate::{Result, Tensor, TensorError};
 
-/// Kernels of a call: a function of type, head width and device. Variants are indices into those of the families.
+/// Kernels of a call: a function of type, head width and device. Variants are indices into those of the
+/// families.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     /// In bf16 for any GPU.
@@ -46,7 +47,7 @@ pub(crate) fn check(operator: &'static str, dtype: DType, width: usize) -> Resul
 }
 
 fn form(operator: &'static str, dtype: DType, width: usize, hopper: bool) -> Result<Form> {
-    let refused = || TensorError::HeadWidth { operator, dtype, width, supported: widths(dtype) };
+    let refused = || TensorError::HeadWidth { operator, dtype, width, supported: widths(dtype).to_string() };
     Form::of(dtype, width, hopper).ok_or_else(refused)
 }
 

@@ -2,6 +2,7 @@
 
 use device::{DType, Family};
 
+use crate::ops::attention::widths::HeadWidths;
 use crate::ops::kernels::family;
 
 /// Head widths of the bf16 kernels for any GPU, by variant.
@@ -134,11 +135,11 @@ pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
     variants: &[&HOPPER_BACKWARD[0].macros(), &HOPPER_BACKWARD[1].macros()],
 );
 
-/// Head widths that kernels exist for in a type.
-pub(super) fn widths(dtype: DType) -> String {
+/// Returns the head widths that kernels exist for in a type.
+pub(crate) fn widths(dtype: DType) -> HeadWidths {
     match dtype {
-        DType::F32 => F32.last().map_or_else(String::new, |widest| format!("widths up to {}", widest.width)),
-        DType::Bf16 => format!("widths {}", WIDTHS.map(|width| width.to_string()).join(", ")),
-        _ => "none in this type".to_owned(),
+        DType::F32 => HeadWidths::UpTo(F32[F32.len() - 1].width as usize),
+        DType::Bf16 => HeadWidths::OneOf(&WIDTHS),
+        DType::F16 | DType::U32 => HeadWidths::OneOf(&[]),
     }
 }
