@@ -1,4 +1,5 @@
-//! Buffers of a model through a run: saved by name, restored on other grids, planned, and changed by training alone.
+//! Buffers of a model through a run: saved by name, restored on other grids, planned, and changed by training
+//! alone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -20,8 +21,8 @@ use worker::{DeviceChoice, ModelHook, Placement};
 
 type Modes = Arc<Mutex<Vec<Mode>>>;
 
-/// A model with a running mean of the tokens that its first stage sees, a count of the passes of its last stage, and a table
-/// in every stage.
+/// A model with a running mean of the tokens that its first stage sees, a count of the passes of its last
+/// stage, and a table in every stage.
 struct Buffered {
     inner: Box<dyn Model>,
     buffers: Vec<ModelBuffer>,
@@ -162,7 +163,8 @@ fn the_first_replica_is_saved() {
     assert_eq!(saved(&run_dir).1, 4 + 4 * 4);
 }
 
-/// Ranks on GPUs rehearse a step before the first, as the plan for one does; what they do then is not training.
+/// Ranks on GPUs rehearse a step before the first, as the plan for one does; what they do then is not
+/// training.
 #[test]
 fn a_rehearsal_is_told_apart() {
     let description = PlanDevice::shipped().unwrap().description(true);

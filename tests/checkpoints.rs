@@ -1,5 +1,5 @@
-//! Checkpoints in-process: a resumed run ends as an uninterrupted one, on any grid; damaged or foreign checkpoints are
-//! refused by name. `tests/kills.rs` does the same with processes.
+//! Checkpoints in-process: a resumed run ends as an uninterrupted one, on any grid; damaged or foreign
+//! checkpoints are refused by name. `tests/kills.rs` does the same with processes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! A run is compared with its plan event by event. Code that allocates or keeps memory beyond the plan is named, with the
-//! allocation, the rank and the step.
+//! A run is compared with its plan event by event. Code that allocates or keeps memory beyond the plan is
+//! named, with the allocation, the rank and the step.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! README and `docs/`: every command in them runs, every path and link exists, and the table of keys is the program's.
+//! README and `docs/`: every command in them runs, every path and link exists, and the table of keys is the
+//! program's.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

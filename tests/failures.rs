@@ -1,5 +1,5 @@
-//! A rank that is killed, stopped, out of memory or has a broken corpus ends the run at once, with rank, host, step and
-//! reason. Ranks that are told to stop finish their step.
+//! A rank that is killed, stopped, out of memory or has a broken corpus ends the run at once, with rank,
+//! host, step and reason. Ranks that are told to stop finish their step.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

@@ -104,8 +104,8 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
     }
 }
 
-/// In half precision, differently fused kernels would round differently: a cut closes the residual stream, and a recomputed
-/// segment leaves its last matmul out.
+/// In half precision, differently fused kernels would round differently: a cut closes the residual stream,
+/// and a recomputed segment leaves its last matmul out.
 #[test]
 fn recomputation_keeps_the_bits() {
     if !gpu() {
@@ -310,8 +310,8 @@ fn several_gpus_have_the_bits_of_one() {
     }
 }
 
-/// Weights of a sharded optimizer that are large beside a step's compute are still in flight when the next pass, a
-/// validation or a checkpoint reads them.
+/// Weights of a sharded optimizer that are large beside a step's compute are still in flight when the next
+/// pass, a validation or a checkpoint reads them.
 #[test]
 fn weights_in_flight_are_waited_for() {
     let Some(ranks) = world_sizes().pop() else { return };

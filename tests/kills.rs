@@ -99,7 +99,8 @@ struct Kills {
 }
 
 impl Kills {
-    /// Kills processes of one run at random moments until `most` kills or the end of the run, which it then awaits.
+    /// Kills processes of one run at random moments until `most` kills or the end of the run, which it then
+    /// awaits.
     fn of_run(&mut self, workplace: &Workplace, run_dir: &str, most: u64, random: &mut u64) {
         let path = workplace.path(run_dir);
         let line = ["train", "run.toml", "--run-dir", run_dir, "--resume"];

@@ -113,8 +113,8 @@ impl Model for Look {
     }
 }
 
-/// Weights of a sharded optimizer are in flight after a step was enqueued; the next pass, a step's or a validation's, waits
-/// for them where it reads them.
+/// Weights of a sharded optimizer are in flight after a step was enqueued; the next pass, a step's or a
+/// validation's, waits for them where it reads them.
 #[test]
 fn new_weights_arrive_during_the_next_pass() {
     let sharded = "parallel.zero_stage=1";

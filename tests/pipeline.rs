@@ -1,4 +1,5 @@
-//! Pipelines on the command line: a schedule's picture, the benchmark of all schedules, partitions by measured times.
+//! Pipelines on the command line: a schedule's picture, the benchmark of all schedules, partitions by
+//! measured times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

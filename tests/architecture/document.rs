@@ -51,7 +51,8 @@ pub(crate) fn unsafe_files(document: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Everything that the document calls a path, each from the root. Those in a row of "The map" are below that crate's sources.
+/// Everything that the document calls a path, each from the root. Those in a row of "The map" are below that
+/// crate's sources.
 pub(crate) fn paths(document: &str, sources_of: impl Fn(&str) -> String) -> BTreeSet<String> {
     let is_path = |token: &&str| {
         let ends = [".rs", ".md", ".toml", ".cu"].iter().any(|end| token.ends_with(end));

@@ -76,7 +76,8 @@ fn section<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Table> {
     keys.iter().try_fold(table, |table, key| table.get(*key)?.as_table())
 }
 
-/// Every text file of the project: what git has or would add, or, in a copy that is no repository, what is in the house's folders.
+/// Every text file of the project: what git has or would add, or, in a copy that is no repository, what is in
+/// the house's folders.
 pub(crate) fn files() -> Vec<File> {
     let listing = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])

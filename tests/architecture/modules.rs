@@ -1,5 +1,5 @@
-//! The modules of each crate and what they import, found from `use` paths and from paths that begin with `crate`, `self` or
-//! `super`: the graph between them has no cycle.
+//! The modules of each crate and what they import, found from `use` paths and from paths that begin with
+//! `crate`, `self` or `super`: the graph between them has no cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,7 +132,8 @@ fn expand(tree: &str) -> Vec<Vec<String>> {
     branches.map(|branch| [parts(head), branch].concat()).collect()
 }
 
-/// Paths outside of `use` that begin in this crate, or with a word in small letters, which may be a child module's.
+/// Paths outside of `use` that begin in this crate, or with a word in small letters, which may be a child
+/// module's.
 fn inline_paths(text: &str) -> Vec<Vec<String>> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let code: String = text.split(';').filter(|part| !part.trim_start().contains("use ")).collect();

@@ -1,6 +1,7 @@
 //! Rust source as the compiler's lexer sees it, as far as these checks need: what is code, and what is not.
 
-/// The source with its comments and the contents of its literals replaced by spaces. Line breaks stay, and so line numbers do.
+/// The source with its comments and the contents of its literals replaced by spaces. Line breaks stay, and so
+/// line numbers do.
 pub(crate) fn code_of(source: &str) -> String {
     let characters: Vec<char> = source.chars().collect();
     let mut code = String::with_capacity(source.len());
@@ -81,7 +82,8 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// The number, from 1, of the first line of `code` that has `term`: as whole words, or anywhere if it is written `*term*`.
+/// The number, from 1, of the first line of `code` that has `term`: as whole words, or anywhere if it is
+/// written `*term*`.
 pub(crate) fn line_of(code: &str, term: &str) -> Option<usize> {
     let anywhere = term.strip_prefix('*').and_then(|term| term.strip_suffix('*'));
     let word = anywhere.unwrap_or(term);

@@ -68,8 +68,8 @@ pub(crate) fn mpirun(directory: &Path) -> Command {
     command
 }
 
-/// [`mpirun`] over two faked hosts, `first` and `second`, with `ranks` on each; `None`, with the reason on standard error,
-/// where that is impossible.
+/// [`mpirun`] over two faked hosts, `first` and `second`, with `ranks` on each; `None`, with the reason on
+/// standard error, where that is impossible.
 pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     let script = super::root().join("tests/common/hosts");
     let can = has_mpi() && Command::new(&script).args(["1", "true"]).output().unwrap().status.success();

@@ -1,5 +1,5 @@
-//! The file format of safetensors, as far as checkpoints need it: named arrays of any element type, written and
-//! read in pieces.
+//! The file format of safetensors, as far as checkpoints need it: named arrays of any element type, written
+//! and read in pieces.
 //!
 //! Eight bytes of header length, little-endian; a JSON object of name → type, shape and range of bytes,
 //! padded with spaces to a multiple of eight; the arrays, one after another, little-endian.
@@ -25,7 +25,8 @@ const MOST_HEADER: u64 = 100_000_000;
 // Arrays are copied as bytes between files, which are little-endian, and memory.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// An array in a file: its name, element type and shape, and its byte range, counted from the end of the header.
+/// An array in a file: its name, element type and shape, and its byte range, counted from the end of the
+/// header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,

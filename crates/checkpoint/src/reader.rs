@@ -24,8 +24,8 @@ pub struct Target {
     pub shape: Shape,
     /// The first element that is taken.
     pub first: usize,
-    /// The destination, as long as the part. The elements of an f32 array are rounded where the destination is
-    /// of another floating-point type.
+    /// The destination, as long as the part. The elements of an f32 array are rounded where the destination
+    /// is of another floating-point type.
     pub tensor: Tensor,
 }
 

@@ -96,7 +96,8 @@ fn every_element_type_is_restored_to_the_bit() {
     assert_eq!(types, [Dtype::F32, Dtype::F32, Dtype::U32, Dtype::BF16, Dtype::F16]);
 }
 
-/// A part of an array goes to a tensor as long as that part, and f32 is rounded to a shorter floating-point type.
+/// A part of an array goes to a tensor as long as that part, and f32 is rounded to a shorter floating-point
+/// type.
 #[test]
 fn parts_are_taken_and_masters_are_rounded() {
     let values = [1.0f32, 1.003_906_3, -2.5, 65_536.0];

@@ -23,7 +23,13 @@
 //! let source = TextSource::new(
 //!     Corpus::in_memory(text.into_bytes())?,
 //!     Tokenizer::Bytes,
-//!     &TextOptions { context: 16, micro_batch: 2, seed: 1, validation_fraction: 0.1, validation_micro_batches: 2 },
+//!     &TextOptions {
+//!         context: 16,
+//!         micro_batch: 2,
+//!         seed: 1,
+//!         validation_fraction: 0.1,
+//!         validation_micro_batches: 2,
+//!     },
 //! )?;
 //!
 //! let mut batch = MicroBatch::default();

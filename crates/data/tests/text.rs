@@ -227,9 +227,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn no_token_is_a_target_twice_in_an_epoch(
-        length in 20_usize..3000, context in 1_usize..40, micro_batch in 1_usize..7, seed: u64, epoch in 0_u64..1000,
+        length in 20_usize..3000,
+        context in 1_usize..40,
+        micro_batch in 1_usize..7,
+        seed: u64,
+        epoch in 0_u64..1000,
     ) {
-        let options = TextOptions { context, micro_batch, seed, validation_fraction: 0.5, validation_micro_batches: 1 };
+        let (validation_fraction, validation_micro_batches) = (0.5, 1);
+        let options =
+            TextOptions { context, micro_batch, seed, validation_fraction, validation_micro_batches };
         let corpus = Corpus::in_memory(vec![b'x'; length]).unwrap();
         let Ok(source) = TextSource::new(corpus, Tokenizer::Bytes, &options) else {
             prop_assert!(length / 2 <= context);

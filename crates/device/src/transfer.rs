@@ -49,8 +49,8 @@ impl Device {
         }
     }
 
-    /// Reads elements of any type from `source` as their bytes, of the same even length; Meta gives zeros. Waits for the
-    /// device.
+    /// Reads elements of any type from `source` as their bytes, of the same even length; Meta gives zeros.
+    /// Waits for the device.
     pub fn copy_bytes_to_host(&self, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
         same_length("copy_bytes_to_host", source.bytes, bytes.len())?;
         match (self.gpu_to_use()?, words(source)) {

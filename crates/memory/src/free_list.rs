@@ -195,7 +195,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_sorted_set(operations in prop::collection::vec((0u8..4, 1u64..200_000, 0u64..4), 1..300)) {
+        fn agrees_with_a_sorted_set(
+            operations in prop::collection::vec((0u8..4, 1u64..200_000, 0u64..4), 1..300),
+        ) {
             let mut list = FreeList::new();
             let mut model = BTreeSet::new();
             for (index, (kind, granules, order)) in operations.into_iter().enumerate() {

@@ -80,11 +80,15 @@ proptest! {
     }
 
     #[test]
-    fn blocks_in_use_do_not_overlap(start in settings(), operations in prop::collection::vec(operation(true), 1..150)) {
+    fn blocks_in_use_do_not_overlap(
+        start in settings(),
+        operations in prop::collection::vec(operation(true), 1..150),
+    ) {
         let mut world = World::new(&start, TOTAL);
         for operation in &operations {
             let _ = world.apply(operation);
-            let mut used: Vec<(u64, u64)> = world.alive.iter().map(|a| (a.address, a.address + a.size)).collect();
+            let ranges = world.alive.iter().map(|a| (a.address, a.address + a.size));
+            let mut used: Vec<(u64, u64)> = ranges.collect();
             used.sort_unstable();
             prop_assert!(used.windows(2).all(|pair| pair[0].1 <= pair[1].0), "after {:?}", operation);
         }

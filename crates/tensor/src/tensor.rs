@@ -188,8 +188,8 @@ impl Tensor {
         Ok(self.device().copy_from_host(values, self.region())?)
     }
 
-    /// Copies the bytes of all elements, of any type, to the host; zeros on Meta. Waits for the device. Errors: another
-    /// count of bytes.
+    /// Copies the bytes of all elements, of any type, to the host; zeros on Meta. Waits for the device.
+    /// Errors: another count of bytes.
     pub fn read_bytes(&self, bytes: &mut [u8]) -> Result<()> {
         Ok(self.device().copy_bytes_to_host(self.region(), bytes)?)
     }

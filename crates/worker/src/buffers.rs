@@ -17,7 +17,8 @@ pub struct BufferEntry {
     pub dtype: DType,
     /// Shape.
     pub shape: Shape,
-    /// The stage whose buffer is saved, and its number there. Stages that have one of the same name hold copies.
+    /// The stage whose buffer is saved, and its number there. Stages that have one of the same name hold
+    /// copies.
     pub holder: (usize, usize),
 }
 
@@ -29,7 +30,8 @@ pub(crate) struct BufferList {
 }
 
 impl BufferList {
-    /// Adds the buffers of a stage. Errors: one whose name another stage gives to a buffer of another type or shape.
+    /// Adds the buffers of a stage. Errors: one whose name another stage gives to a buffer of another type or
+    /// shape.
     pub(crate) fn add(&mut self, stage: usize, model: &dyn Model) -> Result<()> {
         for (number, buffer) in model.buffers().iter().enumerate() {
             let (name, tensor) = (buffer.name().to_owned(), buffer.tensor());

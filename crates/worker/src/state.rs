@@ -146,8 +146,8 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
     all
 }
 
-/// Reads a model's parameters and buffers from a checkpoint. Errors: the checkpoint cannot be read, or belongs
-/// to another model.
+/// Reads a model's parameters and buffers from a checkpoint. Errors: the checkpoint cannot be read, or
+/// belongs to another model.
 pub fn load_model(model: &dyn Model, checkpoint: &Checkpoint) -> Result<()> {
     let parameters = model.parameters().list().iter().map(whole_parameter);
     checkpoint.load::<WorkerError>(parameters.chain(model.buffers().iter().map(whole_buffer)))

@@ -48,7 +48,8 @@ unsafe impl Send for Recorded {}
 
 impl CudaMemory {
     pub(crate) fn new(context: &Arc<CudaContext>, streams: &Arc<Streams>, given: &Arc<Mutex<Given>>) -> Self {
-        use sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as FILES;
+        use sys::CUdevice_attribute_enum as Attribute;
+        const FILES: Attribute = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         CudaMemory {
             context: Arc::clone(context),
             streams: Arc::clone(streams),

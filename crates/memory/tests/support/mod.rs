@@ -161,7 +161,8 @@ pub(crate) fn operation(failures: bool) -> impl Strategy<Value = Operation> {
     prop_oneof![
         20 => usual,
         2 => private,
-        (if failures { 4 } else { 1 }) => fail.prop_map(move |f| if failures { f } else { Operation::ResetPeak }),
+        (if failures { 4 } else { 1 }) =>
+            fail.prop_map(move |f| if failures { f } else { Operation::ResetPeak }),
     ]
 }
 

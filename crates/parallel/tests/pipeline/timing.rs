@@ -181,14 +181,16 @@ proptest! {
         let timeline = simulate(&schedule, &times).unwrap();
         let span = |stage: usize, kinds: &[ActionKind], micro_batch: usize| {
             let list = &schedule.actions[schedule.rank_of(stage)];
-            let found = |a: &Action| a.stage == stage && a.micro_batch == micro_batch && kinds.contains(&a.kind);
+            let found =
+                |a: &Action| a.stage == stage && a.micro_batch == micro_batch && kinds.contains(&a.kind);
             list.iter().position(found).map(|place| timeline.spans[schedule.rank_of(stage)][place])
         };
         let backward = [ActionKind::Backward, ActionKind::BackwardInput];
         let wire = if schedule.ranks > 1 { transfer } else { 0 };
         for (rank, actions) in schedule.actions.iter().enumerate() {
             let mut free = 0;
-            for (action, now) in actions.iter().zip(&timeline.spans[rank]).filter(|(a, _)| a.kind.is_compute()) {
+            let spans = actions.iter().zip(&timeline.spans[rank]);
+            for (action, now) in spans.filter(|(a, _)| a.kind.is_compute()) {
                 prop_assert!(now.start >= free);
                 prop_assert_eq!(now.end - now.start, times.of(*action));
                 free = now.end;
