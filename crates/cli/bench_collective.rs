@@ -138,7 +138,7 @@ fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usiz
 
 #[cfg(feature = "mpi")]
 fn over_mpi(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), CliError> {
-    startup.run_job(|world, communicator| {
+    let ran = startup.run_job(|world, communicator| {
         let transport = format!("processes, {}", world.library_version());
         if on_gpus {
             let (ordinal, local) = world.local();
@@ -153,5 +153,6 @@ fn over_mpi(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), CliE
             if choice.only.is_none() && !choice.json { bench.compare(world) } else { Ok(()) }
         };
         measured().map_err(|error| error.to_string())
-    })
+    });
+    Ok(ran?)
 }

@@ -20,7 +20,7 @@ pub(crate) enum CliError {
     Config(#[from] ConfigError),
     /// The rank failed.
     #[error(transparent)]
-    Rank(#[from] WorkerError),
+    OneRank(#[from] WorkerError),
     /// The run could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -59,7 +59,7 @@ impl JobError for CliError {
     fn exit_status(&self) -> u8 {
         match self {
             CliError::Refused(_) | CliError::Config(_) => 2,
-            CliError::Rank(error) => error.exit_status(),
+            CliError::OneRank(error) => error.exit_status(),
             CliError::Plan(error) => error.exit_status(),
             CliError::Run(error) => error.exit_status(),
             CliError::Bench(error) => error.exit_status(),

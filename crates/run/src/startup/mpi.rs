@@ -214,9 +214,11 @@ mod tests {
     #[ignore = "one process of a job that another test starts"]
     fn one_rank() {
         let job = Job::join(2).unwrap().unwrap();
-        let body = |mut communicator: Communicator| match communicator.rank() {
-            1 => panic!("index 7 of {}", 7),
-            _ => Ok(communicator.control.barrier()?),
+        let body = |mut communicator: Communicator| -> Result<()> {
+            match communicator.rank() {
+                1 => panic!("index 7 of {}", 7),
+                _ => Ok(communicator.control.barrier()?),
+            }
         };
         let lost = job.run(30, body).unwrap_err();
         println!("lost rank {}: {}", lost.rank, lost.reason);
