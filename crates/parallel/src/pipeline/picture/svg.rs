@@ -78,8 +78,8 @@ impl<'a> Picture<'a> {
         let (width, height) = (self.width, self.height);
         writeln!(
             out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 \
-             {width:.0} {height:.0}\" font-family=\"system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+             viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\" \
              font-size=\"12\" fill=\"{INK}\">"
         )?;
         writeln!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>")?;
@@ -137,7 +137,8 @@ impl<'a> Picture<'a> {
             )?;
             writeln!(
                 out,
-                "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"11\" fill=\"{FAINT}\">{}</text>",
+                "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"11\" \
+                 fill=\"{FAINT}\">{}</text>",
                 bottom + 14.0,
                 grouped(time)
             )?;
@@ -147,8 +148,8 @@ impl<'a> Picture<'a> {
         let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
         writeln!(
             out,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"end\" font-size=\"11\" fill=\"{FAINT}\">{makespan}{unit} in \
-             all</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"end\" font-size=\"11\" \
+             fill=\"{FAINT}\">{makespan}{unit} in all</text>"
         )
     }
 
@@ -228,8 +229,8 @@ impl<'a> Picture<'a> {
                     foot -= height(count);
                     writeln!(
                         out,
-                        "<rect x=\"{x:.2}\" y=\"{foot:.2}\" width=\"{width:.2}\" height=\"{:.2}\" fill=\"{colour}\" \
-                         shape-rendering=\"crispEdges\"/>",
+                        "<rect x=\"{x:.2}\" y=\"{foot:.2}\" width=\"{width:.2}\" height=\"{:.2}\" \
+                         fill=\"{colour}\" shape-rendering=\"crispEdges\"/>",
                         height(count)
                     )?;
                 }
