@@ -1,7 +1,6 @@
 //! The configuration through its public interface.
 
 mod accepted;
-mod families;
 mod properties;
 mod refused;
 

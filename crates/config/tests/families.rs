@@ -1,4 +1,5 @@
 //! A family of models that another crate defines.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -9,7 +10,7 @@ use nn::models::{GPT, MLP, MlpSizes};
 use nn::{Conditions, Examples, Families, Family, Model, ModelSpec, Recompute, Stage};
 use tensor::ops::Activation;
 
-use super::RunConfig;
+use config::RunConfig;
 
 section! {
     /// The sizes of a stack of equal linear layers.
