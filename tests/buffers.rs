@@ -97,7 +97,9 @@ fn train(directory: &Path, overrides: &[&str], hook: bool, one_step: bool) -> Tr
     let report = run::train(config(GPT, &[&["checkpoint.every=1000"], overrides].concat()), options).unwrap();
     // What buffers take is planned.
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
-    assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{report}");
+    // A run that is stopped early is not compared as a whole.
+    assert_eq!(report.interrupted, one_step);
+    assert!(one_step || report.unplanned.as_ref().is_some_and(Vec::is_empty), "{report}");
     report
 }
 

@@ -45,8 +45,8 @@ impl BufferList {
                 Some(first) => {
                     let (first_stage, first_dtype, first_shape) = (first.holder.0, first.dtype, first.shape);
                     return Err(WorkerError::Refused(format!(
-                        "buffer {name} is {first_dtype} {first_shape} in stage {first_stage} and {dtype} {shape} in \
-                         stage {stage}"
+                        "buffer {name} is {first_dtype} {first_shape} in stage {first_stage} and {dtype} \
+                         {shape} in stage {stage}"
                     )));
                 }
             }
