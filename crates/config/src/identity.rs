@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use keys::{Error, Key};
 
 use crate::run_config::RunConfig;
-use crate::sections::Parallel;
+use crate::sections::{Parallel, Train};
 
 impl RunConfig {
     /// Returns the settings that decide the losses and weights of a run, by `section.key`, as TOML.
@@ -42,8 +42,10 @@ impl RunConfig {
     }
 }
 
-/// `key is a here and b there`, for each setting that differs; empty if none does.
+/// `key is a here and b there`, for each setting that differs; empty if none does. `there` may have been
+/// written by a version in which keys had other names.
 pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
+    let there = &with_present_names(there.clone());
     let keys: BTreeSet<_> = here.keys().chain(there.keys()).collect();
     let all = keys.into_iter().filter_map(|key| match (here.get(key), there.get(key)) {
         (Some(here), Some(there)) if here == there => None,
@@ -53,4 +55,19 @@ pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, Str
         (None, None) => None,
     });
     all.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns an identity under the present names of its keys. The renamed keys that decide bits are the sizes of
+/// batches: that of a step was counted in micro-batches.
+fn with_present_names(mut identity: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let count = |key: &str| identity.get(key).and_then(|value| value.parse::<u64>().ok());
+    let (micro_batch, micro_batches) = (count("train.micro_batch"), count("train.micro_batches"));
+    if let (Some(micro_batch), Some(micro_batches)) = (micro_batch, micro_batches)
+        && let Some(global_batch) = micro_batch.checked_mul(micro_batches)
+    {
+        identity.retain(|key, _| key != "train.micro_batch" && key != "train.micro_batches");
+        identity.insert(Train::micro_batch_size.to_owned(), micro_batch.to_string());
+        identity.insert(Train::global_batch_size.to_owned(), global_batch.to_string());
+    }
+    identity
 }

@@ -235,3 +235,23 @@ fn what_decides_the_bits_and_what_does_not() {
         parse(LEAST, &["data.base=/elsewhere", "train.global_batch_size=32", "parallel.data=2"]).unwrap();
     assert_eq!(elsewhere.identity(), parse(LEAST, &[]).unwrap().identity());
 }
+
+/// A checkpoint of a version in which keys had other names is of the same run, and a change still shows.
+#[test]
+fn an_identity_under_earlier_names_of_keys_is_understood() {
+    let sets = ["train.micro_batch_size=10", "train.global_batch_size=80"];
+    let here = parse(LEAST, &sets).unwrap().identity();
+    let earlier = |micro_batch: &str, micro_batches: &str| {
+        let mut identity = here.clone();
+        identity.remove("train.micro_batch_size").unwrap();
+        identity.remove("train.global_batch_size").unwrap();
+        identity.insert("train.micro_batch".to_owned(), micro_batch.to_owned());
+        identity.insert("train.micro_batches".to_owned(), micro_batches.to_owned());
+        differences(&here, &identity)
+    };
+    assert_eq!(differences(&here, &here), "");
+    assert_eq!(earlier("10", "8"), "");
+    assert_eq!(earlier("10", "4"), "train.global_batch_size is 80 here and 40 there");
+    let both = earlier("20", "4");
+    assert_eq!(both, "train.micro_batch_size is 10 here and 20 there");
+}
