@@ -69,12 +69,15 @@ struct alignas(16) AdamW {
     float factor, keep, take1, beta2, take2, root_correction, epsilon, step_size;
 
     __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
-                                           bool decay) const {
+                                           bool decay, int vector) const {
         const float g = gradient * factor;
         const float m = states[0] + take1 * (g - states[0]);
         const float v = beta2 * states[1] + take2 * g * g;
         const float root = sqrtf(v) / root_correction + epsilon;
-        weight = weight * (decay ? keep : 1.0f) - step_size * (m / root);
+        const float kept = decay ? keep : 1.0f, direction = m / root;
+        // Stated, because a compiler's own choice of fused operations differs between the vectors of a thread.
+        weight = vector == 0 ? __fmaf_rn(-direction, step_size, __fmul_rn(weight, kept))
+                             : __fmaf_rn(weight, kept, -__fmul_rn(direction, step_size));
         states[0] = m;
         states[1] = v;
     }
@@ -87,7 +90,7 @@ template <bool MOMENTUM> struct alignas(16) Sgd {
     float factor, learning_rate, momentum, weight_decay, first;
 
     __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
-                                           bool decay) const {
+                                           bool decay, int) const {
         float step = gradient * factor + (decay ? weight_decay : 0.0f) * weight;
         if (MOMENTUM) {
             if (first == 0.0f) step = momentum * states[0] + step;
@@ -124,7 +127,7 @@ __device__ __forceinline__ void update(const Parameter &parameter, u64 start, co
             float kept[MOST_STATES];
 #pragma unroll
             for (int s = 0; s < Rule::STATES; s++) kept[s] = states[s][i].at[j];
-            rule.update(gradient[i].at[j], weight[i].at[j], kept, decay);
+            rule.update(gradient[i].at[j], weight[i].at[j], kept, decay, i);
 #pragma unroll
             for (int s = 0; s < Rule::STATES; s++) states[s][i].at[j] = kept[s];
         }
@@ -178,6 +181,7 @@ KERNEL begin_sgd(StepState *state, float momentum, float weight_decay) {
     state->updates += 1;
     const float first = state->updates == 1 ? 1.0f : 0.0f;
     const Sgd<true> rule = {factor_of(*state), state->learning_rate, momentum, weight_decay, first};
+    for (float &number : state->coefficients) number = 0.0f;
     *reinterpret_cast<Sgd<true> *>(state->coefficients) = rule;
 }
 

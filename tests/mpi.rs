@@ -131,7 +131,7 @@ fn the_scaling_suite_starts_jobs_in_turn() {
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     // Each job is one run.
     for (arguments, sentence) in [
-        (["--ranks=1,2", "--rounds=2"], "--rounds 2: under a launcher a job measures one run once"),
+        (["--ranks=1,2", "--rounds=2"], "--rounds 2: under a launcher, a job measures one run once"),
         (["--ranks=1,2", "--alone"], "and 2 have its number of ranks"),
     ] {
         let mut command = mpirun(directory.path());
