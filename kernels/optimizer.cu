@@ -75,7 +75,7 @@ struct alignas(16) AdamW {
         const float v = beta2 * states[1] + take2 * g * g;
         const float root = sqrtf(v) / root_correction + epsilon;
         const float kept = decay ? keep : 1.0f, direction = m / root;
-        // Stated, because a compiler's own choice of fused operations differs between the vectors of a thread.
+        // Stated, because the compiler's choice of fused operations differs between a thread's vectors.
         weight = vector == 0 ? __fmaf_rn(-direction, step_size, __fmul_rn(weight, kept))
                              : __fmaf_rn(weight, kept, -__fmul_rn(direction, step_size));
         states[0] = m;

@@ -57,8 +57,8 @@ pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, Str
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns an identity under the present names of its keys. The renamed keys that decide bits are the sizes of
-/// batches: that of a step was counted in micro-batches.
+/// Returns an identity under the present names of its keys. The renamed keys that decide bits are the sizes
+/// of batches: that of a step was counted in micro-batches.
 fn with_present_names(mut identity: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let count = |key: &str| identity.get(key).and_then(|value| value.parse::<u64>().ok());
     let (micro_batch, micro_batches) = (count("train.micro_batch"), count("train.micro_batches"));
