@@ -119,7 +119,7 @@ fn kernels(found: &StepMeasure) -> String {
         let ratio =
             (family.floor_milliseconds > 1e-3).then(|| family.milliseconds / family.floor_milliseconds);
         rows.push(kernel_row(
-            &family.family,
+            family.family,
             family.calls,
             (family.milliseconds, family.floor_milliseconds),
             ratio,

@@ -12,7 +12,6 @@ use crate::rates::{Rates, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
 use plan::{DeviceRates, Overhead, PlanDevice};
-use run;
 use run::failure;
 use worker::placement::{DeviceChoice, Gpus, Placement, describe};
 use worker::{Setup, Worker};

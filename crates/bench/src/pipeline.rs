@@ -16,7 +16,6 @@ use crate::steps::{TimedSteps, timed_steps};
 use config::RunConfig;
 use plan::recompute;
 use plan::roles::plan_within;
-use run;
 use run::Placed;
 use run::Startup;
 use run::failure;

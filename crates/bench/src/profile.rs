@@ -17,7 +17,6 @@ use plan::PlanTarget;
 use plan::costs::with_recompute;
 use plan::measure;
 use plan::{LayerTimes, Profile};
-use run;
 use run::Placed;
 use run::Startup;
 use worker::DeviceChoice;

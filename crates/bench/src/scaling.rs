@@ -12,7 +12,6 @@ use crate::steps::{TimedSteps, control, timed_steps};
 use crate::timeline;
 use config::RunConfig;
 use plan::recompute;
-use run;
 use run::Placed;
 use run::Startup;
 use run::{RunError, failure};
