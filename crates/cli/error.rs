@@ -41,7 +41,7 @@ pub(crate) enum CliError {
     Rank {
         /// The rank that failed first.
         rank: usize,
-        /// What it said.
+        /// The underlying message.
         reason: String,
     },
     /// A file could not be written or read.
@@ -49,7 +49,7 @@ pub(crate) enum CliError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },

@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md says, taken from its tables and lists.
+//! The statements of ARCHITECTURE.md, taken from its tables and lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub(crate) fn rows<'a>(document: &'a str, title: &str) -> Vec<Row<'a>> {
     section(document, title).filter_map(row).collect()
 }
 
-/// What stands in backticks.
+/// The texts in backticks.
 pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -17,7 +17,7 @@ pub(crate) struct File {
 /// The root package's name; its sources are in `crates/cli`.
 pub(crate) const PROGRAM: &str = "plimsoll";
 
-/// Where the sources of a crate of the map are, from the root.
+/// Path from the root of the sources of a crate on the map.
 pub(crate) fn sources_of(name: &str) -> String {
     if name == PROGRAM { "crates/cli".to_owned() } else { format!("crates/{name}/src") }
 }

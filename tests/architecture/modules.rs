@@ -16,7 +16,7 @@ struct Modules {
 }
 
 impl Modules {
-    /// Those of the crate whose sources are in `folder`, which ends with `/`; modules of tests left out.
+    /// Modules of the crate with sources in `folder`, which ends with `/`; modules of tests are left out.
     fn of(folder: &str, files: &[File]) -> Self {
         let mut code = BTreeMap::new();
         for file in files {
@@ -70,7 +70,7 @@ impl Modules {
         self.code.contains_key(&module)
     }
 
-    /// What each module imports.
+    /// Imports of each module.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         let of = |module: &Module, text: &str| {
             let uses =
@@ -83,7 +83,7 @@ impl Modules {
     }
 }
 
-/// What a `use` makes visible to others, by name.
+/// Names that `use` re-exports, with their paths.
 fn exports(text: &str) -> BTreeMap<String, Vec<String>> {
     let paths = uses(text).into_iter().filter(|(exported, _)| *exported).flat_map(|(_, tree)| expand(&tree));
     paths.filter_map(|path| Some((path.last()?.clone(), path))).collect()

@@ -16,7 +16,7 @@ pub(crate) fn code_of(source: &str) -> String {
     code
 }
 
-/// How many characters from `at` are one comment or literal: 0 where code is.
+/// Length in characters of the comment or literal at `at`; 0 where code is.
 fn skipped(characters: &[char], at: usize) -> usize {
     let rest = &characters[at..];
     let inside_word = at > 0 && is_word(characters[at - 1]);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::program;
 use super::runs::GPT;
 
-/// How ranks are made.
+/// The form of ranks: threads or processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Threads,

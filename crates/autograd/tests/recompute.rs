@@ -17,9 +17,9 @@ const ROWS: usize = 4;
 enum Kind {
     Linear(Activation),
     FeedForward,
-    /// What flows is also kept aside.
+    /// Values are also kept aside.
     Fork,
-    /// What was kept aside is added.
+    /// Kept values are added.
     Join,
     /// The same, and normalised; the sum is kept aside.
     Normalise,
@@ -123,7 +123,7 @@ fn layers(device: &Device, kinds: &[Kind]) -> Rc<[Layer]> {
     kinds.iter().enumerate().map(layer).collect()
 }
 
-/// How backward goes.
+/// The way of running backward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Backward {
     Whole,
@@ -222,7 +222,7 @@ fn a_segment_keeps_its_inputs_alone() {
     assert_eq!((silent.saved().len(), device.statistics().allocated()), (0, before));
 }
 
-/// What was asked for while gradients were computed: category, module and operator, in order.
+/// Requests during backward: category, module and operator, in order.
 fn requests(cuts: &[usize], kinds: &[Kind]) -> Vec<(Category, String, &'static str)> {
     let device = device();
     let layers = layers(&device, kinds);

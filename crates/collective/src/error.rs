@@ -26,7 +26,7 @@ pub enum CollectiveError {
     PeerFailed {
         /// Rank that was waiting.
         rank: usize,
-        /// What it was in.
+        /// The operation.
         call: Call,
         /// Rank that failed.
         peer: usize,
@@ -38,11 +38,11 @@ pub enum CollectiveError {
     Timeout {
         /// Rank that was waiting.
         rank: usize,
-        /// What it was in.
+        /// The operation.
         call: Call,
         /// Rank for which it waited.
         peer: usize,
-        /// How long.
+        /// The wait.
         waited: Duration,
     },
     /// Joint work of ranks was not over within the timeout, and no rank is known to have failed.
@@ -53,9 +53,9 @@ pub enum CollectiveError {
     Stalled {
         /// Rank that was waiting.
         rank: usize,
-        /// What it was in.
+        /// The operation.
         call: Call,
-        /// How long.
+        /// The wait.
         waited: Duration,
     },
     /// Two ranks are in different calls, or in one call with different operands.

@@ -16,7 +16,7 @@ use common::{
 use device::{DType, Device, StreamKind};
 use half::{bf16, f16};
 
-/// What a rank does and checks on a plane.
+/// The body of one rank on a plane, with its checks.
 type PlaneCheck = fn(&mut dyn DataPlane, &Device) -> Outcome<()>;
 
 /// Element counts: none, fewer than ranks, odd, and more than a piece for every rank.
@@ -195,7 +195,7 @@ fn members_of(groups: &[Vec<usize>], rank: usize) -> Vec<usize> {
     groups.iter().find(|group| group.contains(&rank)).cloned().unwrap_or_else(|| vec![rank])
 }
 
-/// What holds on every plane.
+/// Properties of every plane.
 const PLANE_CHECKS: [(&str, PlaneCheck); 10] = [
     ("all_reduce_adds_in_tree_order", all_reduce_adds_in_tree_order),
     ("reduce_scatter_leaves_each_rank_its_shard", reduce_scatter_leaves_each_rank_its_shard),
@@ -321,7 +321,7 @@ fn a_barrier_waits_for_everybody() {
     }
 }
 
-/// What holds on every transport.
+/// Properties of every transport.
 const CHECKS: [(&str, Check); 4] = [
     ("on the plane of all ranks", |communicator, device| on_a_plane(&mut *communicator.data, device)),
     ("on_groups", on_groups),

@@ -13,7 +13,7 @@ const PATIENT: Options = Options { timeout: Duration::from_secs(30), grace: Dura
 
 type Step = fn(&mut Communicator, &Device) -> Outcome<()>;
 
-/// What rank 0 does, what rank 1 does, and what of both the error says.
+/// Bodies of ranks 0 and 1, and the words that the error must have.
 const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
     (
         |c, d| reduce(c, d, 8, DType::F32),

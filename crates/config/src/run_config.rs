@@ -21,11 +21,11 @@ pub struct RunConfig {
     pub model: ModelConfig,
     /// The data that it is trained on.
     pub data: Data,
-    /// How long, and in which portions.
+    /// Length of the run, and its batches.
     pub train: Train,
     /// The optimizer and its learning rate.
     pub optim: Optim,
-    /// How the work is distributed over ranks.
+    /// Distribution of the work over ranks.
     pub parallel: Parallel,
     /// The types of values.
     pub precision: Precision,
@@ -33,7 +33,7 @@ pub struct RunConfig {
     pub memory: Memory,
     /// Reports of progress.
     pub telemetry: Telemetry,
-    /// What is saved during a run.
+    /// Checkpoints.
     pub checkpoint: Checkpoint,
     /// Where each value was written.
     pub origins: Origins,

@@ -16,7 +16,7 @@ use crate::takes::{Takes, quoted};
 use crate::value::Value;
 use crate::{document, overrides};
 
-/// What a file and the command line say, with the names checked and keys of other kinds sifted out.
+/// The values of a file and the command line, with names checked and keys of other kinds removed.
 #[derive(Clone, Debug)]
 pub struct Given {
     table: Table,

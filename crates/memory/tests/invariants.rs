@@ -1,4 +1,4 @@
-//! What holds after every operation, whatever the sequence, the settings and the driver's failures.
+//! Invariants after every operation, whatever the sequence, the settings and the driver's failures.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What PyTorch 2.11's allocator was seen to do, by its rules one at a time.
+//! Observed behaviour of PyTorch 2.11's allocator, one rule at a time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use memory::drivers::Counting;

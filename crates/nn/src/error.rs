@@ -1,4 +1,4 @@
-//! What a model refuses.
+//! Errors of models.
 
 use autograd::AutogradError;
 use tensor::TensorError;
@@ -14,7 +14,7 @@ pub enum NnError {
     Module {
         /// Path of the layer.
         module: String,
-        /// What its operator said.
+        /// The operator's error.
         #[source]
         source: Box<NnError>,
     },
@@ -29,7 +29,7 @@ pub enum NnError {
     Parameter {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
     /// Sizes that do not make a model.
@@ -38,7 +38,7 @@ pub enum NnError {
     /// An input of the wrong kind for a stage: tokens in the middle of a pipeline, for example.
     #[error("this stage takes {expected}")]
     StageInput {
-        /// What it takes.
+        /// The expected input.
         expected: &'static str,
     },
 }

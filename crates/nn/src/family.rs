@@ -102,7 +102,7 @@ pub enum Examples {
 }
 
 impl Examples {
-    /// What speeds count, as a title: tokens or samples.
+    /// Unit of speeds, as a title: tokens or samples.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self {

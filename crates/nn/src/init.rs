@@ -3,7 +3,7 @@
 use tensor::ops::{fill, random};
 use tensor::{Result, Tensor};
 
-/// How a parameter starts.
+/// Initial values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// Every element the same.

@@ -1,4 +1,4 @@
-//! What a trainer needs of a model.
+//! The model as a trainer sees it.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ use crate::parameters::Parameters;
 /// The layers that one pipeline stage holds, in the model's global numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// Which layers.
+    /// Layers of the stage.
     pub layers: Range<usize>,
-    /// How many the whole model has.
+    /// Layers of the whole model.
     pub of: usize,
 }
 
@@ -24,18 +24,18 @@ impl Stage {
         Stage { layers: 0..layers, of: layers }
     }
 
-    /// Whether it takes the batch.
+    /// Returns whether the stage takes the batch.
     pub fn is_first(&self) -> bool {
         self.layers.start == 0
     }
 
-    /// Whether it gives the prediction.
+    /// Returns whether the stage gives the prediction.
     pub fn is_last(&self) -> bool {
         self.layers.end == self.of
     }
 }
 
-/// What flows into a stage.
+/// Input of a stage.
 #[derive(Debug)]
 pub enum Input {
     /// A micro-batch, into the first stage.

@@ -23,7 +23,7 @@ pub struct Parameter {
     pub tensor: Tensor,
     /// Whether weight decay applies: to matrices, not to biases and normalisation.
     pub decay: bool,
-    /// How it starts.
+    /// Initial values.
     pub init: Init,
     /// Whether another stage of the model holds it as well, with uses of its own there.
     pub shared: bool,

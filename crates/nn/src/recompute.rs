@@ -1,4 +1,4 @@
-//! Which layers keep no activations.
+//! The choice of layers that keep no activations.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub struct Recompute {
 /// Consecutive layers that are run in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which layers, in the stack's own numbers.
+    /// Layers, in the stack's own numbers.
     pub layers: Range<usize>,
     /// Whether they are a segment that runs again; otherwise they keep what they compute.
     pub again: bool,

@@ -72,7 +72,7 @@ fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
     (parameters, uses)
 }
 
-/// What one rank has of one sum: the parameter, the first element, the values.
+/// One rank's part of one sum: parameter, first element, values.
 type Part = (usize, usize, Vec<f32>);
 
 fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: How) -> ReductionOptions {

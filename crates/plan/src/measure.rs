@@ -22,7 +22,7 @@ const CPU_BALANCE: u64 = 10;
 /// FLOPs, bytes and memory of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerMeasure {
-    /// Of the time of a micro-batch's forward pass, the input half of backward and the weights' half:
+    /// Shares of a micro-batch's forward pass, the input half of backward and the weights' half:
     /// operations of its matmuls, and what else could be done in the time in which its operators move their
     /// bytes.
     pub passes: [u64; 3],

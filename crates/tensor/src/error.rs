@@ -1,4 +1,4 @@
-//! What an operator refuses.
+//! Errors of operators.
 
 use device::{DType, DeviceError};
 
@@ -19,7 +19,7 @@ pub enum TensorError {
         operand: &'static str,
         /// Its shape.
         found: Shape,
-        /// What would fit.
+        /// The expected shape or value.
         expected: String,
     },
     /// An operand of a type that the operator does not take.
@@ -31,7 +31,7 @@ pub enum TensorError {
         operand: &'static str,
         /// Its type.
         found: DType,
-        /// What would fit.
+        /// The expected shape or value.
         expected: DType,
     },
     /// An operand of an element type that the operator does not exist for.
@@ -89,9 +89,9 @@ pub enum TensorError {
     Count {
         /// The operator.
         operator: &'static str,
-        /// Those given.
+        /// Number given.
         found: usize,
-        /// Those prepared for.
+        /// Number prepared for.
         expected: usize,
     },
     /// An array that a kernel cannot count.

@@ -26,7 +26,7 @@ pub struct Tensor {
 struct Storage {
     buffer: Buffer,
     device: Device,
-    /// What another stream is bringing.
+    /// Values that another stream is bringing.
     arriving: RefCell<Option<Arrival>>,
 }
 
@@ -120,7 +120,7 @@ impl Tensor {
         self.dtype
     }
 
-    /// How many elements it has.
+    /// Number of elements.
     pub fn elements(&self) -> usize {
         self.shape.elements()
     }

@@ -46,7 +46,7 @@ impl Memory {
 struct Host<'a> {
     memory: &'a Memory,
     rank: usize,
-    /// What decides how long this rank takes for what it does.
+    /// Delays of this rank's work.
     pace: u64,
 }
 

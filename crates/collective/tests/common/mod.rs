@@ -1,4 +1,4 @@
-//! What the tests of all transports share.
+//! Helpers of the tests of all transports.
 #![allow(dead_code)] // each test program uses a part
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test stops at the first surprise
 
@@ -29,7 +29,7 @@ pub(crate) enum Failed {
 
 pub(crate) type Outcome<T> = Result<T, Failed>;
 
-/// What a rank does and checks.
+/// The body of one rank, with its checks.
 pub(crate) type Check = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 /// Runs a body as every rank of every kind of world in one process: solo, and threads of 1 to 5 ranks.

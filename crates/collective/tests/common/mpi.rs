@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Output};
 
-/// What the processes of the job that they are in shall do.
+/// The body that the processes of a job run.
 pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
 
 /// Runs the ignored test `test` of this program as every rank of a job; `None`, said on standard error, where

@@ -12,7 +12,7 @@ use super::{Failed, Outcome};
 
 /// As large as worlds get.
 const LARGEST: usize = 4;
-/// How long ranks wait for each other where nothing is to go wrong.
+/// Timeout of ranks where nothing is to go wrong.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ways to take memory from the driver, which NCCL must be able to reach into.
@@ -26,7 +26,7 @@ pub(crate) struct Gpus {
 
 static GPUS: Mutex<()> = Mutex::new(());
 
-/// What ranks need to have a GPU each; `None`, said on standard error, where two cannot, or there is no NCCL.
+/// Options for ranks with a GPU each; `None`, with the reason on standard error, without two GPUs or NCCL.
 pub(crate) fn gpus() -> Option<Gpus> {
     let skipped = |why: String| {
         let _ = writeln!(std::io::stderr(), "skipped, over NCCL: {why}");

@@ -1,4 +1,4 @@
-//! What a good configuration becomes.
+//! Accepted configurations, and their values.
 
 use super::super::*;
 use super::*;

@@ -1,4 +1,4 @@
-//! What holds for every text and every configuration.
+//! Properties of every text and every configuration.
 
 use super::super::*;
 use super::*;

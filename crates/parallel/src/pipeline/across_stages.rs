@@ -1,4 +1,4 @@
-//! What the stages of a pipeline exchange between backward and update: gradients of tied weights, and the
+//! Exchanges of pipeline stages between backward and update: gradients of tied weights, and the
 //! loss.
 //!
 //! Both go over the reduction's stream, between events: compute work before is done when they begin, and

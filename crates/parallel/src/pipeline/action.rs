@@ -52,7 +52,7 @@ impl ActionKind {
 pub struct Action {
     /// Stage (model chunk) of the action, from 0.
     pub stage: usize,
-    /// What the rank does.
+    /// Kind of the action.
     pub kind: ActionKind,
     /// Micro-batch of the action, from 0; for `Reduce` the last one.
     pub micro_batch: usize,

@@ -4,7 +4,7 @@ use crate::pipeline::action::Action;
 use crate::pipeline::error::Stuck;
 use crate::pipeline::schedule::Schedule;
 
-/// How a send behaves while its receive has not begun.
+/// Behaviour of a send whose receive has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
     /// The message is buffered and the sender goes on.

@@ -6,7 +6,7 @@ use collective::{
 };
 use device::{DType, Region, StreamKind};
 
-/// What a test puts around a rank's communicator.
+/// A test's wrapper around a rank's communicator.
 pub(crate) type Over = fn(Communicator) -> Communicator;
 
 /// The transport as it is.

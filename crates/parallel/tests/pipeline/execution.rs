@@ -1,4 +1,4 @@
-//! What runs a schedule: every schedule gives the gradients of one rank, bit for bit, and holds at every
+//! The executor: every schedule gives the gradients of one rank, bit for bit, and holds at every
 //! place of its list exactly the received tensors that the loads say.
 
 use autograd::{GradientSink, Mode, Tape, Var, ops};

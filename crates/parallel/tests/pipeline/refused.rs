@@ -47,7 +47,7 @@ fn names() {
     assert!(error.to_string().contains("\"1f1f\" is not a schedule"), "{error}");
 }
 
-/// What is done to a schedule's lists.
+/// A damage to a schedule's lists.
 type Change<'a> = dyn Fn(&mut Vec<Vec<Action>>) + 'a;
 
 /// Two ranks, two micro-batches of GPipe, changed; what is said.
@@ -174,7 +174,7 @@ fn deadlocks() {
     assert!(error.to_string().starts_with(said), "{error}");
 }
 
-/// What every textbook's 1F1B does without pairing its transfers: sound if sends are buffered, stuck if they
+/// Textbook 1F1B without paired transfers: sound if sends are buffered, stuck if they
 /// wait.
 #[test]
 fn sends_that_cross_deadlock_only_if_they_wait() {

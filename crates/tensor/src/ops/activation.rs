@@ -17,7 +17,7 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("activation", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// What a layer applies to each element.
+/// A function of each element of a layer's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// Nothing.

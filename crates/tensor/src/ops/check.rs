@@ -1,4 +1,4 @@
-//! What every operator asks of its operands before it allocates.
+//! Checks of operands before an operator allocates.
 
 use device::DType;
 

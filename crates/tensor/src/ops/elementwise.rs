@@ -9,7 +9,7 @@ use crate::{Result, Tensor};
 const UNROLL: u32 = 4;
 /// [`UNROLL`] as kernels are given it.
 pub(super) const UNROLL_CONSTANT: (&str, u32) = ("UNROLL", UNROLL);
-/// What the kernels are compiled with.
+/// Definitions that the kernels are compiled with.
 pub(super) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, UNROLL_CONSTANT];
 
 /// One kernel over all elements of `write`.

@@ -1,4 +1,4 @@
-//! How an operator states its kernel family.
+//! The kernel families of all operators.
 
 /// The text of a file of `kernels/`.
 macro_rules! kernel_file {

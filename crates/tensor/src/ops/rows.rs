@@ -1,4 +1,4 @@
-//! How arrays are cut into tasks: by shape alone.
+//! The division of arrays into tasks, by shape alone.
 
 use device::parallel::CHUNK;
 

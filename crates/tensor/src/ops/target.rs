@@ -1,4 +1,4 @@
-//! Where the gradient of a weight goes.
+//! Destinations of weight gradients.
 
 use crate::Tensor;
 

@@ -204,7 +204,7 @@ fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
     assert!(short.ends_with(".step: 4 tensors, expected 1"), "{short}");
 }
 
-/// What an update leaves: the bits of the parameter, and the number of updates.
+/// The bits of the parameter after an update, and the number of updates.
 type Left = (Vec<Vec<u32>>, u32);
 
 #[test]

@@ -20,7 +20,7 @@ pub(crate) struct Sizes {
     pub(crate) vocab: usize,
     /// Of activations and weights.
     pub(crate) dtype: DType,
-    /// Of the weights' gradients.
+    /// Type of the weights' gradients.
     pub(crate) gradients: DType,
 }
 
@@ -41,7 +41,7 @@ struct Run<'a, F> {
     after: F,
 }
 
-/// What the later parts need of [`Run::forward`].
+/// Results of [`Run::forward`] that later parts need.
 struct Saved {
     tokens: Tensor,
     gamma: Tensor,
@@ -59,7 +59,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         self.make_as(self.sizes.dtype, name, shape)
     }
 
-    /// What is f32 in every run.
+    /// Tensors that are f32 in every run.
     fn make_f32(&self, name: &str, shape: &[usize]) -> Tensor {
         self.make_as(DType::F32, name, shape)
     }

@@ -68,7 +68,7 @@ impl<T> Qkv<T> {
         }
     }
 
-    /// What each of [`Qkv::arrays`] is called in errors and reports.
+    /// Names of [`Qkv::arrays`] in errors and reports.
     pub fn names(&self) -> &'static [&'static str] {
         match self {
             Qkv::Packed(_) => &["qkv"],
@@ -124,7 +124,7 @@ pub(super) const QUERY: usize = 0;
 pub(super) const KEY: usize = 1;
 pub(super) const VALUE: usize = 2;
 
-/// Where queries, keys or values lie.
+/// Layout of queries, keys or values.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     /// Index into [`Qkv::arrays`].
@@ -179,7 +179,7 @@ impl Geometry {
         matmuls * (self.batch * self.time * self.time * self.heads.query_columns()) as u64
     }
 
-    /// What scores are multiplied by.
+    /// Factor of the scores.
     pub(super) fn scale(&self) -> f32 {
         1.0 / (self.heads.width as f32).sqrt()
     }

@@ -8,10 +8,10 @@ use crate::{Result, Tensor};
 
 /// Vectors of columns of one block.
 const TILE: u32 = 32;
-/// What the kernels are compiled with.
+/// Definitions that the kernels are compiled with.
 pub(crate) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", TILE)];
 
-/// How a matrix is cut into blocks.
+/// The division of a matrix into blocks.
 pub(crate) struct Cut {
     pub(crate) rows: u32,
     pub(crate) width: u32,

@@ -12,7 +12,7 @@ use device::{Backend, Category, DType, Request};
 use super::check;
 use crate::{Result, Tensor};
 
-/// What [`forward`] gives.
+/// Results of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
     /// scale · mean over rows of −ln softmax[target], a scalar f32.

@@ -6,7 +6,7 @@ use super::piece::Piece;
 use super::{adamw, sgd};
 use crate::ops::step_state::Coefficients;
 
-/// How a parameter follows its gradient, with the rule's constants.
+/// The update of a parameter from its gradient, with the rule's constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UpdateRule {
     /// Adam with decoupled weight decay (Loshchilov and Hutter 2019), as `torch.optim.AdamW` computes it.
