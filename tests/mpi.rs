@@ -109,7 +109,7 @@ fn the_scaling_suite_starts_jobs_in_turn() {
     let suite = |more: &[&str]| {
         let mut command = Command::new(common::root().join("benches/scaling/run"));
         command.env("PLIMSOLL", program()).env("CUDA_VISIBLE_DEVICES", "").arg("--out").arg(directory.path());
-        command.args(["--device=cpu", "--model=small", "--micro-batch=2", "--steps=2"]);
+        command.args(["--device=cpu", "--model=small", "--micro-batch-size=2", "--steps=2"]);
         command.args(["--ranks", "1,2", "--scaling", "weak", "--alone", "--rounds", "2"]).args(more);
         command.args(["--set=model.layers=1", "--set=model.width=32", "--set=model.heads=2"]);
         command.args(["--set=model.context=32", "--set=model.vocabulary=64"]).output().unwrap()

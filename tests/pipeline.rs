@@ -59,7 +59,7 @@ fn the_benchmark_measures_every_schedule() {
         "pipeline",
         "--device=cpu",
         "--model=small",
-        "--micro-batch=1",
+        "--micro-batch-size=1",
         "--micro-batches=4",
         "--steps=1",
         "--warm-up=1",
@@ -77,9 +77,9 @@ fn the_benchmark_measures_every_schedule() {
     assert!(directory.path().join("times.toml").exists());
     // Partitions with and without times, for two stages and, interleaved, for four.
     let said = text(&output.stderr);
-    let divisions = said.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
-    let divisions: Vec<_> = divisions.map(|line| line.split(", ").count() - 2).collect();
-    assert_eq!(divisions, [2, 2, 4, 4], "{said}");
+    let partitions = said.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
+    let partitions: Vec<_> = partitions.map(|line| line.split(", ").count() - 2).collect();
+    assert_eq!(partitions, [2, 2, 4, 4], "{said}");
     // A partition cannot follow both.
     for key in ["parallel.partition=smallest", "parallel.profile=times.toml"] {
         let set = format!("--set={key}");
@@ -215,11 +215,11 @@ fn the_use_of_a_profile_is_told_as_a_command() {
     let directory = workplace();
     let directory = directory.path();
     let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
-    let divisions =
+    let partitions =
         ["parallel.partition=fastest", "parallel.partition=smallest", "parallel.partition=[2, 2]"];
-    for (number, division) in divisions.iter().enumerate() {
+    for (number, partition) in partitions.iter().enumerate() {
         let file = format!("times{number}.toml");
-        let plan = [&plan[..], &["--set", division]].concat();
+        let plan = [&plan[..], &["--set", partition]].concat();
         let said = done(directory, &[&plan[..], &["--profile", &file]].concat());
         let (_, typed) = said.trim_end().rsplit_once("to partition by these times: ").unwrap();
         assert_eq!(typed.ends_with(" --set parallel.partition=fastest"), number > 0, "{said}");

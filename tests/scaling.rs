@@ -28,7 +28,7 @@ fn text(bytes: &[u8]) -> String {
 const TINY: [&str; 12] = [
     "--device=cpu",
     "--model=small",
-    "--micro-batch=2",
+    "--micro-batch-size=2",
     "--steps=4",
     "--warm-up=1",
     "--set=model.layers=1",

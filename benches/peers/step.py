@@ -1,6 +1,6 @@
 """The same training step in Plimsoll and in PyTorch, one after the other on one machine, and the ratios.
 
-    python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch 64]
+    python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch-size 64]
         [--device cuda|cpu] [--variants eager,compile] [--steps 20] [--warm-up 5]
         [--warm-up-seconds 5]
 
@@ -34,7 +34,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plimsoll", help="the program; without it PyTorch is measured alone")
     parser.add_argument("--model", choices=MICRO_BATCHES, default="gpt2-124m")
-    parser.add_argument("--micro-batch", type=int)
+    parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--variants", default="eager,compile")
     parser.add_argument("--steps", type=int, default=20)
@@ -43,14 +43,14 @@ def arguments():
     given = parser.parse_args()
     if given.warm_up_seconds is None:
         given.warm_up_seconds = 5.0 if given.device == "cuda" else 0.0
-    given.micro_batch = given.micro_batch or MICRO_BATCHES[given.model]
+    given.micro_batch_size = given.micro_batch_size or MICRO_BATCHES[given.model]
     return given
 
 
 def plimsoll(given):
     """Seconds of the median step, and the whole answer."""
     command = [given.plimsoll, "bench", "step", "--json", "--model", given.model, "--device", given.device]
-    command += ["--micro-batch", str(given.micro_batch), "--steps", str(given.steps), "--warm-up", str(given.warm_up)]
+    command += ["--micro-batch-size", str(given.micro_batch_size), "--steps", str(given.steps), "--warm-up", str(given.warm_up)]
     command += ["--warm-up-seconds", str(given.warm_up_seconds)]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return answer["seconds"], answer
@@ -113,7 +113,7 @@ def pytorch(given, variant):
         torch.cuda.reset_peak_memory_stats()
     times, warmed, warm_up = [], 0.0, given.warm_up
     while len(times) < warm_up + given.steps:
-        tokens = torch.randint(vocabulary, (given.micro_batch, context + 1), device=given.device)
+        tokens = torch.randint(vocabulary, (given.micro_batch_size, context + 1), device=given.device)
         wait()
         began = time.perf_counter()
         with torch.autocast(given.device, torch.bfloat16, enabled=on_gpu):
@@ -134,7 +134,7 @@ def pytorch(given, variant):
 
 def main():
     given = arguments()
-    tokens = given.micro_batch * sizes(given.model)[3]
+    tokens = given.micro_batch_size * sizes(given.model)[3]
 
     def line(name, seconds, allocated, reserved, ours=None):
         text = f"{name:<28} {1e3 * seconds:9.2f} ms {tokens / seconds:11,.0f} tokens/s"
@@ -152,7 +152,7 @@ def main():
 
     if given.plimsoll:
         answer = own("before")
-        print(f"on {answer['device']}: {given.model}, micro-batch {given.micro_batch}", flush=True)
+        print(f"on {answer['device']}: {given.model}, micro-batch {given.micro_batch_size}", flush=True)
     theirs = []
     for variant in filter(None, given.variants.split(",")):
         # Each in a process of its own: its memory is then its own too.

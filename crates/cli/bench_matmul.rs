@@ -40,7 +40,7 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let before = args.write.as_deref().map(read).transpose()?.flatten();
     let precision = args.step.precision.as_deref().unwrap_or("bf16");
-    let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch, 1, precision)?;
+    let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch_size, 1, precision)?;
     let config = RunConfig::parse(&text, "bench matmul", Path::new("/"), &args.step.overrides)?;
     let head = format!(
         "{}, micro-batch {}, {} a step, {}",

@@ -13,7 +13,7 @@ use worker::DeviceChoice;
 pub(crate) struct StepArgs {
     /// Sequences in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small]
     #[arg(long)]
-    pub(crate) micro_batch: Option<usize>,
+    pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
     pub(crate) precision: Option<String>,
@@ -111,26 +111,26 @@ pub(crate) struct BenchModel {
     /// A configuration that has its sizes.
     sizes: &'static str,
     /// The default number of sequences in a micro-batch.
-    pub(crate) micro_batch: usize,
+    pub(crate) micro_batch_size: usize,
 }
 
 const MODELS: [BenchModel; 4] = [
     // The sizes that are the defaults of the keys.
-    BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch: 32 },
+    BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32 },
     BenchModel {
         name: "gpt2-124m",
         sizes: include_str!("../../launch/configs/gpt2-124m.toml"),
-        micro_batch: 64,
+        micro_batch_size: 64,
     },
     BenchModel {
         name: "gpt2-355m",
         sizes: include_str!("../../launch/configs/gpt2-355m.toml"),
-        micro_batch: 32,
+        micro_batch_size: 32,
     },
     BenchModel {
         name: "gpt2-1558m",
         sizes: include_str!("../../launch/configs/gpt2-1558m.toml"),
-        micro_batch: 16,
+        micro_batch_size: 16,
     },
 ];
 
@@ -147,15 +147,15 @@ impl BenchModel {
     /// `[parallel]` may be appended. Errors: a file of sizes that is not a configuration.
     pub(crate) fn configuration(
         &self,
-        micro_batch: Option<usize>,
+        micro_batch_size: Option<usize>,
         micro_batches: usize,
         compute: &str,
     ) -> Result<String, CliError> {
         let sized = RunConfig::parse(self.sizes, self.name, Path::new("/"), &[])?;
-        let micro_batch = micro_batch.unwrap_or(self.micro_batch);
-        let global_batch = micro_batch * micro_batches;
+        let micro_batch_size = micro_batch_size.unwrap_or(self.micro_batch_size);
+        let global_batch = micro_batch_size * micro_batches;
         Ok(format!(
-            "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch_size = {micro_batch}\n\
+            "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch_size = {micro_batch_size}\n\
              global_batch_size = {global_batch}\n[optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{compute}\"\n",
             sized.section_toml("model")
         ))

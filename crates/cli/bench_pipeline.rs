@@ -6,7 +6,7 @@ use crate::error::CliError;
 use bench::{BenchOptions, PipelineMeasure, PipelineRank, bench_pipeline};
 use config::{PartitionPolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
-use plan::{PlanTarget, timed_divisions};
+use plan::{PlanTarget, timed_partitions};
 use serde::Serialize;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, grouped, percent};
@@ -89,8 +89,8 @@ fn partition_by_times(cases: &mut [RunConfig], path: &Path, options: &BenchOptio
             continue;
         }
         told.push(config.stages());
-        for division in timed_divisions(config, &path, &target)? {
-            note(&division.to_string());
+        for partition in timed_partitions(config, &path, &target)? {
+            note(&partition.to_string());
         }
     }
     for config in cases {
@@ -116,7 +116,7 @@ fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), C
     let all: Vec<String> = SCHEDULES.map(str::to_owned).to_vec();
     let schedules = if args.schedules.is_empty() { &all } else { &args.schedules };
     let configuration = |pipeline: usize, schedule: &str| {
-        let mut text = model.configuration(args.step.micro_batch, args.micro_batches, precision)?;
+        let mut text = model.configuration(args.step.micro_batch_size, args.micro_batches, precision)?;
         text += &format!("[parallel]\npipeline = {pipeline}\nschedule = \"{schedule}\"\n");
         let parsed = RunConfig::parse(&text, "bench pipeline", Path::new("/"), &args.step.overrides);
         parsed.map_err(CliError::from)

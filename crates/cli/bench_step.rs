@@ -35,7 +35,7 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
     let precision = args.step.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
-    let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch, 1, precision)?;
+    let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch_size, 1, precision)?;
     let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.step.overrides)?;
     let options = BenchOptions { trace: args.trace.directory()?, ..args.step.options(device) };
     let shape = config.model.summary();

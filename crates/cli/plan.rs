@@ -7,7 +7,7 @@ use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
 use config::{PartitionPolicy, RunConfig};
 use plan::{
-    PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_run, propose, search_largest, timed_divisions,
+    PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_run, propose, search_largest, timed_partitions,
 };
 use telemetry::units::parse_bytes;
 
@@ -146,8 +146,8 @@ fn describe(target: &PlanTarget, file: Option<&Path>) -> Result<(), CliError> {
 /// Writes the times of the layers to `path`, and prints them with the partitions that follow from them.
 fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), CliError> {
     print(&profile::take(config, path, target)?.to_string())?;
-    for division in timed_divisions(config, path, target)? {
-        print(&division.to_string())?;
+    for partition in timed_partitions(config, path, target)? {
+        print(&partition.to_string())?;
     }
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let fastest = match config.parallel.partition {

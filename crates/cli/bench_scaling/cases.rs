@@ -34,7 +34,7 @@ pub(super) fn prepare(
     let on_gpus = device == DeviceChoice::Cuda;
     if let Some(own) = OWN.iter().find(|own| args.step.sets(own)) {
         return Err(CliError::Refused(format!(
-            "--set {own}: the suite sets it: use --ranks, --micro-batch, --micro-batches, --reduction and \
+            "--set {own}: the suite sets it: use --ranks, --micro-batch-size, --micro-batches, --reduction and \
              --shard"
         )));
     }
@@ -161,7 +161,7 @@ fn configuration(
     let (model, precision) = if on_gpus { ("gpt2-124m", "bf16") } else { ("small", "f32") };
     let model = BenchModel::named(args.model.as_deref().unwrap_or(model))?;
     let precision = args.step.precision.as_deref().unwrap_or(precision);
-    let text = model.configuration(args.step.micro_batch, micro_batches, precision)? + parallel;
+    let text = model.configuration(args.step.micro_batch_size, micro_batches, precision)? + parallel;
     let config = RunConfig::parse(&text, "bench scaling", Path::new("/"), &args.step.overrides)?;
     Ok((model.name.to_owned(), config))
 }

@@ -91,7 +91,7 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
         return 0.0;
     }
     let others = (data - 1.0) / data;
-    // Gradients out and back; where the state is divided, weights come back instead, when all is updated.
+    // Gradients out and back; where the state is sharded, weights come back instead, when all is updated.
     let (rounds, weights) = match config.parallel.shards_optimizer() {
         true => (1.0, parameters * config.precision.compute.bytes() as f64),
         false => (2.0, 0.0),
@@ -143,7 +143,7 @@ mod tests {
         let step = with(&[]);
         assert!((step.seconds() / 0.1074 - 1.0).abs() < 0.1, "{step:?}");
         assert_eq!((step.exposed, step.bubble, step.recomputed), (0.0, 0.0, 0.0));
-        // Each of four ranks with as many samples takes that and what is exposed; with a divided state it
+        // Each of four ranks with as many samples takes that and what is exposed; with a sharded state it
         // updates less.
         let four = ["parallel.data=4", "train.global_batch_size=256", "parallel.lanes=4"];
         let together = with(&four);

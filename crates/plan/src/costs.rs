@@ -52,7 +52,7 @@ impl Costs {
     }
 
     /// Costs by layer for each micro-batch: the passes, and its share of the update.
-    pub fn for_division(&self, config: &RunConfig) -> LayerCosts {
+    pub fn for_partition(&self, config: &RunConfig) -> LayerCosts {
         let parallel = &config.parallel;
         let owners = if parallel.shards_optimizer() { parallel.data } else { 1 };
         let micro_batches = config.train.micro_batches() / parallel.data;

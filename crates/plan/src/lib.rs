@@ -14,7 +14,6 @@
 
 mod cost;
 pub mod costs;
-pub mod division;
 mod error;
 mod fit;
 mod imitated;
@@ -23,6 +22,7 @@ mod layer_cost;
 pub mod measure;
 mod page;
 mod page_parts;
+pub mod partition;
 mod plan;
 mod prepare;
 mod profile;
@@ -33,7 +33,7 @@ mod report;
 pub mod roles;
 mod schedule;
 mod target;
-mod timed_divisions;
+mod timed_partitions;
 mod toml_file;
 mod work;
 
@@ -53,4 +53,4 @@ pub use report::{PipelinePlan, PlanReport, plan_run};
 pub use roles::Plans;
 pub use schedule::{PlannedSchedule, plan_schedule};
 pub use target::{PlanOptions, PlanTarget};
-pub use timed_divisions::{TimedDivision, timed_divisions};
+pub use timed_partitions::{TimedPartition, timed_partitions};

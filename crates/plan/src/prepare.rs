@@ -4,10 +4,10 @@ use crate::error::Result;
 use config::RunConfig;
 use worker::{Placement, Setup};
 
-use crate::division;
+use crate::partition;
 
 /// Opens the data of a configuration, and partitions its layers into stages. Errors: as for [`Setup::new`]; a
 /// partition that is not possible; a profile of another run.
 pub fn prepare(config: RunConfig, placement: Placement) -> Result<Setup> {
-    Setup::new(config, placement, division::stages)
+    Setup::new(config, placement, partition::stages)
 }

@@ -1,8 +1,8 @@
-//! A model's layers timed on a device, as a file: what `parallel.profile` divides by.
+//! A model's layers timed on a device, as a file: what `parallel.profile` partitions by.
 //!
 //! Times differ from measurement to measurement, and all ranks, every plan and a run that goes on must come
-//! to the same division. So what was measured is data: it is taken once (`profile/take.rs`), and read by
-//! whoever divides.
+//! to the same partition. So what was measured is data: it is taken once (`profile/take.rs`), and read by
+//! whoever partitions.
 
 use std::collections::BTreeMap;
 use std::fmt;

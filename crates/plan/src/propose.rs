@@ -1,4 +1,4 @@
-//! Configurations that fit a device, the fastest first: grids, schedules, division of the optimizer's state,
+//! Configurations that fit a device, the fastest first: grids, schedules, ZeRO stage,
 //! recomputation and sizes of micro-batches, with the same samples in a step.
 
 use std::fmt::{self, Write};
@@ -22,7 +22,7 @@ use worker::build;
 /// Proposals that are made.
 const PROPOSALS: usize = 12;
 
-/// A division of a step's work over ranks and micro-batches.
+/// A distribution of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     data: usize,
@@ -274,7 +274,7 @@ impl fmt::Display for Proposal {
         if pipeline > 1 {
             write!(f, ", {}", schedule.name())?;
         }
-        f.write_str(if sharded { ", optimizer divided" } else { "" })?;
+        f.write_str(if sharded { ", ZeRO-1" } else { "" })?;
         f.write_str(if recomputed { ", blocks computed again" } else { "" })?;
         write!(f, ": {} at the peak", bytes(self.needs))
     }

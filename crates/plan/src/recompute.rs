@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::division;
 use crate::error::{PlanError, Result};
+use crate::partition;
 use crate::roles::{Plans, plan_within};
 use config::{Memory, RecomputePolicy};
 use worker::Setup;
@@ -84,8 +84,8 @@ fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> R
     (memory.recompute, memory.recompute_layers) = (recompute, recompute_layers);
     if setup.config.stages() > 1 {
         let (config, dataset, description) = (&setup.config, &setup.dataset, setup.placement.description());
-        let stages = division::stages(config, dataset, &description)?;
-        return Ok(setup.divided(stages)?);
+        let stages = partition::stages(config, dataset, &description)?;
+        return Ok(setup.partitioned(stages)?);
     }
     Ok(setup)
 }

@@ -45,7 +45,7 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
     PlanError::Refused(text + &advice)
 }
 
-/// The first that fits: with the optimizer's state divided, which changes nothing else; with smaller
+/// The first that fits: with the optimizer's state sharded, which changes nothing else; with smaller
 /// micro-batches, and as many more of them; with activations computed again; with several of these; and with
 /// all of them on twice, four, eight times as many ranks of a pipeline.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {

@@ -19,7 +19,7 @@ use crate::startup::Startup;
 use crate::train_report::{TrainReport, report};
 use config::{RecomputePolicy, RunConfig};
 use plan::Fit;
-use plan::division;
+use plan::partition;
 use plan::recompute;
 use plan::remedy;
 use plan::roles::{Plans, plan_all, plan_one, taken};
@@ -179,7 +179,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     }
     if config.stages() > 1 {
         let layers = setup.blueprint.layers_of_stages();
-        tracing::info!("layers of each stage: {layers}, {}", division::in_words(config));
+        tracing::info!("layers of each stage: {layers}, {}", partition::in_words(config));
     }
     if let Some(plan) = plans.largest() {
         let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));

@@ -185,7 +185,7 @@ struct Facts {
     corpus: String,
     fingerprint: String,
     /// Layers of every stage.
-    division: String,
+    partition: String,
     /// The whole of it, to say what differs.
     configuration: String,
 }
@@ -197,21 +197,21 @@ impl Facts {
             device: device_facts(setup),
             corpus: setup.dataset.corpus_sha256().unwrap_or("none").to_owned(),
             fingerprint: setup.config.fingerprint(),
-            division: setup.blueprint.layers_of_stages(),
+            partition: setup.blueprint.layers_of_stages(),
             configuration: setup.config.to_toml(),
         }
     }
 
     fn encode(&self) -> String {
-        let Facts { version, device, corpus, fingerprint, division, configuration } = self;
-        [&**version, device, corpus, fingerprint, division, configuration].join("\n")
+        let Facts { version, device, corpus, fingerprint, partition, configuration } = self;
+        [&**version, device, corpus, fingerprint, partition, configuration].join("\n")
     }
 
     fn decode(text: &str) -> Self {
         let mut parts = text.splitn(6, '\n').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
         let (version, device, corpus, fingerprint) = (next(), next(), next(), next());
-        Facts { version, device, corpus, fingerprint, division: next(), configuration: next() }
+        Facts { version, device, corpus, fingerprint, partition: next(), configuration: next() }
     }
 
     /// Returns the first property that another rank has different.
@@ -226,7 +226,7 @@ impl Facts {
             })
             .or_else(|| is("kind of device", &self.device, &other.device))
             .or_else(|| is("corpus", &self.corpus, &other.corpus))
-            .or_else(|| is("division into stages of layers", &self.division, &other.division))
+            .or_else(|| is("partition into stages of layers", &self.partition, &other.partition))
     }
 
     /// The first key that both configurations have with different values.
@@ -274,7 +274,7 @@ mod tests {
             version: version.to_owned(),
             device: "CPU".to_owned(),
             corpus: corpus.to_owned(),
-            division: "2, 2".to_owned(),
+            partition: "2, 2".to_owned(),
             fingerprint: configuration.replace("base = 'b'", "base = 'a'").replace('\n', " "),
             configuration: configuration.to_owned(),
         };
@@ -293,9 +293,9 @@ mod tests {
         for (other, difference) in table {
             assert_eq!(own.difference(&other).as_deref(), difference, "{other:?}");
         }
-        let divided = Facts { division: "1, 3".to_owned(), ..Facts::decode(&own.encode()) };
-        let difference = "division into stages of layers, 1, 3 and not 2, 2,";
-        assert_eq!(own.difference(&divided).as_deref(), Some(difference));
+        let partitioned = Facts { partition: "1, 3".to_owned(), ..Facts::decode(&own.encode()) };
+        let difference = "partition into stages of layers, 1, 3 and not 2, 2,";
+        assert_eq!(own.difference(&partitioned).as_deref(), Some(difference));
     }
 
     #[test]

@@ -81,12 +81,12 @@ impl Setup {
             return Ok(self);
         }
         let stages = self.blueprint.stages.clone();
-        Setup { hook, ..self }.divided(stages)
+        Setup { hook, ..self }.partitioned(stages)
     }
 
     /// Returns the setup with other stages. Errors: stages that make no model, buffers of one name and
     /// different types or shapes.
-    pub fn divided(self, stages: Vec<Stage>) -> Result<Self> {
+    pub fn partitioned(self, stages: Vec<Stage>) -> Result<Self> {
         let (description, hook) = (self.placement.description(), self.hook.as_ref());
         let blueprint = Blueprint::new(&self.config, &self.dataset, &description, stages, hook)?;
         Ok(Setup { blueprint: Arc::new(blueprint), ..self })

@@ -6,8 +6,8 @@ use std::path::Path;
 use nn::Stage;
 
 use crate::costs::Costs;
-use crate::division;
 use crate::error::Result;
+use crate::partition;
 use crate::prepare::prepare;
 use crate::profile::Profile;
 use crate::target::PlanTarget;
@@ -16,7 +16,7 @@ use worker::Placement;
 
 /// A partition of a run's layers, and the times of its stages by a profile.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TimedDivision {
+pub struct TimedPartition {
     /// The policy of the partition, in words.
     pub name: String,
     /// Layers of each stage.
@@ -30,7 +30,7 @@ pub struct TimedDivision {
 /// of one stage.
 ///
 /// Errors: as for a plan; a profile of another run.
-pub fn timed_divisions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedDivision>> {
+pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedPartition>> {
     if config.stages() == 1 {
         return Ok(Vec::new());
     }
@@ -41,19 +41,19 @@ pub fn timed_divisions(config: &RunConfig, path: &Path, target: &PlanTarget) -> 
     plain.parallel.profile = None;
     let profile = Profile::of_run(path, &timed, &description)?;
     let costs = Costs::from_profile(&profile, config);
-    let divided = |config: &RunConfig| -> Result<TimedDivision> {
-        let name = division::in_words(config);
+    let of = |config: &RunConfig| -> Result<TimedPartition> {
+        let name = partition::in_words(config);
         let setup = prepare(config.clone(), Placement::Meta(description.clone()))?;
-        let costs = costs.for_division(config);
+        let costs = costs.for_partition(config);
         let busy = |stage: &Stage| costs.of(stage.layers.clone()) as f64 / 1e6;
         let stages = &setup.blueprint.stages;
         let layers = stages.iter().map(|stage| stage.layers.len()).collect();
-        Ok(TimedDivision { name, layers, milliseconds: stages.iter().map(busy).collect() })
+        Ok(TimedPartition { name, layers, milliseconds: stages.iter().map(busy).collect() })
     };
-    Ok(vec![divided(&plain)?, divided(&timed)?])
+    Ok(vec![of(&plain)?, of(&timed)?])
 }
 
-impl TimedDivision {
+impl TimedPartition {
     /// Milliseconds of the slowest stage.
     #[must_use]
     pub fn slowest(&self) -> f64 {
@@ -61,7 +61,7 @@ impl TimedDivision {
     }
 }
 
-impl fmt::Display for TimedDivision {
+impl fmt::Display for TimedPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layers: Vec<_> = self.layers.iter().map(usize::to_string).collect();
         let mean = self.milliseconds.iter().sum::<f64>() / self.milliseconds.len().max(1) as f64;

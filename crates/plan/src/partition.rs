@@ -23,10 +23,10 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
         }
         return Ok(vec![Stage::whole(layers)]);
     }
-    let division = match &config.parallel.partition {
+    let partition = match &config.parallel.partition {
         config::PartitionPolicy::Layers(counts) => Partition::explicit(layers, stages, counts),
         config::PartitionPolicy::Fastest => {
-            Partition::fastest(&Costs::of(config, dataset, description)?.for_division(config), stages)
+            Partition::fastest(&Costs::of(config, dataset, description)?.for_partition(config), stages)
         }
         config::PartitionPolicy::Smallest => {
             let measured = measure::layers(config, dataset, description)?;
@@ -38,7 +38,7 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
         }
     };
     let refused = |error: PartitionError| PlanError::Refused(format!("parallel.partition: {error}"));
-    Ok(division.map_err(refused)?.stages())
+    Ok(partition.map_err(refused)?.stages())
 }
 
 /// The policy that layers are partitioned by, in words.
