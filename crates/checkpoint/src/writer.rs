@@ -22,8 +22,8 @@ pub struct Contents {
     /// The settings that decide the bits, by key, as TOML.
     pub configuration: BTreeMap<String, String>,
     /// Returns the SHA-256 of the corpus in hexadecimal; none for synthetic data. Called on the thread that
-    /// writes, since the first call may read the whole corpus.
-    pub corpus_sha256: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    /// writes, since the first call may read the whole corpus. Errors: why it cannot be read.
+    pub corpus_sha256: Arc<dyn Fn() -> std::result::Result<Option<String>, String> + Send + Sync>,
 }
 
 impl fmt::Debug for Contents {
@@ -147,7 +147,8 @@ impl Job {
     ) -> Result<()> {
         fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
         let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
-        let corpus = (self.contents.corpus_sha256)();
+        let unread = |what| CheckpointError::Corpus { path: temporary.to_owned(), what };
+        let corpus = (self.contents.corpus_sha256)().map_err(unread)?;
         let configuration = self.contents.configuration.clone();
         let manifest = Manifest::new(step, snapshot.updates, configuration, corpus, validation_loss, state);
         let path = temporary.join(MANIFEST);

@@ -1,5 +1,6 @@
 //! Checks between keys.
 
+use data::Tokenizer;
 use device::DType;
 use keys::{Error, Given};
 use nn::{Conditions, Examples};
@@ -16,10 +17,7 @@ const MOST_MICRO_BATCHES: usize = 1 << 20;
 /// Refuses the first values that do not go together.
 pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     check_model(given, config)?;
-    if config.data.kind == DataKind::Text && config.data.paths.is_empty() {
-        let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
-        return Err(given.conflict(&[Data::paths], reason));
-    }
+    check_data(given, config)?;
     if config.optim.min_learning_rate > config.optim.learning_rate {
         let reason = format!(
             "optim.min_learning_rate = {} is above optim.learning_rate = {}",
@@ -45,22 +43,43 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
 
 /// Checks the model's sizes, and that the data gives what it takes.
 fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
-    let is_text = config.data.kind == DataKind::Text;
-    if is_text && let Examples::Numbers { .. } = config.model.examples() {
-        let reason = format!(
-            "data.kind = \"text\" gives tokens and model.kind = \"{}\" takes numbers: use \
-             data.kind = \"synthetic\"",
-            config.model.kind()
-        );
-        return Err(given.conflict(&[Data::kind, ModelSection::kind], reason));
+    let (kind, is_files) = (config.data.kind.name(), config.data.kind != DataKind::Synthetic);
+    match config.model.examples() {
+        Examples::Numbers { .. } if is_files => {
+            let reason = format!(
+                "data.kind = \"{kind}\" gives tokens and model.kind = \"{}\" takes numbers: use \
+                 data.kind = \"synthetic\"",
+                config.model.kind()
+            );
+            return Err(given.conflict(&[Data::kind, ModelSection::kind], reason));
+        }
+        Examples::Tokens { vocabulary: 0, .. } => {
+            let reason = "data.kind = \"tokens\" needs model.vocabulary or the data.tokenizer that made the \
+                          tokens"
+                .to_owned();
+            return Err(given.conflict(&[Data::kind], reason));
+        }
+        _ => {}
     }
-    let tokenizer = config.data.tokenizer;
     let conditions = Conditions {
         compute: config.precision.compute,
         micro_batch_size: config.train.micro_batch_size,
-        tokenizer: is_text.then(|| (tokenizer.name(), tokenizer.vocabulary())),
+        tokenizer: is_files.then(|| (config.tokenizer.name(), config.tokenizer.vocabulary())),
     };
     config.model.check(given, &conditions)
+}
+
+/// Checks that there are files, and that a text has a tokenizer.
+fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
+    if config.data.kind != DataKind::Synthetic && config.data.paths.is_empty() {
+        let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
+        return Err(given.conflict(&[Data::paths], reason));
+    }
+    if config.data.kind == DataKind::Text && config.tokenizer == Tokenizer::None {
+        let reason = "data.tokenizer = \"none\" makes no tokens of data.kind = \"text\"".to_owned();
+        return Err(given.conflict(&[Data::tokenizer, Data::kind], reason));
+    }
+    Ok(())
 }
 
 /// Checks that a step is a number of whole micro-batches.

@@ -32,6 +32,8 @@ names! {
     DataKind {
         /// Text files.
         Text = "text",
+        /// Files of token numbers.
+        Tokens = "tokens",
         /// A random number generator.
         Synthetic = "synthetic",
     }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keys::{Error, Key};
+use keys::{Default, Error, Key};
+use nn::Families;
 
 use crate::run_config::RunConfig;
 use crate::sections::{Parallel, Train};
+use crate::table::table;
 
 impl RunConfig {
     /// Returns the settings that decide the losses and weights of a run, by `section.key`, as TOML.
@@ -43,18 +45,27 @@ impl RunConfig {
 }
 
 /// `key is a here and b there`, for each setting that differs; empty if none does. `there` may have been
-/// written by a version in which keys had other names.
+/// written by a version in which keys had other names, or which did not have a key yet that has its default
+/// here: defaults of new keys are what earlier versions did.
 pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
     let there = &with_present_names(there.clone());
     let keys: BTreeSet<_> = here.keys().chain(there.keys()).collect();
     let all = keys.into_iter().filter_map(|key| match (here.get(key), there.get(key)) {
         (Some(here), Some(there)) if here == there => None,
         (Some(here), Some(there)) => Some(format!("{key} is {here} here and {there} there")),
+        (Some(here), None) if is_default(key, here) => None,
         (Some(here), None) => Some(format!("{key} is {here} here and absent there")),
         (None, Some(there)) => Some(format!("{key} is absent here and {there} there")),
         (None, None) => None,
     });
     all.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns whether `value` is what the key at `path` has unless it is written.
+fn is_default(path: &str, value: &str) -> bool {
+    let table = table(Families::standard());
+    let literal = |key: &Key| matches!(key.default, Default::Literal(literal) if literal == value);
+    table.keys().iter().find(|key| key.path == path).is_some_and(literal)
 }
 
 /// Returns an identity under the present names of its keys. The renamed keys that decide bits are the sizes

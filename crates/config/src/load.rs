@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use data::Tokenizer;
 use keys::{Error, Given, Section};
 use nn::Families;
 
@@ -49,9 +50,13 @@ impl RunConfig {
         overrides: &[String],
     ) -> Result<Self, Error> {
         let given = Given::parse(&table(families), text, name, directory, overrides)?;
+        let data = Data::read(&given)?;
+        let tokenizer = Tokenizer::from_name(&data.tokenizer)
+            .map_err(|error| given.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))?;
         let config = Self {
-            model: ModelConfig::read(&given, families)?,
-            data: Data::read(&given)?,
+            model: ModelConfig::read(&given, families, tokenizer.vocabulary())?,
+            data,
+            tokenizer,
             train: Train::read(&given)?,
             optim: Optim::read(&given)?,
             parallel: Parallel::read(&given)?,

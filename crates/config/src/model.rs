@@ -3,11 +3,13 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use data::Tokenizer;
 use keys::{Error, Given, Key, Value};
 use nn::{Families, Family, ModelSpec};
 
-use crate::sections::{Data, ModelSection};
+use crate::sections::ModelSection;
+
+/// The default vocabulary is a multiple of this, which makes matmuls fast on every GPU.
+const VOCABULARY_MULTIPLE: usize = 128;
 
 /// The model that is trained: its family and its sizes.
 #[derive(Clone, Debug)]
@@ -18,14 +20,15 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    pub(crate) fn read(given: &Given, families: &'static Families) -> Result<Self, Error> {
+    /// Reads `[model]`. `tokens` is the number of tokens that the configured tokenizer has.
+    pub(crate) fn read(given: &Given, families: &'static Families, tokens: usize) -> Result<Self, Error> {
         let kind = given.text(ModelSection::kind)?;
         let Some(family) = families.find(&kind) else {
             let reason = format!("{} = \"{kind}\" is no family of models", ModelSection::kind);
             return Err(given.conflict(&[ModelSection::kind], reason));
         };
-        let tokens = tokenizer(given)?.vocabulary();
-        Ok(Self { families, family, spec: family.read(given, tokens)? })
+        let vocabulary = tokens.next_multiple_of(VOCABULARY_MULTIPLE);
+        Ok(Self { families, family, spec: family.read(given, vocabulary)? })
     }
 
     /// Returns the name of the family.
@@ -57,10 +60,4 @@ impl PartialEq for ModelConfig {
     fn eq(&self, other: &Self) -> bool {
         self.kind() == other.kind() && self.spec.values() == other.spec.values()
     }
-}
-
-/// The tokenizer that is configured.
-fn tokenizer(given: &Given) -> Result<Tokenizer, Error> {
-    Tokenizer::from_name(&given.text(Data::tokenizer)?)
-        .map_err(|error| given.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))
 }

@@ -17,8 +17,8 @@ pub(crate) fn value(path: &PathBuf) -> Value {
 }
 
 /// The absolute directory of the data; empty for synthetic data.
-pub(crate) fn base(written: PathBuf, given: &Given, key: &str, is_text: bool) -> Result<PathBuf, Error> {
-    if !is_text {
+pub(crate) fn base(written: PathBuf, given: &Given, key: &str, is_files: bool) -> Result<PathBuf, Error> {
+    if !is_files {
         return Ok(PathBuf::new());
     }
     let base = match given.is_given(key) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use data::Tokenizer;
 use keys::{Key, Only, Origins, Section, Value};
 use parallel::pipeline::ScheduleKind;
 use sha2::{Digest, Sha256};
@@ -21,6 +22,8 @@ pub struct RunConfig {
     pub model: ModelConfig,
     /// The data that it is trained on.
     pub data: Data,
+    /// The tokenizer that `data.tokenizer` names.
+    pub tokenizer: Tokenizer,
     /// Length of the run, and its batches.
     pub train: Train,
     /// The optimizer and its learning rate.

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use collective::PeerMethod;
-use data::Tokenizer;
+use data::OrderKind;
 use device::DType;
-use keys::{Interval, Reading, Row, Takes, Value, choice, section};
+use keys::{Interval, Row, Takes, Value, choice, section};
 use nn::{MOST_EXTENT, MOST_LAYERS};
 use parallel::Axis;
 use parallel::data::Reduction;
@@ -16,6 +16,8 @@ use crate::paths;
 
 /// The largest integer that TOML guarantees.
 const MOST: u64 = i64::MAX as u64;
+/// The kinds of data that are read from files.
+const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
 
 section! {
     /// The key of `[model]` that every family has.
@@ -28,29 +30,38 @@ section! {
 section! {
     /// `[data]`: the data that is trained on.
     pub struct Data = "data" {
-        /// Text files, or numbers from a generator for benchmarks and planning.
+        /// Text files, token shards, or numbers from a generator for benchmarks and planning.
         kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
-        /// Text files and globs; at least one.
-        paths: Vec<String> = Row::texts().default("[]").only(Data::kind, &["text"]).any_bits();
-        /// The directory that `paths` are relative to; relative to its default itself.
+        /// Files and globs of text, or of token shards in nanoGPT's or llm.c's format; at least one.
+        paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
+        /// Files and globs that are held out for validation; without one, the end of `paths` is.
+        validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
+        /// The directory that paths are relative to; relative to its default itself.
         base: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
             .derived("the configuration file's directory", |_| Ok("".into()))
-            .only(Data::kind, &["text"])
+            .only(Data::kind, FILES)
             .any_bits()
             .local()
             .finish(|path, given| {
-                let is_text = given.text(Data::kind)? == DataKind::Text.name();
-                paths::base(path, given, Data::base, is_text)
+                let is_files = FILES.contains(&given.text(Data::kind)?.as_str());
+                paths::base(path, given, Data::base, is_files)
             });
-        /// The tokenizer: "bytes".
-        tokenizer: Tokenizer = Row::new(Takes::Text, read_tokenizer, |one| one.name().into())
-            .default("\"bytes\"")
+        /// The tokenizer: "bytes", or "none" for token shards whose text does not matter.
+        tokenizer: String = Row::text()
+            .derived("\"none\" for token shards, else \"bytes\"", |given| {
+                let is_tokens = given.text(Data::kind)? == DataKind::Tokens.name();
+                Ok(if is_tokens { "none".into() } else { "bytes".into() })
+            })
             .unbuilt(
                 "tokenizers other than \"bytes\" are",
-                |value| matches!(value, Value::Text(name) if name != "bytes"),
+                |value| matches!(value, Value::Text(name) if name != "bytes" && name != "none"),
             );
-        /// The fraction of the text, at its end, that is held out for validation.
-        validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, &["text"]);
+        /// The fraction of the text, at its end, that is held out for validation if `validation_paths` names
+        /// nothing.
+        validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
+        /// The order of training: every epoch shuffled, or file by file from the first token on, as llm.c and
+        /// modded-nanogpt read.
+        order: OrderKind = choice!(OrderKind, OrderKind::ALL).default("\"shuffled\"").only(Data::kind, FILES);
     }
 }
 
@@ -233,13 +244,6 @@ const fn way_name(way: Option<PeerMethod>) -> &'static str {
     match way {
         Some(way) => way.name(),
         None => "off",
-    }
-}
-
-fn read_tokenizer(value: &Value, _: &Takes) -> Reading<Tokenizer> {
-    match value {
-        Value::Text(name) => Reading::within(Tokenizer::from_name(name).ok()),
-        _ => Reading::WrongType,
     }
 }
 

@@ -17,7 +17,8 @@ const PRIOR: f64 = 1.0;
 /// Dirichlet language model*, 1995, with a fixed k.
 ///
 /// ```
-/// let model = data::Bigrams::count([b"abababababab".as_slice()]);
+/// let mut model = data::Bigrams::default();
+/// model.count(*b"abababababab");
 /// assert!(model.probability(b'a', b'b') > 0.8);
 /// assert!((0..=255).map(|b| model.probability(b'a', b)).sum::<f64>() - 1.0 < 1e-9);
 /// ```
@@ -29,24 +30,28 @@ pub struct Bigrams {
     rows: Vec<u64>,
     bytes: Vec<u64>,
     total: u64,
+    /// The last byte that was counted.
+    last: Option<u8>,
+}
+
+impl Default for Bigrams {
+    fn default() -> Self {
+        let (pairs, rows, bytes) = (vec![0; BYTES * BYTES], vec![0; BYTES], vec![0; BYTES]);
+        Self { pairs, rows, bytes, total: 0, last: None }
+    }
 }
 
 impl Bigrams {
-    /// Counts a text, which may come in pieces: a pair across the border of two counts too.
-    pub fn count<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut pairs = vec![0_u64; BYTES * BYTES];
-        let mut bytes = vec![0_u64; BYTES];
-        let mut total = 0_u64;
-        let mut previous = None;
-        for &byte in pieces.into_iter().flatten() {
-            if let Some(before) = previous.replace(byte) {
-                pairs[pair(before, byte)] += 1;
+    /// Counts the next bytes of a text: the pair across the border of two calls counts too.
+    pub fn count(&mut self, text: impl IntoIterator<Item = u8>) {
+        for byte in text {
+            if let Some(before) = self.last.replace(byte) {
+                self.pairs[pair(before, byte)] += 1;
+                self.rows[usize::from(before)] += 1;
             }
-            bytes[usize::from(byte)] += 1;
-            total += 1;
+            self.bytes[usize::from(byte)] += 1;
+            self.total += 1;
         }
-        let rows = pairs.chunks_exact(BYTES).map(|row| row.iter().sum()).collect();
-        Self { pairs, rows, bytes, total }
     }
 
     /// The probability of `byte` after `previous`: never 0.
@@ -57,23 +62,10 @@ impl Bigrams {
         (together + PRIOR * alone) / (self.rows[usize::from(previous)] as f64 + PRIOR)
     }
 
-    /// The mean of −ln p over all bytes but the first of every sequence, in nats a byte. Each sequence may
-    /// come in pieces. NaN if no sequence has two bytes.
-    pub fn entropy<'a, P: IntoIterator<Item = &'a [u8]>>(
-        &self,
-        sequences: impl IntoIterator<Item = P>,
-    ) -> f64 {
-        let (mut sum, mut count) = (0.0, 0_u64);
-        for sequence in sequences {
-            let mut previous = None;
-            for &byte in sequence.into_iter().flatten() {
-                if let Some(before) = previous.replace(byte) {
-                    sum -= libm::log(self.probability(before, byte));
-                    count += 1;
-                }
-            }
-        }
-        sum / count as f64
+    /// The sum of −ln p over all bytes of a sequence but the first, in nats.
+    #[must_use]
+    pub fn surprise(&self, sequence: &[u8]) -> f64 {
+        sequence.windows(2).map(|pair| -libm::log(self.probability(pair[0], pair[1]))).sum()
     }
 }
 

@@ -1,21 +1,21 @@
-//! A corpus: any number of files, mapped and read as one text.
+//! A corpus: any number of files, read as one sequence of tokens.
 
-use crate::mapping::map;
+use crate::data_file::DataFile;
+use crate::encoding::{self, Encoding};
 use crate::{Error, files};
-use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Text files as one sequence of bytes, never copied as a whole: the operating system brings in the
-/// pages that are read and drops them when memory is short, so a corpus may be larger than memory.
+/// Bytes of a file that are read at once where all of it is read.
+const BLOCK: usize = 1 << 20;
+
+/// Files as one sequence of tokens: texts, each byte a token, or token shards.
 ///
-/// **Files must not be changed or truncated while a corpus is open**: the bytes read would change with them,
-/// and reading beyond a new, earlier end ends the process. [`Corpus::check`] finds a file that was, before it
-/// is read; a change between the two is not seen. Each file that is not empty takes one mapping, of which
-/// Linux allows 65,530 by default (`vm.max_map_count`).
+/// Files are read by position and never copied as a whole, so a corpus may be larger than memory, and opening it
+/// reads headers only. A file that is written to or cut short while the corpus is open is an error of the next
+/// read of it.
 #[derive(Debug)]
 pub struct Corpus {
     parts: Vec<Part>,
@@ -24,46 +24,45 @@ pub struct Corpus {
 
 #[derive(Debug)]
 struct Part {
-    /// Position of the first byte in the corpus.
+    /// Position of the first token in the corpus.
     start: u64,
+    tokens: u64,
+    encoding: Encoding,
     bytes: Bytes,
-    file: Option<(PathBuf, Mark)>,
-}
-
-/// Metadata that an unchanged file keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
-    inode: u64,
-    length: u64,
-    /// Seconds and nanoseconds.
-    modified: (i64, i64),
-}
-
-impl Mark {
-    fn of(path: &Path) -> std::io::Result<Self> {
-        let metadata = std::fs::metadata(path)?;
-        let modified = (metadata.mtime(), metadata.mtime_nsec());
-        Ok(Mark { inode: metadata.ino(), length: metadata.len(), modified })
-    }
 }
 
 #[derive(Debug)]
 enum Bytes {
-    Mapped(Mmap),
+    File(DataFile),
     Owned(Vec<u8>),
 }
 
 impl Part {
-    fn bytes(&self) -> &[u8] {
+    /// Fills `out` with the bytes of tokens from token `from` of the part.
+    fn read_bytes(&self, from: u64, out: &mut [u8]) -> Result<(), Error> {
+        let offset = self.encoding.offset() + from * self.encoding.width() as u64;
         match &self.bytes {
-            Bytes::Mapped(mapping) => mapping,
-            Bytes::Owned(bytes) => bytes,
+            Bytes::File(file) => file.read_at(offset, out),
+            Bytes::Owned(bytes) => {
+                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+                if let Some(held) = bytes.get(offset..offset.saturating_add(out.len())) {
+                    out.copy_from_slice(held);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match &self.bytes {
+            Bytes::File(file) => Some(file.path()),
+            Bytes::Owned(_) => None,
         }
     }
 }
 
 impl Corpus {
-    /// Opens the files that `patterns` name, relative to `base`: sorted by path whatever the order of the
+    /// Opens the text files that `patterns` name, relative to `base`: sorted by path whatever the order of the
     /// patterns, each file once, concatenated with nothing between. Files without a byte are skipped, but
     /// a pattern that names nothing else is an error.
     ///
@@ -71,127 +70,157 @@ impl Corpus {
     /// No pattern at all; a glob that is wrong or matches no file; a file that is missing, no regular file,
     /// unreadable; a pattern whose files are all empty. Each names the pattern or the path.
     pub fn open(base: &Path, patterns: &[String]) -> Result<Self, Error> {
-        let mut mapped: HashMap<PathBuf, Option<Mmap>> = HashMap::new();
+        let mut opened: HashMap<PathBuf, DataFile> = HashMap::new();
         let mut all = Vec::new();
         for pattern in patterns {
             let found = files::matching(base, pattern)?;
-            let mut bytes = false;
+            let mut bytes = 0;
             for path in &found {
-                if !mapped.contains_key(path) {
-                    mapped.insert(path.clone(), map(path)?);
-                }
-                bytes |= mapped.get(path).is_some_and(Option::is_some);
+                let file = match opened.remove(path) {
+                    Some(file) => file,
+                    None => DataFile::open(path)?,
+                };
+                bytes += file.len();
+                opened.insert(path.clone(), file);
             }
-            if !bytes {
+            if bytes == 0 {
                 return Err(Error::Empty { pattern: pattern.clone() });
             }
             all.extend(found);
         }
-        let files = files::sorted_once(all).into_iter();
-        Self::join(files.filter_map(|path| {
-            let mapping = mapped.remove(&path).flatten()?;
-            Some((Some(path), Bytes::Mapped(mapping)))
+        let parts = files::sorted_once(all).into_iter().filter_map(|path| opened.remove(&path));
+        Self::join(parts.filter(|file| file.len() > 0).map(|file| {
+            let (tokens, encoding) = (file.len(), Encoding::Bytes);
+            Part { start: 0, tokens, encoding, bytes: Bytes::File(file) }
         }))
     }
 
-    /// A corpus of bytes that are in memory already.
+    /// Opens the token shards that `patterns` name, as [`Corpus::open`] does texts. Each file's format is told
+    /// by its header.
     ///
     /// # Errors
-    /// [`Error::NoPaths`] if there are none.
-    pub fn in_memory(bytes: Vec<u8>) -> Result<Self, Error> {
-        Self::join(Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| (None, Bytes::Owned(bytes))))
+    /// Those of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or no
+    /// token.
+    pub fn open_shards(base: &Path, patterns: &[String]) -> Result<Self, Error> {
+        let mut all = Vec::new();
+        for pattern in patterns {
+            all.extend(files::matching(base, pattern)?);
+        }
+        let parts = files::sorted_once(all).into_iter().map(|path| {
+            let file = DataFile::open(&path)?;
+            let (encoding, tokens) = encoding::recognise(&file)?;
+            Ok(Part { start: 0, tokens, encoding, bytes: Bytes::File(file) })
+        });
+        Self::join(parts.collect::<Result<Vec<_>, Error>>()?)
     }
 
-    fn join(pieces: impl IntoIterator<Item = (Option<PathBuf>, Bytes)>) -> Result<Self, Error> {
+    /// A corpus of a text that is in memory already.
+    ///
+    /// # Errors
+    /// [`Error::NoPaths`] if it has no byte.
+    pub fn in_memory(bytes: Vec<u8>) -> Result<Self, Error> {
+        let (tokens, encoding) = (bytes.len() as u64, Encoding::Bytes);
+        let part = (tokens > 0).then_some(Part { start: 0, tokens, encoding, bytes: Bytes::Owned(bytes) });
+        Self::join(part)
+    }
+
+    fn join(parts: impl IntoIterator<Item = Part>) -> Result<Self, Error> {
         let mut corpus = Self { parts: Vec::new(), length: 0 };
-        for (path, bytes) in pieces {
-            let marked = |path: PathBuf| match Mark::of(&path) {
-                Ok(mark) => Ok((path, mark)),
-                Err(source) => Err(Error::Unreadable { path, source }),
-            };
-            let part = Part { start: corpus.length, bytes, file: path.map(marked).transpose()? };
-            corpus.length = corpus.length.checked_add(part.bytes().len() as u64).ok_or(Error::TooLong)?;
-            corpus.parts.push(part);
+        for part in parts {
+            let length = corpus.length.checked_add(part.tokens).ok_or(Error::TooLong)?;
+            corpus.parts.push(Part { start: std::mem::replace(&mut corpus.length, length), ..part });
         }
         if corpus.parts.is_empty() { Err(Error::NoPaths) } else { Ok(corpus) }
     }
 
-    /// Bytes in all files together. Never zero.
+    /// Tokens in all files together. Never zero.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a corpus is never empty: opening refuses it")]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// The files that hold at least one byte, in corpus order.
+    /// The files that hold at least one token, in corpus order.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.parts.iter().filter_map(|part| part.file.as_ref().map(|(path, _)| path.as_path()))
+        self.parts.iter().filter_map(Part::path)
     }
 
-    /// Looks whether the files of `range` are as they were when the corpus was opened. One that was removed
-    /// or replaced is: what is mapped is the old one.
+    /// Positions of the first token of each file, in corpus order.
+    pub fn starts(&self) -> impl Iterator<Item = u64> {
+        self.parts.iter().map(|part| part.start)
+    }
+
+    /// Fills `out` with the tokens from position `start`.
     ///
     /// # Errors
-    /// [`Error::Changed`] names a file that was written to or cut short.
-    pub fn check(&self, range: Range<u64>) -> Result<(), Error> {
-        let first = self.parts.partition_point(|part| part.start <= range.start).saturating_sub(1);
-        let touched =
-            self.parts.get(first..).unwrap_or_default().iter().take_while(|part| part.start < range.end);
-        for (path, mark) in touched.filter_map(|part| part.file.as_ref()) {
-            match Mark::of(path) {
-                Ok(now) if now != *mark && now.inode == mark.inode => {
-                    let (before, now) = (mark.length, now.length);
-                    return Err(Error::Changed { path: path.clone(), before, now });
-                }
-                _ => {}
-            }
+    /// [`Error::BeyondCorpus`] if there are not as many; a file that was changed or cannot be read.
+    pub fn read(&self, start: u64, out: &mut [u32]) -> Result<(), Error> {
+        let mut buffer = Vec::new();
+        let mut rest = out;
+        for (part, range) in self.pieces(start, rest.len())? {
+            let (own, others) = rest.split_at_mut((range.end - range.start) as usize);
+            buffer.resize(own.len() * part.encoding.width(), 0);
+            part.read_bytes(range.start, &mut buffer)?;
+            part.encoding.decode(&buffer, own);
+            rest = others;
         }
         Ok(())
     }
 
-    /// The bytes of `range` (cut to the corpus), file by file, without copying.
-    #[must_use]
-    pub fn pieces(&self, range: Range<u64>) -> Pieces<'_> {
-        let first = self.parts.partition_point(|part| part.start <= range.start).saturating_sub(1);
-        Pieces { parts: self.parts.get(first..).unwrap_or_default(), range }
+    /// The file that holds the token at `position`, and the token's number in it.
+    pub(crate) fn locate(&self, position: u64) -> (PathBuf, u64) {
+        let after = self.parts.partition_point(|part| part.start <= position);
+        match self.parts.get(after.saturating_sub(1)) {
+            Some(part) => (part.path().unwrap_or(Path::new("memory")).to_path_buf(), position - part.start),
+            None => (PathBuf::new(), position),
+        }
     }
 
-    /// The SHA-256 of all bytes in corpus order, in hexadecimal. Names and borders of files do not enter:
-    /// only what is read does. Reads the whole corpus once, in pieces.
-    #[must_use]
-    pub fn fingerprint(&self) -> String {
+    /// The parts that hold `count` tokens from `start`, each with the range in it. Errors: too few tokens.
+    fn pieces(&self, start: u64, count: usize) -> Result<impl Iterator<Item = (&Part, Range<u64>)>, Error> {
+        let end = start.checked_add(count as u64).filter(|end| *end <= self.length);
+        let end = end.ok_or(Error::BeyondCorpus { start, count, tokens: self.length })?;
+        let first = self.parts.partition_point(|part| part.start <= start).saturating_sub(1);
+        let touched = self.parts[first..].iter().take_while(move |part| part.start < end);
+        Ok(touched
+            .map(move |part| (part, start.saturating_sub(part.start)..(end - part.start).min(part.tokens))))
+    }
+
+    /// The SHA-256 in hexadecimal of all tokens in corpus order, as the files encode them. Names, headers and
+    /// borders of files do not enter: only what is read does. Reads the whole corpus once, in blocks.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn fingerprint(&self) -> Result<String, Error> {
         let mut hash = Sha256::new();
+        let mut block = vec![0; BLOCK];
         for part in &self.parts {
-            hash.update(part.bytes());
+            let width = part.encoding.width() as u64;
+            let mut from = 0;
+            while from < part.tokens {
+                let count = (part.tokens - from).min(BLOCK as u64 / width);
+                let bytes = &mut block[..(count * width) as usize];
+                part.read_bytes(from, bytes)?;
+                hash.update(bytes);
+                from += count;
+            }
         }
-        format!("{:x}", hash.finalize())
+        Ok(format!("{:x}", hash.finalize()))
     }
-}
 
-/// The bytes of a range of a [`Corpus`], one slice for each file that it touches; never an empty slice.
-#[derive(Clone, Debug)]
-pub struct Pieces<'a> {
-    parts: &'a [Part],
-    range: Range<u64>,
-}
-
-impl<'a> Iterator for Pieces<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        loop {
-            let (part, rest) = self.parts.split_first()?;
-            if part.start >= self.range.end {
-                return None;
-            }
-            self.parts = rest;
-            let bytes = part.bytes();
-            // Both are at most the length of a slice, so the conversions lose nothing.
-            let from = self.range.start.saturating_sub(part.start).min(bytes.len() as u64) as usize;
-            let to = (self.range.end - part.start).min(bytes.len() as u64) as usize;
-            if from < to {
-                return Some(&bytes[from..to]);
-            }
+    /// Calls `see` with the tokens of `range`, in blocks, in order.
+    ///
+    /// # Errors
+    /// Those of [`Corpus::read`].
+    pub fn scan(&self, range: Range<u64>, mut see: impl FnMut(&[u32])) -> Result<(), Error> {
+        let mut block = vec![0; BLOCK.min(usize::try_from(range.end - range.start).unwrap_or(BLOCK))];
+        let mut from = range.start;
+        while from < range.end {
+            let count = (range.end - from).min(block.len() as u64) as usize;
+            self.read(from, &mut block[..count])?;
+            see(&block[..count]);
+            from += count as u64;
         }
+        Ok(())
     }
 }

@@ -31,7 +31,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A directory, a pipe, a device: only regular files have a length and can be mapped.
+    /// A directory, a pipe, a device: only regular files have a length and are read by position.
     #[error("{path} is {what}, not a regular file")]
     NotAFile {
         /// The path.
@@ -39,7 +39,7 @@ pub enum Error {
         /// Kind of the file, with its article.
         what: &'static str,
     },
-    /// The operating system refuses to open, to examine or to map a file.
+    /// The operating system refuses to open, to examine or to read a file.
     #[error("{path} cannot be read: {source}")]
     Unreadable {
         /// The file or directory.
@@ -62,6 +62,42 @@ pub enum Error {
     Empty {
         /// The path or glob as it was given.
         pattern: String,
+    },
+    /// A file of tokens whose header or length is wrong.
+    #[error("{path} is no token shard that can be read: {reason}")]
+    BadShard {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
+    /// A token that the vocabulary does not have.
+    #[error("{path}: token {token} at position {position} is not below the vocabulary of {vocabulary}")]
+    BeyondVocabulary {
+        /// The file.
+        path: PathBuf,
+        /// Number of tokens before it in the file.
+        position: u64,
+        /// The token.
+        token: u32,
+        /// Number of tokens that exist.
+        vocabulary: usize,
+    },
+    /// Tokens were asked for that the corpus does not have.
+    #[error("the corpus has {tokens} tokens, not {count} from {start} on")]
+    BeyondCorpus {
+        /// The first token asked for.
+        start: u64,
+        /// Number of tokens asked for.
+        count: usize,
+        /// Tokens in the corpus.
+        tokens: u64,
+    },
+    /// No shard is long enough for sequential order.
+    #[error("in sequential order one micro-batch needs a file with {needed} tokens, and none has as many")]
+    NoMicroBatch {
+        /// Sequences · context + 1.
+        needed: usize,
     },
     /// The corpus is larger than can be addressed.
     #[error("the corpus has more bytes than this machine can address")]

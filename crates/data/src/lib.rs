@@ -7,28 +7,29 @@
 //!
 //! Three parts make that so:
 //!
-//! * [`Corpus`] maps files into memory and reads them as one long text, however large;
-//! * [`Order`] takes a sequence number to a window of that text: in each epoch a keyed permutation
-//!   (a Feistel network) of all windows, with no table and no state;
-//! * a [`Source`] fills a [`MicroBatch`] on the host. [`TextSource`] reads a corpus,
+//! * [`Corpus`] reads texts or token shards by position, as one long sequence of tokens, however large;
+//! * an order takes a sequence number to a window of those tokens: [`Shuffled`], in each epoch a keyed
+//!   permutation (a Feistel network) of all windows with no table and no state, or [`Sequential`];
+//! * a [`Source`] fills a [`MicroBatch`] on the host. [`TokenSource`] reads a corpus,
 //!   [`SyntheticSource`] draws from a counter-based generator, for benchmarks and planning.
 //!
 //! This crate knows no model, no device and no rank. Arrays are on the host, in plain vectors that are
 //! reused from one micro-batch to the next.
 //!
 //! ```
-//! use data::{Corpus, MicroBatch, Source, TextOptions, TextSource, Tokenizer};
+//! use data::{Corpus, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer};
 //!
 //! let text = "the quick brown fox jumps over the lazy dog; ".repeat(20);
-//! let source = TextSource::new(
-//!     Corpus::in_memory(text.into_bytes())?,
+//! let source = TokenSource::new(
+//!     Split::at_end(Corpus::in_memory(text.into_bytes())?.into(), 0.1)?,
 //!     Tokenizer::Bytes,
-//!     &TextOptions {
+//!     &TokenOptions {
 //!         context: 16,
 //!         micro_batch: 2,
 //!         seed: 1,
-//!         validation_fraction: 0.1,
+//!         order: OrderKind::Shuffled,
 //!         validation_micro_batches: 2,
+//!         vocabulary: 256,
 //!     },
 //! )?;
 //!
@@ -43,25 +44,27 @@
 mod batch;
 mod bigram;
 mod corpus;
+mod data_file;
+mod encoding;
 mod error;
 mod files;
-mod mapping;
 mod order;
 mod permutation;
 mod source;
-mod split;
+mod stream;
 mod synthetic;
-mod text;
+mod token_source;
 mod tokenizer;
 
 pub use batch::{HostArray, HostData, MicroBatch};
 pub use bigram::Bigrams;
-pub use corpus::{Corpus, Pieces};
+pub use corpus::Corpus;
+pub use encoding::{Encoding, HEADER_BYTES, Header};
 pub use error::Error;
-pub use order::{Order, Position};
+pub use order::{OrderKind, Position, Sequential, Shuffled};
 pub use permutation::Permutation;
 pub use source::Source;
-pub use split::Split;
+pub use stream::{Slice, Split};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};
-pub use text::{TextOptions, TextSource};
+pub use token_source::{TokenOptions, TokenSource};
 pub use tokenizer::Tokenizer;

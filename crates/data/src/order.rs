@@ -1,24 +1,33 @@
-//! The order of training: the start in the text of each numbered sequence.
+//! The order of training: the start in the tokens of each numbered sequence.
 
 use crate::permutation::Permutation;
 use philox::{key_of_name, philox4x32};
+use std::ops::Range;
 
 /// The counter word that the epoch's offset is drawn with; the permutation's rounds count from 0.
 const OFFSET: u32 = u32::MAX;
 
-/// The order in which the windows of a text are trained on, over all epochs, as a pure function.
-///
-/// A window is `context` + 1 tokens: the inputs, and the same shifted by one as targets. Each epoch cuts
-/// the text into windows from a start offset of its own, each window beginning with the last token of the
-/// one before, and takes all of them in a permuted order of its own. Within an epoch no token is a target
-/// twice. An epoch leaves out at most 2·`context` tokens, others in each epoch.
-#[derive(Clone, Copy, Debug)]
-pub struct Order {
-    key: [u32; 2],
-    context: u64,
-    windows: u64,
-    /// Tokens that an epoch leaves out, and the most by which its start is shifted.
-    slack: u64,
+/// The names of orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderKind {
+    /// Every epoch in an order of its own.
+    Shuffled,
+    /// Every epoch from the first token to the last.
+    Sequential,
+}
+
+impl OrderKind {
+    /// All orders.
+    pub const ALL: &'static [Self] = &[Self::Shuffled, Self::Sequential];
+
+    /// The name in a configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shuffled => "shuffled",
+            Self::Sequential => "sequential",
+        }
+    }
 }
 
 /// The place of a sequence in training.
@@ -28,11 +37,26 @@ pub struct Position {
     pub epoch: u64,
     /// Index of the sequence in this epoch, from 0.
     pub index: u64,
-    /// Position of the first token in the training split; it ends `context` tokens later, included.
+    /// Position of the first token in what is trained on; it ends `context` tokens later, included.
     pub start: u64,
 }
 
-impl Order {
+/// The order in which the windows of a text are trained on, over all epochs, as a pure function.
+///
+/// A window is `context` + 1 tokens: the inputs, and the same shifted by one as targets. Each epoch cuts
+/// the text into windows from a start offset of its own, each window beginning with the last token of the
+/// one before, and takes all of them in a permuted order of its own. Within an epoch no token is a target
+/// twice. An epoch leaves out at most 2·`context` tokens, others in each epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct Shuffled {
+    key: [u32; 2],
+    context: u64,
+    windows: u64,
+    /// Tokens that an epoch leaves out, and the most by which its start is shifted.
+    slack: u64,
+}
+
+impl Shuffled {
     /// The order of windows over `tokens` tokens. Without even one window (fewer than `context` + 1 tokens, a
     /// context of 0) every position is 0.
     #[must_use]
@@ -67,6 +91,64 @@ impl Order {
         let random = u64::from(words[0]) | u64::from(words[1]) << 32;
         // The high word of the product scales 64 random bits to the range.
         ((u128::from(random) * (u128::from(self.slack) + 1)) >> 64) as u64
+    }
+}
+
+/// The order of llm.c and modded-nanogpt on one process: the micro-batches of each shard from its first token
+/// on, each as one run of tokens, shard by shard.
+///
+/// A window begins with the last token of the one before. The tokens at the end of a shard that make no whole
+/// micro-batch are left out.
+#[derive(Clone, Debug)]
+pub struct Sequential {
+    context: u64,
+    micro_batch: u64,
+    shards: Vec<ShardRun>,
+    /// Micro-batches of an epoch.
+    micro_batches: u64,
+}
+
+/// The micro-batches of one shard.
+#[derive(Clone, Copy, Debug)]
+struct ShardRun {
+    /// Position of the shard's first token.
+    start: u64,
+    /// Number of micro-batches before it in an epoch.
+    before: u64,
+}
+
+impl Sequential {
+    /// The order over `shards`, ranges of positions, of micro-batches of `micro_batch` sequences. `None` if no
+    /// shard has a micro-batch: `micro_batch` · `context` + 1 tokens.
+    #[must_use]
+    pub fn new(shards: &[Range<u64>], context: u64, micro_batch: u64) -> Option<Self> {
+        let tokens = context.checked_mul(micro_batch).filter(|tokens| *tokens > 0)?;
+        let mut order = Self { context, micro_batch, shards: Vec::new(), micro_batches: 0 };
+        for shard in shards {
+            let count = shard.end.saturating_sub(shard.start).saturating_sub(1) / tokens;
+            if count > 0 {
+                order.shards.push(ShardRun { start: shard.start, before: order.micro_batches });
+                order.micro_batches += count;
+            }
+        }
+        (order.micro_batches > 0).then_some(order)
+    }
+
+    /// Windows in an epoch.
+    #[must_use]
+    pub fn windows(&self) -> u64 {
+        self.micro_batches * self.micro_batch
+    }
+
+    /// Place of sequence `sequence`, counted from 0 over all epochs.
+    #[must_use]
+    pub fn position(&self, sequence: u128) -> Position {
+        let windows = u128::from(self.windows());
+        let epoch = (sequence / windows) as u64;
+        let index = (sequence % windows) as u64;
+        let shard = self.shards.partition_point(|run| run.before <= index / self.micro_batch);
+        let run = self.shards[shard.saturating_sub(1)];
+        Position { epoch, index, start: run.start + (index - run.before * self.micro_batch) * self.context }
     }
 }
 

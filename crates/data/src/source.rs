@@ -23,8 +23,4 @@ pub trait Source: Send + Sync {
 
     /// Number of validation micro-batches.
     fn validation_micro_batches(&self) -> u64;
-
-    /// A hexadecimal SHA-256 of what the micro-batches are made of, equal on two machines if and only if they
-    /// give the same ones. May read all the data.
-    fn fingerprint(&self) -> String;
 }

@@ -3,7 +3,6 @@
 use crate::batch::checked_shape;
 use crate::{Error, MicroBatch, Source};
 use philox::{key_of_name, normals, philox4x32};
-use sha2::{Digest, Sha256};
 
 /// Content of synthetic micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +146,5 @@ impl Source for SyntheticSource {
 
     fn validation_micro_batches(&self) -> u64 {
         self.options.validation_micro_batches
-    }
-
-    fn fingerprint(&self) -> String {
-        format!("{:x}", Sha256::digest(format!("synthetic {:?}", self.options)))
     }
 }

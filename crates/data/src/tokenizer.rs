@@ -3,9 +3,11 @@
 use crate::Error;
 
 /// A tokenizer. The numbers it gives are smaller than [`Tokenizer::vocabulary`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tokenizer {
+    /// The tokenizer of token shards that nobody has named: their tokens are numbers without a text.
+    None,
     /// Each byte is a token: a vocabulary of 256, and any file is a text.
     Bytes,
 }
@@ -17,6 +19,7 @@ impl Tokenizer {
     /// [`Error::UnknownTokenizer`].
     pub fn from_name(name: &str) -> Result<Self, Error> {
         match name {
+            "none" => Ok(Self::None),
             "bytes" => Ok(Self::Bytes),
             _ => Err(Error::UnknownTokenizer { name: name.to_owned() }),
         }
@@ -24,33 +27,37 @@ impl Tokenizer {
 
     /// The name that [`Tokenizer::from_name`] knows it by.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
+            Self::None => "none",
             Self::Bytes => "bytes",
         }
     }
 
-    /// Number of tokens: one more than the largest token.
+    /// Number of tokens: one more than the largest token; 0 if it is not known.
     #[must_use]
-    pub fn vocabulary(self) -> usize {
+    pub fn vocabulary(&self) -> usize {
         match self {
+            Self::None => 0,
             Self::Bytes => 256,
         }
     }
 
-    /// The tokens of a text.
+    /// The tokens of a text; none without a tokenizer.
     #[must_use]
-    pub fn encode(self, text: &str) -> Vec<u32> {
+    pub fn encode(&self, text: &str) -> Vec<u32> {
         match self {
+            Self::None => Vec::new(),
             Self::Bytes => text.bytes().map(u32::from).collect(),
         }
     }
 
     /// The text of some tokens, for printing: what is not UTF-8, and tokens outside of the vocabulary,
-    /// become U+FFFD.
+    /// become U+FFFD. Without a tokenizer, their numbers.
     #[must_use]
-    pub fn decode(self, tokens: &[u32]) -> String {
+    pub fn decode(&self, tokens: &[u32]) -> String {
         match self {
+            Self::None => tokens.iter().map(|token| format!("<{token}>")).collect(),
             Self::Bytes => {
                 // 0xFF is in no UTF-8 text.
                 let bytes: Vec<u8> =

@@ -22,8 +22,14 @@ fn open(base: &Path, patterns: &[&str]) -> Result<Corpus, Error> {
     Corpus::open(base, &patterns.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
 
+fn read(corpus: &Corpus, range: std::ops::Range<u64>) -> Result<Vec<u8>, Error> {
+    let mut tokens = vec![0; (range.end - range.start) as usize];
+    corpus.read(range.start, &mut tokens)?;
+    Ok(tokens.into_iter().map(|token| u8::try_from(token).unwrap()).collect())
+}
+
 fn text(corpus: &Corpus) -> String {
-    String::from_utf8(corpus.pieces(0..corpus.len()).flatten().copied().collect()).unwrap()
+    String::from_utf8(read(corpus, 0..corpus.len()).unwrap()).unwrap()
 }
 
 #[test]
@@ -116,7 +122,7 @@ fn the_fingerprint_is_the_sha256_of_the_text_however_it_is_divided() {
     // FIPS 180-4's example for "abc".
     let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     for directory in [whole, divided] {
-        assert_eq!(open(directory.path(), &["*"]).unwrap().fingerprint(), expected);
+        assert_eq!(open(directory.path(), &["*"]).unwrap().fingerprint().unwrap(), expected);
     }
 }
 
@@ -134,15 +140,14 @@ fn a_corpus_larger_than_memory_is_read_where_it_is_asked() {
 
     let corpus = open(directory.path(), &["*.bin"]).unwrap();
     assert_eq!(corpus.len(), LENGTH + 4);
-    let read = |range| corpus.pieces(range).collect::<Vec<_>>().concat();
-    assert_eq!(read(LENGTH - 5..LENGTH + 2), b"\0tailne");
-    assert_eq!(read(LENGTH / 2..LENGTH / 2 + 3), [0; 3]);
+    assert_eq!(read(&corpus, LENGTH - 5..LENGTH + 2).unwrap(), b"\0tailne");
+    assert_eq!(read(&corpus, LENGTH / 2..LENGTH / 2 + 3).unwrap(), [0; 3]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn pieces_are_the_concatenation(
+    fn a_range_is_of_the_concatenation(
         files in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 1..8),
         a in 0_u64..200, b in 0_u64..200,
     ) {
@@ -154,30 +159,50 @@ proptest! {
         }
         let corpus = open(directory.path(), &["*.bin"]).unwrap();
         prop_assert_eq!(corpus.len(), whole.len() as u64);
-        let end = (b as usize).min(whole.len());
-        let expected = whole.get(a as usize..end).unwrap_or_default();
-        prop_assert_eq!(corpus.pieces(a..b).collect::<Vec<_>>().concat(), expected);
-        prop_assert!(corpus.pieces(a..b).all(|piece| !piece.is_empty()));
+        let (from, to) = (a.min(b), a.max(b));
+        match whole.get(from as usize..to as usize) {
+            Some(expected) => prop_assert_eq!(read(&corpus, from..to).unwrap(), expected),
+            None => {
+                let is_refused = matches!(read(&corpus, from..to), Err(Error::BeyondCorpus { .. }));
+                prop_assert!(is_refused);
+            }
+        }
     }
 }
 
 #[test]
-fn a_file_that_changes_is_named_and_one_that_is_replaced_is_none() {
+fn a_file_that_changes_while_it_is_read_is_an_error_that_names_it() {
     let directory = directory(&[("a.txt", b"abc"), ("b.txt", b"defg"), ("c.txt", b"hi")]);
     let corpus = open(directory.path(), &["*.txt"]).unwrap();
-    corpus.check(0..corpus.len()).unwrap();
+    assert_eq!(text(&corpus), "abcdefghi");
     let path = directory.path().join("b.txt");
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1).unwrap();
-    let error = corpus.check(0..corpus.len()).unwrap_err();
+    let error = read(&corpus, 0..corpus.len()).unwrap_err();
     assert!(matches!(&error, Error::Changed { path: named, before: 4, now: 1 } if *named == path), "{error}");
     for (range, changed) in [(0..3, false), (2..4, true), (3..4, true), (6..7, true), (7..9, false)] {
-        assert_eq!(corpus.check(range.clone()).is_err(), changed, "{range:?}");
+        assert_eq!(read(&corpus, range.clone()).is_err(), changed, "{range:?}");
     }
-    // A new file of that name leaves the old one, which is mapped, as it is; so does none at all.
+    // A new file of that name leaves the old one, which is open, as it is; so does none at all.
     let corpus = open(directory.path(), &["*.txt"]).unwrap();
     fs::write(directory.path().join("new"), "more than before").unwrap();
     fs::rename(directory.path().join("new"), &path).unwrap();
     fs::remove_file(directory.path().join("c.txt")).unwrap();
-    corpus.check(0..corpus.len()).unwrap();
     assert_eq!(text(&corpus), "abcdhi");
+}
+
+/// More files than a process may keep open by default.
+#[test]
+fn a_corpus_may_have_thousands_of_files() {
+    let directory = TempDir::new().unwrap();
+    for index in 0..3000 {
+        fs::write(directory.path().join(format!("{index:04}")), format!("{index:04}")).unwrap();
+    }
+    let corpus = open(directory.path(), &["*"]).unwrap();
+    assert_eq!(corpus.files().count(), 3000);
+    assert_eq!(read(&corpus, 4 * 1023..4 * 1025).unwrap(), b"10231024");
+    assert_eq!(read(&corpus, 4 * 2999..4 * 3000).unwrap(), b"2999");
+    // One that is opened again is held against what it was.
+    fs::write(directory.path().join("new"), "2999").unwrap();
+    fs::rename(directory.path().join("new"), directory.path().join("2999")).unwrap();
+    assert!(matches!(read(&corpus, 4 * 2999..4 * 3000), Err(Error::Changed { .. })));
 }

@@ -28,7 +28,8 @@ pub trait Family: Debug + Sync {
     /// Whether its models take tokens; otherwise they take numbers.
     fn takes_tokens(&self) -> bool;
 
-    /// Reads the keys. `tokens` is the number of tokens that the configured tokenizer has.
+    /// Reads the keys. `tokens` is the default size of a vocabulary: that of the configured tokenizer, rounded
+    /// up; 0 if there is none.
     ///
     /// # Errors
     /// A value that its key does not take.
@@ -123,13 +124,13 @@ impl Examples {
 
 /// The settings outside `[model]` that a model is checked against.
 #[derive(Clone, Copy, Debug)]
-pub struct Conditions {
+pub struct Conditions<'a> {
     /// `precision.compute`.
     pub compute: DType,
     /// `train.micro_batch_size`.
     pub micro_batch_size: usize,
-    /// The name of `data.tokenizer` and the number of its tokens, if the data is text.
-    pub tokenizer: Option<(&'static str, usize)>,
+    /// The name of `data.tokenizer` and the number of its tokens, if the data is text or tokens.
+    pub tokenizer: Option<(&'a str, usize)>,
 }
 
 /// A key that can be searched for the largest value that fits.

@@ -57,7 +57,7 @@ impl Found {
             let text = "--resume: --device meta computes nothing that could go on";
             return Err(RunError::Refused(text.to_owned()));
         }
-        if setup.dataset.corpus_sha256() != point.checkpoint.corpus_sha256() {
+        if setup.dataset.corpus_sha256()? != point.checkpoint.corpus_sha256() {
             return Err(RunError::Refused(format!(
                 "{}: data.paths: it is not the text that {} was trained on",
                 setup.config.origins.of("data.paths"),

@@ -59,11 +59,14 @@ pub fn sample(
         return Err(RunError::Refused(text));
     }
     let config = RunConfig::load(&run_dir.join("config.toml"), &[])?;
-    let (DataKind::Text, Examples::Tokens { vocabulary, context }) =
-        (config.data.kind, config.model.examples())
+    let (false, Examples::Tokens { vocabulary, context }) =
+        (config.data.kind == DataKind::Synthetic, config.model.examples())
     else {
         return Err(refused("it trained no model of text".to_owned()));
     };
+    if config.tokenizer == Tokenizer::None {
+        return Err(refused("it has data.tokenizer = \"none\", which makes no text of tokens".to_owned()));
+    }
     let checkpoint =
         checkpoint::newest(run_dir)?.ok_or_else(|| refused("it holds no checkpoint".to_owned()))?;
     let of_text = |path: &str| path.starts_with("model.") || path == "data.tokenizer";
@@ -73,8 +76,8 @@ pub fn sample(
     if !differences.is_empty() {
         return Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), differences }.into());
     }
-    let mut sampler = Sampler::new(&config, context, config.data.tokenizer)?;
-    sampler.tokens = prompt_tokens(&options.prompt, config.data.tokenizer, vocabulary)?;
+    let mut sampler = Sampler::new(&config, context)?;
+    sampler.tokens = prompt_tokens(&options.prompt, &config.tokenizer, vocabulary)?;
     sampler.temperature = options.temperature;
     sampler.key = key(options.seed.unwrap_or(config.train.seed));
     state::load_model(&*sampler.model, &checkpoint)?;
@@ -84,7 +87,7 @@ pub fn sample(
 }
 
 /// Errors: a prompt without tokens, or with some that the model does not have.
-fn prompt_tokens(prompt: &str, tokenizer: Tokenizer, vocabulary: usize) -> Result<Vec<u32>> {
+fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, vocabulary: usize) -> Result<Vec<u32>> {
     let tokens = tokenizer.encode(prompt);
     if tokens.is_empty() {
         return Err(RunError::Refused("--prompt: a sample goes on from at least one token".to_owned()));
@@ -102,11 +105,12 @@ fn prompt_tokens(prompt: &str, tokenizer: Tokenizer, vocabulary: usize) -> Resul
 /// drawn from Philox keyed by the run's seed, so a model always says the same.
 pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<(String, String)>> {
     let setup = worker.setup().clone();
-    let (Some(text), Examples::Tokens { context, .. }) = (&setup.dataset.text, setup.config.model.examples())
+    let (Some(source), Examples::Tokens { context, .. }) =
+        (&setup.dataset.tokens, setup.config.model.examples())
     else {
         return Ok(None);
     };
-    if worker.device().is_meta() {
+    if worker.device().is_meta() || *source.tokenizer() == Tokenizer::None {
         return Ok(None);
     }
     let (trained, buffers) = (state::masters(worker), state::buffers(worker));
@@ -114,7 +118,7 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
         trained.iter().chain(&buffers).try_for_each(|array| array.bring(worker, &mut []))?;
         return Ok(None);
     }
-    let mut sampler = Sampler::new(&setup.config, context, text.tokenizer())?;
+    let mut sampler = Sampler::new(&setup.config, context)?;
     for (copy, array) in sampler.model.parameters().list().iter().zip(&trained) {
         let mut bytes = vec![0; array.bytes()];
         array.bring(worker, &mut bytes)?;
@@ -129,9 +133,9 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
         }
     }
     let mut batch = MicroBatch::default();
-    text.validation(0, &mut batch)?;
+    source.validation(0, &mut batch)?;
     sampler.tokens = batch.inputs.tokens()?[..PROMPT.min(context)].to_vec();
-    let prompt = text.tokenizer().decode(&sampler.tokens);
+    let prompt = source.tokenizer().decode(&sampler.tokens);
     let mut continuation = String::new();
     sampler.run(count, &mut |text| {
         continuation.push_str(text);
@@ -157,11 +161,11 @@ struct Sampler {
 
 impl Sampler {
     /// A sampler with initial weights, no tokens and the default temperature.
-    fn new(config: &RunConfig, context: usize, tokenizer: Tokenizer) -> Result<Self> {
+    fn new(config: &RunConfig, context: usize) -> Result<Self> {
         let device = Device::cpu(0, &DeviceOptions::default())?;
         // On the host in f32, whatever the run computed in.
         let model = build::model(config, &device, DType::F32, &Stage::whole(config.layers()))?;
-        let (tokens, key) = (Vec::new(), key(config.train.seed));
+        let (tokenizer, tokens, key) = (config.tokenizer.clone(), Vec::new(), key(config.train.seed));
         Ok(Sampler { device, model, context, tokenizer, tokens, temperature: TEMPERATURE, key })
     }
 
@@ -174,9 +178,9 @@ impl Sampler {
             let word = philox::philox4x32(self.key, [index as u32, 0, 0, 0])[0];
             let token = draw(&logits, self.temperature, philox::uniform(word));
             self.tokens.push(token);
-            print(&unprinted.add(self.tokenizer, token))?;
+            print(&unprinted.add(&self.tokenizer, token))?;
         }
-        print(&unprinted.rest(self.tokenizer))
+        print(&unprinted.rest(&self.tokenizer))
     }
 }
 
@@ -190,7 +194,7 @@ struct Unprinted {
 
 impl Unprinted {
     /// Adds a token and returns the text that is now certain.
-    fn add(&mut self, tokenizer: Tokenizer, token: u32) -> String {
+    fn add(&mut self, tokenizer: &Tokenizer, token: u32) -> String {
         self.tokens.push(token);
         let text = tokenizer.decode(&self.tokens);
         match text.strip_suffix(char::REPLACEMENT_CHARACTER) {
@@ -207,7 +211,7 @@ impl Unprinted {
     }
 
     /// Returns the rest of the text when no more tokens come.
-    fn rest(&self, tokenizer: Tokenizer) -> String {
+    fn rest(&self, tokenizer: &Tokenizer) -> String {
         tokenizer.decode(&self.tokens)[self.given..].to_owned()
     }
 }
@@ -270,19 +274,19 @@ mod tests {
             let mut unprinted = Unprinted::default();
             let mut text = String::new();
             for token in &tokens {
-                text += &unprinted.add(Tokenizer::Bytes, *token);
+                text += &unprinted.add(&Tokenizer::Bytes, *token);
                 assert!(Tokenizer::Bytes.decode(&tokens).starts_with(&text), "{bytes:?}");
             }
-            text += &unprinted.rest(Tokenizer::Bytes);
+            text += &unprinted.rest(&Tokenizer::Bytes);
             assert_eq!(text, Tokenizer::Bytes.decode(&tokens));
         }
     }
 
     #[test]
     fn prompts_without_tokens_and_with_unknown_ones_are_refused() {
-        assert_eq!(prompt_tokens("hi", Tokenizer::Bytes, 256).unwrap(), [104, 105]);
+        assert_eq!(prompt_tokens("hi", &Tokenizer::Bytes, 256).unwrap(), [104, 105]);
         for (prompt, vocabulary) in [("", 256), ("hi", 105)] {
-            let error = prompt_tokens(prompt, Tokenizer::Bytes, vocabulary).unwrap_err();
+            let error = prompt_tokens(prompt, &Tokenizer::Bytes, vocabulary).unwrap_err();
             assert_eq!(error.exit_status(), 2);
             assert!(error.to_string().contains("--prompt"), "{error}");
         }

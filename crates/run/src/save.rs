@@ -26,7 +26,10 @@ impl Saver {
             Contents {
                 keep: config.checkpoint.keep,
                 configuration: config.identity(),
-                corpus_sha256: Arc::new(move || dataset.corpus_sha256().map(str::to_owned)),
+                corpus_sha256: Arc::new(move || {
+                    let read = dataset.corpus_sha256();
+                    read.map(|hash| hash.map(str::to_owned)).map_err(|error| error.to_string())
+                }),
             },
         )))
     }

@@ -162,7 +162,7 @@ impl Startup {
     /// and on which rank and host.
     pub fn check_same(&mut self, setup: &Setup) -> Result<()> {
         let Some(job) = &mut self.job else { return Ok(()) };
-        let own = Facts::of(setup);
+        let own = Facts::of(setup)?;
         let all: Vec<Facts> = job.all(&own.encode())?.iter().map(|text| Facts::decode(text)).collect();
         let Some(first) = all.first() else { return Ok(()) };
         let different = |(rank, facts): (usize, &Facts)| Some((rank, first.difference(facts)?));
@@ -191,15 +191,15 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(setup: &Setup) -> Self {
-        Facts {
+    fn of(setup: &Setup) -> Result<Self> {
+        Ok(Facts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device_facts(setup),
-            corpus: setup.dataset.corpus_sha256().unwrap_or("none").to_owned(),
+            corpus: setup.dataset.corpus_sha256()?.unwrap_or("none").to_owned(),
             fingerprint: setup.config.fingerprint(),
             partition: setup.blueprint.layers_of_stages(),
             configuration: setup.config.to_toml(),
-        }
+        })
     }
 
     fn encode(&self) -> String {

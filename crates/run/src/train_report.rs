@@ -53,7 +53,10 @@ pub(crate) fn report(
         |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
     let compared = plans.world_size() > 0 && !first.course.interrupted;
     let unplanned = compared.then(|| first.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
-    let bigram_entropy = setup.dataset.text.as_ref().map(|text| text.bigram_entropy());
+    let bigram_entropy = match &setup.dataset.tokens {
+        Some(tokens) => tokens.bigram_entropy()?,
+        None => None,
+    };
     let summary = write_summary(&directory, setup, &first)?;
     if let Some(error) = first.unsaved.take() {
         return Err(RunError::Unsaved(error));

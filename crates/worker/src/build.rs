@@ -2,73 +2,100 @@
 
 use std::sync::{Arc, OnceLock};
 
-use data::{Corpus, Source, SyntheticKind, SyntheticOptions, SyntheticSource, TextOptions, TextSource};
+use data::{Corpus, Slice, Source, Split, SyntheticKind, SyntheticOptions, SyntheticSource};
+use data::{TokenOptions, TokenSource};
 use device::{DType, Device};
 use nn::{Examples, Model, Recompute, Stage};
 use optim::{Schedule, UpdateRule};
 
 use crate::error::{Result, WorkerError};
-use config::{self, DataKind, OptimKind, RunConfig};
+use config::{self, Data, DataKind, OptimKind, RunConfig};
 
 /// The data of a run.
 #[derive(Clone)]
 pub struct Dataset {
     /// Source of micro-batches by index.
     pub source: Arc<dyn Source>,
-    /// The text; none for synthetic data.
-    pub text: Option<Arc<TextSource>>,
+    /// The tokens; none for synthetic data.
+    pub tokens: Option<Arc<TokenSource>>,
     corpus_sha256: Arc<OnceLock<String>>,
 }
 
 impl Dataset {
+    fn of_tokens(source: TokenSource) -> Self {
+        let source = Arc::new(source);
+        let tokens = Some(Arc::clone(&source));
+        Dataset { source, tokens, corpus_sha256: Arc::default() }
+    }
+
+    fn synthetic(source: SyntheticSource) -> Self {
+        Dataset { source: Arc::new(source), tokens: None, corpus_sha256: Arc::default() }
+    }
+
     /// Returns the SHA-256 of the corpus in hexadecimal; `None` for synthetic data. The first call reads the
-    /// whole corpus.
-    pub fn corpus_sha256(&self) -> Option<&str> {
-        let text = self.text.as_ref()?;
-        Some(self.corpus_sha256.get_or_init(|| text.corpus().fingerprint()))
+    /// whole corpus. Errors: a file that was changed or cannot be read.
+    pub fn corpus_sha256(&self) -> std::result::Result<Option<&str>, data::Error> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        if let Some(known) = self.corpus_sha256.get() {
+            return Ok(Some(known));
+        }
+        let read = tokens.fingerprint()?;
+        Ok(Some(self.corpus_sha256.get_or_init(|| read)))
     }
 }
 
 /// Opens the data of a configuration. Errors: what is wrong with the data, by name.
 pub fn dataset(config: &RunConfig) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
-    match data.kind {
-        DataKind::Text => {
-            let options = TextOptions {
-                context: config.model.examples().units(),
-                micro_batch: train.micro_batch_size,
-                seed: train.seed,
-                validation_fraction: data.validation_fraction,
-                validation_micro_batches: train.validation_micro_batches,
-            };
-            let corpus = Corpus::open(&data.base, &data.paths);
-            let text = corpus.and_then(|corpus| TextSource::new(corpus, data.tokenizer, &options));
-            let origin = || config.origins.of("data.paths");
-            let text = Arc::new(text.map_err(|source| WorkerError::Data { origin: origin(), source })?);
-            Ok(Dataset {
-                source: Arc::clone(&text) as Arc<dyn Source>,
-                text: Some(text),
-                corpus_sha256: Arc::default(),
-            })
+    let kind = match (data.kind, config.model.examples()) {
+        (DataKind::Synthetic, Examples::Numbers { inputs, outputs }) => {
+            SyntheticKind::Regression { inputs, outputs }
         }
-        DataKind::Synthetic => {
-            let kind = match config.model.examples() {
-                Examples::Tokens { vocabulary, context } => SyntheticKind::Tokens { vocabulary, context },
-                Examples::Numbers { inputs, outputs } => SyntheticKind::Regression { inputs, outputs },
-            };
-            let options = SyntheticOptions {
-                kind,
-                micro_batch: train.micro_batch_size,
-                seed: train.seed,
-                validation_micro_batches: train.validation_micro_batches,
-            };
-            Ok(Dataset {
-                source: Arc::new(SyntheticSource::new(options)?),
-                text: None,
-                corpus_sha256: Arc::default(),
-            })
+        (DataKind::Synthetic, Examples::Tokens { vocabulary, context }) => {
+            SyntheticKind::Tokens { vocabulary, context }
         }
-    }
+        (DataKind::Text | DataKind::Tokens, _) => return token_dataset(config),
+    };
+    Ok(Dataset::synthetic(SyntheticSource::new(SyntheticOptions {
+        kind,
+        micro_batch: train.micro_batch_size,
+        seed: train.seed,
+        validation_micro_batches: train.validation_micro_batches,
+    })?))
+}
+
+/// Opens files of text or tokens.
+fn token_dataset(config: &RunConfig) -> Result<Dataset> {
+    let (data, train) = (&config.data, &config.train);
+    let at = |key: &'static str| {
+        let origin = config.origins.of(key);
+        move |source| WorkerError::Data { origin, key, source }
+    };
+    let open = |patterns: &[String]| match data.kind {
+        DataKind::Tokens => Corpus::open_shards(&data.base, patterns),
+        _ => Corpus::open(&data.base, patterns),
+    };
+    let training = Arc::new(open(&data.paths).map_err(at(Data::paths))?);
+    let split = if data.validation_paths.is_empty() {
+        Split::at_end(training, data.validation_fraction).map_err(at(Data::validation_fraction))?
+    } else {
+        let validation = Arc::new(open(&data.validation_paths).map_err(at(Data::validation_paths))?);
+        Split { training: Slice::all(training), validation: Slice::all(validation) }
+    };
+    let vocabulary = match config.model.examples() {
+        Examples::Tokens { vocabulary, .. } => vocabulary,
+        Examples::Numbers { .. } => config.tokenizer.vocabulary(),
+    };
+    let options = TokenOptions {
+        context: config.model.examples().units(),
+        micro_batch: train.micro_batch_size,
+        seed: train.seed,
+        order: data.order,
+        validation_micro_batches: train.validation_micro_batches,
+        vocabulary,
+    };
+    let source = TokenSource::new(split, config.tokenizer.clone(), &options).map_err(at(Data::paths))?;
+    Ok(Dataset::of_tokens(source))
 }
 
 /// Builds the layers of `stage` on `device`, computing in `dtype`.

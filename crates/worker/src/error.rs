@@ -20,10 +20,12 @@ pub type Result<T> = std::result::Result<T, WorkerError>;
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The data is wrong.
-    #[error("{origin}: data.paths: {source}")]
+    #[error("{origin}: {key}: {source}")]
     Data {
         /// The place in the configuration.
         origin: Origin,
+        /// The key that names the data.
+        key: &'static str,
         /// The error of the data.
         #[source]
         source: data::Error,

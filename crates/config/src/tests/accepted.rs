@@ -209,6 +209,7 @@ fn what_decides_the_bits_and_what_does_not() {
         "checkpoint.keep",
         "data.base",
         "data.paths",
+        "data.validation_paths",
         "memory.allocator",
         "memory.history",
         "memory.limit_bytes",

@@ -29,7 +29,7 @@ section! {
         width: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Tokens in a sequence.
         context: usize = Row::count(1, MOST_EXTENT).default("128");
-        /// Tokens that exist; 0: as many as the tokenizer has.
+        /// Tokens that exist; 0: as many as the tokenizer has, rounded up to a multiple of 128.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
     }
 }

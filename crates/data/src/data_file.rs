@@ -1,0 +1,118 @@
+//! Files that are read by position, with every read checked.
+
+use crate::Error;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Files that a process keeps open between reads. Others are opened for each read: a corpus may have more files
+/// than a process may have open (1,024 by default on Linux).
+const KEPT_OPEN: usize = 512;
+
+/// The number of files kept open now.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A regular file that must stay as it was when it was opened.
+///
+/// A read beyond its end, or after it was written to, is an error. Nothing is mapped, so cutting the file short
+/// never ends the process.
+#[derive(Debug)]
+pub(crate) struct DataFile {
+    path: PathBuf,
+    mark: Mark,
+    kept: Option<Kept>,
+}
+
+/// Metadata that an unchanged file keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    inode: u64,
+    length: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl Mark {
+    fn of(metadata: &Metadata) -> Self {
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Self { inode: metadata.ino(), length: metadata.len(), modified }
+    }
+}
+
+/// A file that stays open, counted in [`OPEN`].
+#[derive(Debug)]
+struct Kept(File);
+
+impl Kept {
+    fn new(file: File) -> Option<Self> {
+        let counted = OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+            (open < KEPT_OPEN).then_some(open + 1)
+        });
+        counted.ok().map(|_| Self(file))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl DataFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// A file that is missing, not regular, or unreadable, by its path.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let unreadable = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf() },
+            _ => Error::Unreadable { path: path.to_path_buf(), source },
+        };
+        // Asked before opening: to open a pipe would wait for its writer.
+        let metadata = fs::metadata(path).map_err(unreadable)?;
+        if !metadata.is_file() {
+            let what = if metadata.is_dir() { "a directory" } else { "a device, pipe or socket" };
+            return Err(Error::NotAFile { path: path.to_path_buf(), what });
+        }
+        let file = File::open(path).map_err(unreadable)?;
+        let mark = Mark::of(&file.metadata().map_err(unreadable)?);
+        Ok(Self { path: path.to_path_buf(), mark, kept: Kept::new(file) })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes in the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.mark.length
+    }
+
+    /// Fills `out` with the bytes from `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if the file is no longer as it was opened, or ends before; [`Error::Unreadable`].
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let unreadable = |source| Error::Unreadable { path: self.path.clone(), source };
+        let opened;
+        let file = match &self.kept {
+            Some(Kept(file)) => file,
+            None => {
+                opened = File::open(&self.path).map_err(unreadable)?;
+                &opened
+            }
+        };
+        let now = Mark::of(&file.metadata().map_err(unreadable)?);
+        let changed =
+            || Error::Changed { path: self.path.clone(), before: self.mark.length, now: now.length };
+        if now != self.mark {
+            return Err(changed());
+        }
+        match file.read_exact_at(out, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(changed()),
+            read => read.map_err(unreadable),
+        }
+    }
+}

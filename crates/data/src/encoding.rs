@@ -1,0 +1,125 @@
+//! The formats of files of tokens, told apart by their headers.
+
+use crate::Error;
+use crate::data_file::DataFile;
+
+/// Bytes of the header of an llm.c shard: 256 integers of 32 bits.
+pub const HEADER_BYTES: usize = 1024;
+
+/// The header of a format: its magic number and version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The first integer of the file.
+    pub magic: u32,
+    /// The second.
+    pub version: u32,
+}
+
+/// How a file holds tokens, which are little-endian and follow each other without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Each byte of a text is a token.
+    Bytes,
+    /// 16 bits a token and no header: nanoGPT's `train.bin`.
+    Raw16,
+    /// 16 bits a token after a header: llm.c's and modded-nanogpt's shards.
+    Shard16,
+    /// 32 bits a token after a header: llm.c's shards of vocabularies beyond 16 bits.
+    Shard32,
+}
+
+impl Encoding {
+    /// Bytes of a token.
+    #[must_use]
+    pub const fn width(self) -> usize {
+        match self {
+            Self::Bytes => 1,
+            Self::Raw16 | Self::Shard16 => 2,
+            Self::Shard32 => 4,
+        }
+    }
+
+    /// The header that files begin with, if they have one.
+    #[must_use]
+    pub const fn header(self) -> Option<Header> {
+        match self {
+            Self::Bytes | Self::Raw16 => None,
+            Self::Shard16 => Some(Header { magic: 20_240_520, version: 1 }),
+            Self::Shard32 => Some(Header { magic: 20_240_801, version: 7 }),
+        }
+    }
+
+    /// Position of the first token in a file, in bytes.
+    pub(crate) const fn offset(self) -> u64 {
+        if self.header().is_some() { HEADER_BYTES as u64 } else { 0 }
+    }
+
+    /// Writes the tokens of `bytes` to `out`. Both have the same number of tokens.
+    pub(crate) fn decode(self, bytes: &[u8], out: &mut [u32]) {
+        match self {
+            Self::Bytes => out.iter_mut().zip(bytes).for_each(|(token, byte)| *token = u32::from(*byte)),
+            Self::Raw16 | Self::Shard16 => {
+                let words = bytes.as_chunks::<2>().0;
+                out.iter_mut().zip(words).for_each(|(token, word)| *token = u16::from_le_bytes(*word).into());
+            }
+            Self::Shard32 => {
+                let words = bytes.as_chunks::<4>().0;
+                out.iter_mut().zip(words).for_each(|(token, word)| *token = u32::from_le_bytes(*word));
+            }
+        }
+    }
+}
+
+/// The encoding of a file of tokens, and their number.
+///
+/// # Errors
+/// A header of another format, a count that the length of the file does not fit, half a token, no token.
+pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
+    let refused = |reason: String| Error::BadShard { path: file.path().to_path_buf(), reason };
+    let mut start = [0; 12];
+    let known = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
+    file.read_at(0, &mut start[..known])?;
+    let [magic, version, count] =
+        [0, 4, 8].map(|at| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]));
+    let of_magic = |encoding: &Encoding| encoding.header().is_some_and(|header| header.magic == magic);
+    let (encoding, tokens) = match [Encoding::Shard16, Encoding::Shard32].into_iter().find(of_magic) {
+        Some(encoding) => {
+            check_header(file, encoding, version, count).map_err(refused)?;
+            (encoding, u64::from(count))
+        }
+        None if is_magic(magic, version) => {
+            let text = format!("its magic number {magic} (version {version}) is none of a token shard");
+            return Err(refused(text));
+        }
+        None if !file.len().is_multiple_of(2) => {
+            let text =
+                format!("it has no header, and {} bytes are no whole number of 16-bit tokens", file.len());
+            return Err(refused(text));
+        }
+        None => (Encoding::Raw16, file.len() / 2),
+    };
+    if tokens == 0 { Err(refused("it holds not one token".to_owned())) } else { Ok((encoding, tokens)) }
+}
+
+fn check_header(file: &DataFile, encoding: Encoding, version: u32, count: u32) -> Result<(), String> {
+    let expected = encoding.header().map_or(0, |header| header.version);
+    if version != expected {
+        return Err(format!("its version is {version}, and this reads version {expected}"));
+    }
+    let needed = encoding.offset() + u64::from(count) * encoding.width() as u64;
+    match file.len() {
+        length if length < needed => Err(format!(
+            "it is truncated: its header counts {count} tokens, which take {needed} bytes, and it has {length}"
+        )),
+        length if length > needed => {
+            Err(format!("its header counts {count} tokens, which take {needed} bytes, and it has {length}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether two integers look like magic number and version of llm.c's files: a date of the years 2023
+/// to 2029, and a small number.
+fn is_magic(magic: u32, version: u32) -> bool {
+    (20_230_101..=20_291_231).contains(&magic) && version <= 16
+}

@@ -1,0 +1,157 @@
+//! Token shards in the formats of nanoGPT and llm.c.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use data::{Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A header of llm.c: 256 integers of 32 bits, of which three say something.
+fn header(magic: u32, version: u32, count: u32) -> Vec<u8> {
+    let mut words = vec![0_u32; 256];
+    words[..3].copy_from_slice(&[magic, version, count]);
+    words.into_iter().flat_map(u32::to_le_bytes).collect()
+}
+
+fn raw(tokens: impl IntoIterator<Item = u16>) -> Vec<u8> {
+    tokens.into_iter().flat_map(u16::to_le_bytes).collect()
+}
+
+fn shard16(tokens: std::ops::Range<u16>) -> Vec<u8> {
+    [header(20_240_520, 1, tokens.len() as u32), raw(tokens)].concat()
+}
+
+fn shard32(tokens: std::ops::Range<u32>) -> Vec<u8> {
+    let header = header(20_240_801, 7, tokens.len() as u32);
+    [header, tokens.flat_map(u32::to_le_bytes).collect()].concat()
+}
+
+fn open(base: &Path, patterns: &[&str]) -> Result<Corpus, Error> {
+    Corpus::open_shards(base, &patterns.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
+fn options(order: OrderKind) -> TokenOptions {
+    TokenOptions { context: 4, micro_batch: 2, seed: 1, order, validation_micro_batches: 2, vocabulary: 1000 }
+}
+
+#[test]
+fn formats_are_told_apart_by_their_headers_and_mixed() {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("1.bin"), raw(0..100)).unwrap();
+    fs::write(directory.path().join("2.bin"), shard16(100..200)).unwrap();
+    fs::write(directory.path().join("3.bin"), shard32(200..300)).unwrap();
+    let corpus = open(directory.path(), &["*.bin"]).unwrap();
+    assert_eq!((corpus.len(), corpus.starts().collect()), (300, vec![0, 100, 200]));
+    let mut tokens = vec![0; 300];
+    corpus.read(0, &mut tokens).unwrap();
+    assert_eq!(tokens, (0..300).collect::<Vec<_>>());
+    let mut across = vec![0; 4];
+    corpus.read(198, &mut across).unwrap();
+    assert_eq!(across, [198, 199, 200, 201]);
+}
+
+#[test]
+fn files_that_are_no_shards_are_refused_by_name() {
+    let table: [(Vec<u8>, &str); 9] = [
+        (header(20_240_520, 2, 0), "its version is 2, and this reads version 1"),
+        (header(20_240_801, 1, 0), "its version is 1, and this reads version 7"),
+        (header(20_240_326, 3, 0), "its magic number 20240326 (version 3) is none of a token shard"),
+        (
+            shard16(0..100)[..1100].to_vec(),
+            "it is truncated: its header counts 100 tokens, which take 1224 bytes, and it has 1100",
+        ),
+        (
+            shard16(0..100)[..12].to_vec(),
+            "it is truncated: its header counts 100 tokens, which take 1224 bytes, and it has 12",
+        ),
+        (
+            [shard16(0..100), vec![0; 2]].concat(),
+            "its header counts 100 tokens, which take 1224 bytes, and it has 1226",
+        ),
+        (vec![1, 2, 3], "it has no header, and 3 bytes are no whole number of 16-bit tokens"),
+        (shard16(0..0), "it holds not one token"),
+        (Vec::new(), "it holds not one token"),
+    ];
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("a.bin");
+    for (bytes, expected) in table {
+        fs::write(&path, bytes).unwrap();
+        let refused = open(directory.path(), &["a.bin"]).unwrap_err();
+        let expected = format!("{} is no token shard that can be read: {expected}", path.display());
+        assert_eq!(refused.to_string(), expected);
+    }
+}
+
+#[test]
+fn a_token_beyond_the_vocabulary_is_named_with_its_place() {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("1.bin"), raw(0..100)).unwrap();
+    let late = raw((0..10_000).map(|index| if index == 9000 { 1000 } else { 0 }));
+    fs::write(directory.path().join("2.bin"), &late).unwrap();
+    let named = |source: &TokenSource| {
+        let found = (0..2000).find_map(|number| source.train(number, &mut MicroBatch::default()).err());
+        found.unwrap().to_string()
+    };
+    let corpus = Arc::new(open(directory.path(), &["*.bin"]).unwrap());
+    let split = || Split::at_end(Arc::clone(&corpus), 0.05).unwrap();
+    let source = TokenSource::new(split(), Tokenizer::None, &options(OrderKind::Sequential)).unwrap();
+    let path = directory.path().join("2.bin");
+    let expected =
+        format!("{}: token 1000 at position 9000 is not below the vocabulary of 1000", path.display());
+    assert_eq!(named(&source), expected);
+    // Near the start it is found before training.
+    let few = TokenOptions { vocabulary: 99, ..options(OrderKind::Sequential) };
+    let refused = TokenSource::new(split(), Tokenizer::None, &few).unwrap_err();
+    assert!(refused.to_string().ends_with("token 99 at position 99 is not below the vocabulary of 99"));
+}
+
+/// llm.c's `dataloader_next_batch` on one process: rows of a batch follow each other, batches too, and what is
+/// left at the end of a shard is skipped.
+#[test]
+fn sequential_order_is_that_of_llm_c() {
+    let directory = TempDir::new().unwrap();
+    // With 8 tokens in a micro-batch: 2 micro-batches and 3 tokens over; none; 1 micro-batch exactly.
+    for (name, range) in [("a.bin", 0..20), ("b.bin", 100..108), ("c.bin", 200..209)] {
+        fs::write(directory.path().join(name), shard16(range)).unwrap();
+    }
+    fs::write(directory.path().join("val"), shard16(500..517)).unwrap();
+    let corpus = |pattern: &str| Arc::new(open(directory.path(), &[pattern]).unwrap());
+    let all = |corpus| data::Slice::all(corpus);
+    let split = Split { training: all(corpus("*.bin")), validation: all(corpus("val")) };
+    let source = TokenSource::new(split, Tokenizer::None, &options(OrderKind::Sequential)).unwrap();
+    let firsts = |fill: &dyn Fn(&mut MicroBatch)| {
+        let mut batch = MicroBatch::default();
+        fill(&mut batch);
+        let (inputs, targets) = (batch.inputs.tokens().unwrap(), batch.targets.tokens().unwrap());
+        assert!(inputs.iter().zip(targets).all(|(input, target)| input + 1 == *target));
+        (inputs[0], inputs[4])
+    };
+    let trained: Vec<_> =
+        (0..6).map(|number| firsts(&|batch| source.train(number, batch).unwrap())).collect();
+    assert_eq!(trained, [(0, 4), (8, 12), (200, 204), (0, 4), (8, 12), (200, 204)]);
+    assert_eq!(source.windows(), 6);
+    assert_eq!((source.position(4, 1).epoch, source.position(4, 1).index), (1, 3));
+    let validated: Vec<_> =
+        (0..2).map(|index| firsts(&|batch| source.validation(index, batch).unwrap())).collect();
+    assert_eq!(validated, [(500, 504), (508, 512)]);
+}
+
+#[test]
+fn twenty_gigabytes_open_at_once() {
+    let directory = TempDir::new().unwrap();
+    for shard in 0..100 {
+        let path = directory.path().join(format!("{shard:03}.bin"));
+        fs::write(&path, header(20_240_520, 1, 100_000_000)).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1024 + 200_000_000).unwrap();
+    }
+    let began = Instant::now();
+    let corpus = open(directory.path(), &["*.bin"]).unwrap();
+    let split = Split::at_end(corpus.into(), 0.01).unwrap();
+    let source = TokenSource::new(split, Tokenizer::None, &options(OrderKind::Shuffled)).unwrap();
+    source.train(123_456_789, &mut MicroBatch::default()).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(source.split().training.tokens(), 9_900_000_000);
+}
