@@ -306,21 +306,22 @@ fn damaged_checkpoints_are_refused_by_name_and_left_alone() {
 
 #[test]
 fn checkpoints_of_other_runs_are_refused_key_by_key() {
-    let table: [(&[&str], &str); 9] = [
-        (&["model.width=64"], "model.width is 64 here and 32 there"),
+    let table: [(&[&str], &str); 8] = [
+        (&["model.width=64"], "model.width cannot change when a run goes on: 64 here, 32 in the checkpoint"),
         (
             &["model.heads=4", "train.seed=7"],
-            "model.heads is 4 here and 2 there, train.seed is 7 here and 1 there",
+            "these settings cannot change when a run goes on: model.heads: 4 here, 2 in the checkpoint; \
+             train.seed: 7 here, 1 in the checkpoint",
         ),
-        (&["optim.kind=sgd"], "optim.kind is \"sgd\" here and \"adamw\" there"),
-        (&["optim.learning_rate=2e-3"], "optim.learning_rate is 0.002 here and 0.001 there"),
-        (&["train.steps=12"], "train.steps is 12 here and 6 there"),
+        (&["optim.kind=sgd"], "optim.kind: \"sgd\" here, \"adamw\" in the checkpoint"),
+        (&["train.steps=5"], "train.steps = 5: "),
         (
             &["train.micro_batch_size=4", "train.global_batch_size=16"],
-            "train.global_batch_size is 16 here and 8 there, train.micro_batch_size is 4 here and 2 there",
+            "train.global_batch_size: 16 here, 8 in the checkpoint; \
+             train.micro_batch_size: 4 here, 2 in the checkpoint",
         ),
-        (&["parallel.lanes=2"], "parallel.lanes is 2 here and 4 there"),
-        (&["data.validation_fraction=0.1"], "data.validation_fraction is 0.1 here and 0.05 there"),
+        (&["parallel.lanes=2"], "parallel.lanes cannot change when a run goes on: 2 here, 4 in the"),
+        (&["data.validation_fraction=0.1"], "data.validation_fraction cannot change"),
         (&["data.paths=['README.md']"], "data.paths: it is not the text that"),
     ];
     let directory = tempfile::tempdir().unwrap();
@@ -333,16 +334,99 @@ fn checkpoints_of_other_runs_are_refused_key_by_key() {
         assert!(text.contains(expected) && text.contains("step-000006"), "{text}");
         assert!(contents(&run_dir) == before, "{text}");
     }
-    let free = [
-        "parallel.data=2",
-        "telemetry.every=1",
-        "checkpoint.keep=1",
-        "memory.limit_bytes=1000000000",
-        "train.validate_every=1",
-        "parallel.bucket_bytes=512",
-    ];
-    let report = resume(&run_dir, GPT, &free).unwrap();
-    assert_eq!(report.summary.world_size, 2);
+}
+
+/// Keys that may change when a run goes on: those that decide no bits, and those that decide them from there.
+#[test]
+fn a_run_goes_on_with_other_steps_schedule_and_regularisation() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = finished(directory.path());
+    let reference = newest(&run_dir).unwrap().unwrap().losses().unwrap();
+    for free in [
+        &["train.steps=8", "optim.learning_rate=2e-3", "optim.min_learning_rate=1e-5"][..],
+        &["train.steps=9", "optim.warmup_steps=1", "optim.weight_decay=0", "optim.clip_norm=0.1"],
+        &[
+            "train.steps=10",
+            "parallel.data=2",
+            "telemetry.every=1",
+            "checkpoint.keep=1",
+            "memory.limit_bytes=1000000000",
+            "train.validate_every=1",
+            "parallel.bucket_bytes=512",
+        ],
+    ] {
+        let before = newest(&run_dir).unwrap().unwrap().step();
+        let report = resume(&run_dir, GPT, &[free, &["checkpoint.every=100"]].concat()).unwrap();
+        assert_eq!(report.summary.more["resumed_after_step"], before);
+        assert_eq!(report.summary.losses[..6], reference);
+        assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{free:?}");
+        let steps = newest(&run_dir).unwrap().unwrap().step();
+        assert_eq!((steps, metrics(&run_dir).len() as u64), (report.summary.steps, steps));
+    }
+    assert_eq!(steps(&run_dir), [10]);
+}
+
+#[test]
+fn a_run_goes_on_from_an_earlier_step() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = finished(directory.path());
+    let whole = bits(&full(&directory.path().join("whole"), GPT, &[]));
+    let go_on = |step: u64| {
+        let run_dir = Some(run_dir.clone());
+        let step = Some(step);
+        let options = RunOptions { run_dir, step, resume: true, quiet: true, ..RunOptions::default() };
+        run::train(config(GPT, &["checkpoint.every=2"]), options)
+    };
+    let text = go_on(3).unwrap_err().to_string();
+    assert!(text.ends_with("it holds no checkpoint of step 3; there is one of step 2, 4, 6"), "{text}");
+    let report = go_on(2).unwrap();
+    assert_eq!(report.summary.more["resumed_after_step"], 2);
+    assert_eq!(bits(&report), whole);
+    // Nothing of the other course is lost, and nothing takes it for the run's.
+    let aside = run_dir.join("checkpoints/aside-1");
+    assert!(Checkpoint::open(&aside.join("step-000004")).is_ok());
+    assert!(Checkpoint::open(&aside.join("step-000006")).is_ok());
+    assert_eq!(steps(&run_dir), [4, 6]);
+}
+
+/// `--from` takes weights only, on any grid, and says what does not fit before anything is written.
+#[test]
+fn a_new_run_starts_with_the_weights_of_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = finished(directory.path());
+    let start = |name: &str, from: &Path, step: Option<u64>, overrides: &[&str]| {
+        let run_dir = Some(directory.path().join(name));
+        let from = Some(from.to_owned());
+        let options = RunOptions { run_dir, from, step, quiet: true, ..RunOptions::default() };
+        run::train(config(GPT, overrides), options)
+    };
+    let other = ["train.steps=3", "train.seed=9", "optim.learning_rate=1e-5", "data.paths=['README.md']"];
+    let first = start("a", &old, None, &other).unwrap();
+    assert_eq!(first.summary.losses.len(), 3);
+    assert!(!first.summary.more.contains_key("resumed_after_step"));
+    // The weights are those of the other run: the loss begins far below that of drawn ones.
+    let drawn = full(&directory.path().join("drawn"), GPT, &other);
+    assert!(first.summary.losses[0] + 0.1 < drawn.summary.losses[0], "{:?}", first.summary.losses);
+    let checkpoint = old.join("checkpoints/step-000006");
+    for (name, overrides) in [
+        ("b", &["parallel.data=2", "parallel.zero_stage=1"][..]),
+        ("c", &["parallel.pipeline=2"]),
+        ("d", &["parallel.data=4"]),
+    ] {
+        let again = start(name, &checkpoint, None, &[&other, overrides].concat()).unwrap();
+        assert_eq!(bits(&again), bits(&first), "{overrides:?}");
+    }
+    let earlier = start("e", &old, Some(2), &other).unwrap();
+    assert_ne!(earlier.summary.losses, first.summary.losses);
+    for (from, step, overrides, expected) in [
+        (&old, None, &["model.width=64"][..], "it is of another model: model.width: 64 here, 32 in the"),
+        (&old, Some(5), &[], "it holds no checkpoint of step 5; there is one of step 2, 4, 6"),
+        (&directory.path().to_owned(), None, &[], "it holds no checkpoint; set checkpoint.every"),
+    ] {
+        let refused = start("f", from, step, overrides).unwrap_err();
+        assert!(refused.exit_status() == 2 && refused.to_string().contains(expected), "{refused}");
+        assert!(!directory.path().join("f").exists());
+    }
 }
 
 #[test]

@@ -223,7 +223,10 @@ fn resuming_from_the_command_line() {
     let second = workplace.run(&line);
     succeeded(&second);
     assert!(text(&second.stderr).contains("going on after step 100"), "{}", text(&second.stderr));
-    refused(&[&line[..], &["--set", "model.width=32"]].concat(), "model.width is 32 here and 16 there");
+    refused(
+        &[&line[..], &["--set", "model.width=32"]].concat(),
+        "model.width cannot change when a run goes on: 32 here, 16",
+    );
     let state = workplace.path("out/checkpoints/step-000100/state.safetensors");
     std::fs::write(&state, &std::fs::read(&state).unwrap()[1..]).unwrap();
     refused(&line, "out/checkpoints/step-000100/state.safetensors: it is truncated");

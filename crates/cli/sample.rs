@@ -9,14 +9,17 @@ use run::SampleOptions;
 
 use crate::output::unwritable;
 
-/// Generate text from the newest checkpoint of a run
+/// Generate text from a checkpoint of a run
 ///
 /// Continues the prompt token by token, on the CPU, and prints each token as it is drawn. The same
 /// checkpoint, prompt, temperature and seed always give the same text.
 #[derive(clap::Args, Debug)]
 pub(crate) struct SampleArgs {
-    /// Directory of a run with checkpoints ([checkpoint] every).
+    /// Directory of a run with checkpoints.
     run_dir: PathBuf,
+    /// Step of the checkpoint [default: the newest].
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
     /// Text to continue [default: a line feed].
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -36,6 +39,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     let defaults = SampleOptions::default();
     let options = SampleOptions {
         run_dir: args.run_dir.clone(),
+        step: args.step,
         prompt: args.prompt.clone().unwrap_or(defaults.prompt),
         tokens: args.tokens,
         temperature: args.temperature,

@@ -1,6 +1,6 @@
 //! `plimsoll train`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
 use config::RunConfig;
@@ -34,9 +34,18 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// Continue from the newest checkpoint in --run-dir, or from the beginning if there is none. Without
-    /// CONFIG, the run's own configuration is used. The grid of ranks may differ.
+    /// CONFIG, the run's own configuration is used. Keys that decide the bits of every step may not differ;
+    /// the grid of ranks, the number of steps, the learning rate and others may.
     #[arg(long, requires = "run_dir")]
     resume: bool,
+    /// Start a new run with the weights of a checkpoint: a directory step-N, or a run, whose newest it is.
+    /// Without CONFIG, that run's configuration is used.
+    #[arg(long, value_name = "CHECKPOINT")]
+    from: Option<PathBuf>,
+    /// Take the checkpoint of step N instead of the newest: of --from, or else of --resume, which then moves
+    /// later checkpoints aside.
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
     /// Start without planning, and so without checking that the run fits.
     #[arg(long)]
     no_plan: bool,
@@ -54,11 +63,11 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), CliError> {
 }
 
 fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions), CliError> {
-    let config = match (&args.config, &args.run_dir) {
-        (Some(path), _) => RunConfig::load(path, &args.set)?,
-        (None, Some(run_dir)) if args.resume => RunConfig::load(&run_dir.join("config.toml"), &args.set)?,
-        (None, _) => RunConfig::quickstart(&args.set)?,
-    };
+    if args.step.is_some() && !args.resume && args.from.is_none() {
+        let text = "--step: it picks a checkpoint for --resume or --from, and neither is given";
+        return Err(CliError::Refused(text.to_owned()));
+    }
+    let config = configuration(args)?;
     let log = Log::new();
     log.install()?;
     let name = args.config.as_ref().and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy());
@@ -67,6 +76,8 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
         ranks: args.ranks,
         run_dir: args.run_dir.clone(),
         resume: args.resume,
+        from: args.from.clone(),
+        step: args.step,
         name: name.map_or_else(|| "quickstart".to_owned(), |stem| stem.into_owned()),
         interrupt: startup.interrupt()?,
         log: Some(log),
@@ -75,4 +86,19 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
         ..RunOptions::default()
     };
     Ok((config, options))
+}
+
+/// Reads the configuration that is given, or that of the run that goes on or whose weights are taken, or the
+/// built-in one.
+fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
+    let of_run = |run_dir: &Path| RunConfig::load(&run_dir.join("config.toml"), &args.set);
+    // A run that is to go on may not have begun yet.
+    let resumed = args.run_dir.as_deref().filter(|_| args.resume);
+    let resumed = resumed.filter(|run_dir| args.from.is_none() || run_dir.join("config.toml").exists());
+    Ok(match (&args.config, resumed, &args.from) {
+        (Some(path), _, _) => RunConfig::load(path, &args.set)?,
+        (None, Some(run_dir), _) => of_run(run_dir)?,
+        (None, None, Some(from)) => of_run(&run::run_of(from))?,
+        (None, None, None) => RunConfig::quickstart(&args.set)?,
+    })
 }

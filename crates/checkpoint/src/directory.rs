@@ -1,10 +1,12 @@
 //! The directory of a run's checkpoints: names, what is in it, what goes.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::{CheckpointError, Result};
+use crate::manifest::MANIFEST;
 use crate::reader::Checkpoint;
 
 /// Name of the directory of checkpoints in a run directory.
@@ -93,6 +95,25 @@ impl Directory {
         Ok(())
     }
 
+    /// Moves the checkpoints of steps after `step` to a directory of their own in this one, where nothing reads
+    /// or deletes them. Returns that directory, unless there are none.
+    pub fn set_aside_after(&self, step: u64) -> std::result::Result<Option<PathBuf>, CheckpointError> {
+        let mut later = self.list()?;
+        later.retain(|(there, _)| *there > step);
+        if later.is_empty() {
+            return Ok(None);
+        }
+        let free = (1..).map(|number| self.0.join(format!("aside-{number}"))).find(|path| !path.exists());
+        let aside = free.unwrap_or_else(|| self.0.join("aside"));
+        fs::create_dir(&aside).map_err(CheckpointError::file(&aside, "make the directory"))?;
+        for (_, path) in later {
+            let to = aside.join(path.file_name().unwrap_or_default());
+            fs::rename(&path, &to).map_err(CheckpointError::file(&path, "set it aside"))?;
+        }
+        sync_directory(&self.0)?;
+        Ok(Some(aside))
+    }
+
     /// Deletes temporary directories that earlier processes left behind.
     pub fn remove_temporaries(&self) -> std::result::Result<(), CheckpointError> {
         for (name, path) in self.entries()? {
@@ -130,4 +151,33 @@ pub fn list(run_dir: &Path) -> std::result::Result<Vec<(u64, PathBuf)>, Checkpoi
 /// The newest checkpoint is damaged: [`CheckpointError::NewestDamaged`] names the newest intact one.
 pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, CheckpointError> {
     Directory::of(run_dir).newest()
+}
+
+/// Returns a complete checkpoint, verified. `path` is the checkpoint itself, or a run, whose checkpoint of
+/// step `step` it is, or by default the newest.
+///
+/// # Errors
+/// There is no such checkpoint, or it is damaged.
+pub fn find(path: &Path, step: Option<u64>) -> std::result::Result<Checkpoint, CheckpointError> {
+    let missing = |there| CheckpointError::Missing { path: path.to_owned(), step, there };
+    if path.join(MANIFEST).exists() {
+        let checkpoint = Checkpoint::open(path)?;
+        return match step.filter(|step| *step != checkpoint.step()) {
+            Some(_) => Err(missing(vec![checkpoint.step()])),
+            None => Ok(checkpoint),
+        };
+    }
+    let Some(step) = step else { return newest(path)?.ok_or_else(|| missing(Vec::new())) };
+    let all = list(path)?;
+    match all.iter().find(|(there, _)| *there == step) {
+        Some((_, path)) => Checkpoint::open(path),
+        None => Err(missing(all.into_iter().map(|(there, _)| there).collect())),
+    }
+}
+
+/// Returns the directory of the run that a path of [`find`] belongs to.
+pub fn run_of(path: &Path) -> PathBuf {
+    let run = path.parent().filter(|parent| parent.file_name() == Some(OsStr::new(CHECKPOINTS)));
+    let run = run.filter(|_| path.join(MANIFEST).exists()).and_then(Path::parent);
+    run.unwrap_or(path).to_owned()
 }

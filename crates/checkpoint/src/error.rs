@@ -27,13 +27,23 @@ pub enum CheckpointError {
         /// The newest intact checkpoint.
         intact: Option<PathBuf>,
     },
+    /// A run has no checkpoint, or none of the step that was asked for.
+    #[error("{}: it holds no checkpoint{}", path.display(), advice_on_steps(*step, there))]
+    Missing {
+        /// The run or the checkpoint.
+        path: PathBuf,
+        /// The step that was asked for.
+        step: Option<u64>,
+        /// The steps of the checkpoints that it holds.
+        there: Vec<u64>,
+    },
     /// The checkpoint belongs to a run whose settings give other weights.
-    #[error("{}: it is of another run: {differences}", path.display())]
+    #[error("{}: {what}", path.display())]
     OtherRun {
         /// The checkpoint.
         path: PathBuf,
-        /// Key by key.
-        differences: String,
+        /// The settings that differ.
+        what: String,
     },
     /// An operation of the file system failed.
     #[error("{}: cannot {action}: {source}", path.display())]
@@ -80,5 +90,16 @@ fn advice(newest: &Path, intact: Option<&Path>) -> String {
             format!("{} is intact: delete {} to continue from it", intact.display(), newest.display())
         }
         None => "no older checkpoint is intact".to_owned(),
+    }
+}
+
+fn advice_on_steps(step: Option<u64>, there: &[u64]) -> String {
+    match (step, there) {
+        (None, _) => "; set checkpoint.every or checkpoint.minutes to keep weights".to_owned(),
+        (Some(step), []) => format!(" of step {step}, nor any other"),
+        (Some(step), _) => {
+            let steps: Vec<_> = there.iter().map(u64::to_string).collect();
+            format!(" of step {step}; there is one of step {}", steps.join(", "))
+        }
     }
 }

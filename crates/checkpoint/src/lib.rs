@@ -18,6 +18,7 @@
 //! # Ok::<(), checkpoint::CheckpointError>(())
 //! ```
 
+mod contents;
 mod directory;
 mod error;
 mod format;
@@ -27,9 +28,10 @@ mod resume;
 mod snapshot;
 mod writer;
 
-pub use directory::{Directory, list, newest};
+pub use contents::Contents;
+pub use directory::{Directory, find, list, newest, run_of};
 pub use error::CheckpointError;
 pub use reader::{Checkpoint, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;
-pub use writer::{Contents, Writer};
+pub use writer::Writer;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::contents::Contents;
 use crate::error::{CheckpointError, Result};
 
 /// The layout of checkpoints that this version writes and reads.
@@ -37,7 +38,10 @@ impl FileDigest {
 pub(crate) struct Manifest {
     format: u64,
     /// Version of Plimsoll.
-    version: String,
+    pub(crate) version: String,
+    /// Versions of the libraries that computed; absent in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) libraries: Option<String>,
     /// Number of steps done.
     pub(crate) step: u64,
     /// Updates that the optimizer had made; absent where every step made one.
@@ -56,27 +60,28 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
+    /// Errors: the corpus cannot be read.
     pub(crate) fn new(
         step: u64,
         updates: u32,
-        configuration: BTreeMap<String, String>,
-        corpus_sha256: Option<String>,
+        contents: &Contents,
         validation_loss: Option<f64>,
         state: FileDigest,
-    ) -> Self {
+    ) -> std::result::Result<Self, String> {
         let mut manifest = Manifest {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            libraries: Some(contents.libraries.clone()),
             step,
             updates: Some(updates),
-            configuration,
-            corpus_sha256,
+            configuration: contents.configuration.clone(),
+            corpus_sha256: (contents.corpus_sha256)()?,
             validation_loss: validation_loss.filter(|loss| loss.is_finite()),
             files: BTreeMap::from([(STATE.to_owned(), state)]),
             manifest_sha256: String::new(),
         };
         manifest.manifest_sha256 = manifest.digest();
-        manifest
+        Ok(manifest)
     }
 
     /// Returns the hash of all fields but the hash itself. Texts that parse to the same values have the same
@@ -145,12 +150,20 @@ impl Manifest {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     /// Writes a manifest of 5 steps, and returns the number of updates that is read from it.
     fn updates_read(written: Option<u32>) -> u64 {
         let state = FileDigest::new(0, Sha256::new());
-        let mut manifest = Manifest::new(5, 0, BTreeMap::new(), None, None, state);
+        let contents = Contents {
+            keep: 1,
+            configuration: BTreeMap::new(),
+            libraries: String::new(),
+            corpus_sha256: Arc::new(|| Ok(None)),
+        };
+        let mut manifest = Manifest::new(5, 0, &contents, None, state).unwrap();
         manifest.updates = written;
         manifest.manifest_sha256 = manifest.digest();
         let directory = tempfile::tempdir().unwrap();

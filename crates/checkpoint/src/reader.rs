@@ -110,6 +110,16 @@ impl Checkpoint {
         u32::try_from(self.manifest.updates()).unwrap_or(u32::MAX)
     }
 
+    /// The version of Plimsoll that wrote the checkpoint.
+    pub fn version(&self) -> &str {
+        &self.manifest.version
+    }
+
+    /// The versions of the libraries that computed; `None` in checkpoints of versions that did not write them.
+    pub fn libraries(&self) -> Option<&str> {
+        self.manifest.libraries.as_deref()
+    }
+
     /// The settings that decide the bits, by key, as TOML.
     pub fn configuration(&self) -> &BTreeMap<String, String> {
         &self.manifest.configuration

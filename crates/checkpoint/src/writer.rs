@@ -1,36 +1,16 @@
 //! Writing checkpoints while training goes on: one thread, one checkpoint in flight.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
+use crate::contents::Contents;
 use crate::directory::Directory;
 use crate::error::{CheckpointError, Result};
 use crate::format;
 use crate::manifest::{MANIFEST, Manifest, STATE};
 use crate::snapshot::Snapshot;
-
-/// Contents that all checkpoints of a run share.
-#[derive(Clone)]
-pub struct Contents {
-    /// Number of checkpoints to keep, the newest ones.
-    pub keep: u64,
-    /// The settings that decide the bits, by key, as TOML.
-    pub configuration: BTreeMap<String, String>,
-    /// Returns the SHA-256 of the corpus in hexadecimal; none for synthetic data. Called on the thread that
-    /// writes, since the first call may read the whole corpus. Errors: why it cannot be read.
-    pub corpus_sha256: Arc<dyn Fn() -> std::result::Result<Option<String>, String> + Send + Sync>,
-}
-
-impl fmt::Debug for Contents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Contents").field("keep", &self.keep).finish_non_exhaustive()
-    }
-}
 
 /// The destination and the shared contents of a run's checkpoints.
 #[derive(Clone, Debug)]
@@ -147,10 +127,9 @@ impl Job {
     ) -> Result<()> {
         fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
         let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
-        let unread = |what| CheckpointError::Corpus { path: temporary.to_owned(), what };
-        let corpus = (self.contents.corpus_sha256)().map_err(unread)?;
-        let configuration = self.contents.configuration.clone();
-        let manifest = Manifest::new(step, snapshot.updates, configuration, corpus, validation_loss, state);
+        let manifest = Manifest::new(step, snapshot.updates, &self.contents, validation_loss, state);
+        let manifest =
+            manifest.map_err(|what| CheckpointError::Corpus { path: temporary.to_owned(), what })?;
         let path = temporary.join(MANIFEST);
         let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
         file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;

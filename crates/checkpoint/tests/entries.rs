@@ -28,7 +28,12 @@ fn written<T: Element>(name: &'static str, shape: &[usize], values: &[T]) -> Wri
 /// A checkpoint after one step with these arrays and one loss.
 fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
     std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
-    let contents = Contents { keep: 1, configuration: BTreeMap::new(), corpus_sha256: Arc::new(|| Ok(None)) };
+    let contents = Contents {
+        keep: 1,
+        configuration: BTreeMap::new(),
+        libraries: String::new(),
+        corpus_sha256: Arc::new(|| Ok(None)),
+    };
     let mut writer = Writer::new(run_dir, contents);
     let mut snapshot = writer.begin();
     for array in arrays {

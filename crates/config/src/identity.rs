@@ -6,17 +6,65 @@ use keys::{Default, Error, Key};
 use nn::Families;
 
 use crate::run_config::RunConfig;
-use crate::sections::{Parallel, Train};
+use crate::sections::{Data, Parallel, Train};
 use crate::table::table;
+
+/// A setting that decides bits and differs from the one that a checkpoint was written with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The setting, as `section.key`.
+    pub key: String,
+    /// Its value in the checkpoint, as TOML; `None` if the checkpoint has no such setting.
+    pub from: Option<String>,
+    /// Its value in the configuration, as TOML; `None` if it does not apply there.
+    pub to: Option<String>,
+    /// Whether a run may be continued with another value.
+    pub allowed: bool,
+}
+
+impl Change {
+    /// Both values: `64 here, 32 in the checkpoint`.
+    #[must_use]
+    pub fn values(&self) -> String {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "absent".to_owned());
+        format!("{} here, {} in the checkpoint", shown(&self.to), shown(&self.from))
+    }
+}
 
 impl RunConfig {
     /// Returns the settings that decide the losses and weights of a run, by `section.key`, as TOML.
     ///
-    /// A run may be continued with any other grid, memory, report or location of the data. The contents of
-    /// the data have a hash of their own, so `data.paths` are not among the settings.
+    /// The contents of the data have a hash of their own, so `data.paths` are not among the settings.
     #[must_use]
     pub fn identity(&self) -> BTreeMap<String, String> {
         self.settings_where(|key| key.decides_bits)
+    }
+
+    /// Returns the settings that differ from `there`, the identity that a checkpoint was written with, in the
+    /// order of their names. A setting that the version that wrote it did not have had its default there.
+    #[must_use]
+    pub fn changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
+        let (here, there) = (self.identity(), with_present_names(there.clone()));
+        let table = table(self.model.families());
+        let change = |path: &String| {
+            let key = table.keys().iter().find(|key| key.path == path);
+            let (to, from) = (here.get(path).cloned(), there.get(path).cloned());
+            let differs = !is_equal(key, to.as_deref(), from.as_deref());
+            let allowed = key.is_some_and(|key| key.may_change);
+            differs.then(|| Change { key: path.clone(), from, to, allowed })
+        };
+        let paths: BTreeSet<_> = here.keys().chain(there.keys()).collect();
+        paths.into_iter().filter_map(change).collect()
+    }
+
+    /// Returns those of [`RunConfig::changes_since`] that make other weights of the same names useless: of the
+    /// model and the tokenizer, unless a run may be continued with them.
+    #[must_use]
+    pub fn model_changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
+        let of_model = |key: &str| key.starts_with("model.") || key == Data::tokenizer;
+        let mut changes = self.changes_since(there);
+        changes.retain(|change| of_model(&change.key) && !change.allowed);
+        changes
     }
 
     /// Returns the settings that decide how long a layer of a run takes on a device, by `section.key`, as
@@ -48,24 +96,31 @@ impl RunConfig {
 /// written by a version in which keys had other names, or which did not have a key yet that has its default
 /// here: defaults of new keys are what earlier versions did.
 pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
-    let there = &with_present_names(there.clone());
-    let keys: BTreeSet<_> = here.keys().chain(there.keys()).collect();
-    let all = keys.into_iter().filter_map(|key| match (here.get(key), there.get(key)) {
-        (Some(here), Some(there)) if here == there => None,
-        (Some(here), Some(there)) => Some(format!("{key} is {here} here and {there} there")),
-        (Some(here), None) if is_default(key, here) => None,
-        (Some(here), None) => Some(format!("{key} is {here} here and absent there")),
-        (None, Some(there)) => Some(format!("{key} is absent here and {there} there")),
-        (None, None) => None,
+    let (there, table) = (&with_present_names(there.clone()), table(Families::standard()));
+    let paths: BTreeSet<_> = here.keys().chain(there.keys()).collect();
+    let all = paths.into_iter().filter_map(|path| {
+        let key = table.keys().iter().find(|key| key.path == path);
+        let [here, there] = [here, there].map(|settings| settings.get(path).map(String::as_str));
+        let [shown_here, shown_there] = [here, there].map(|value| value.unwrap_or("absent"));
+        (!is_equal(key, here, there)).then(|| format!("{path} is {shown_here} here and {shown_there} there"))
     });
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns whether `value` is what the key at `path` has unless it is written.
-fn is_default(path: &str, value: &str) -> bool {
-    let table = table(Families::standard());
-    let literal = |key: &Key| matches!(key.default, Default::Literal(literal) if literal == value);
-    table.keys().iter().find(|key| key.path == path).is_some_and(literal)
+/// Returns whether a setting has the same value, as TOML, here and there, however its number is written. One
+/// that is missing there is of a version without the key, which did what the default does.
+fn is_equal(key: Option<&Key>, here: Option<&str>, there: Option<&str>) -> bool {
+    let default = key.and_then(|key| match key.default {
+        Default::Literal(literal) => Some(literal),
+        Default::Derived(_) => None,
+    });
+    let number = |text: &str| text.parse::<f64>().ok();
+    match (here, there.or(default)) {
+        (Some(here), Some(there)) => {
+            here == there || (number(here).is_some() && number(here) == number(there))
+        }
+        (here, _) => here == there,
+    }
 }
 
 /// Returns an identity under the present names of its keys. The renamed keys that decide bits are the sizes

@@ -44,7 +44,7 @@ mod sections;
 mod table;
 
 pub use choices::{DataKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy};
-pub use identity::differences;
+pub use identity::{Change, differences};
 pub use keys::{Error as ConfigError, Origin, Origins};
 pub use model::ModelConfig;
 pub use run_config::RunConfig;

@@ -69,7 +69,7 @@ section! {
     /// `[train]`: how long, and in which portions.
     pub struct Train = "train" {
         /// Optimizer steps.
-        steps: u64 = Row::integer(1, 1 << 40).default("300");
+        steps: u64 = Row::integer(1, 1 << 40).default("300").may_change();
         /// Sequences (samples of an MLP) in one micro-batch.
         micro_batch_size: usize = Row::count(1, MOST_EXTENT).default("8").decides_times()
             .renamed("train.micro_batch", "");
@@ -93,18 +93,19 @@ section! {
         /// AdamW, or stochastic gradient descent with momentum.
         kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
         /// The highest learning rate, at the end of warm-up.
-        learning_rate: f64 = Row::number(Interval::Positive).default("1e-3");
+        learning_rate: f64 = Row::number(Interval::Positive).default("1e-3").may_change();
         /// The learning rate of the last step, reached along a cosine.
         min_learning_rate: f64 = Row::number(Interval::NotNegative)
             .derived("a tenth of `learning_rate`", |given| {
                 Ok((given.number(Optim::learning_rate)? / 10.0).into())
-            });
+            })
+            .may_change();
         /// Steps in which the learning rate rises linearly.
-        warmup_steps: u64 = Row::integer(0, MOST).default("20");
+        warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change();
         /// Decoupled weight decay.
-        weight_decay: f64 = Row::number(Interval::NotNegative).default("0.1");
+        weight_decay: f64 = Row::number(Interval::NotNegative).default("0.1").may_change();
         /// The norm that the gradient is clipped to; 0: no clipping.
-        clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0");
+        clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0").may_change();
         /// Decay of the gradient's running mean.
         beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw"]);
         /// Decay of the squared gradient's running mean.

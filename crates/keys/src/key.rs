@@ -22,6 +22,8 @@ pub struct Key {
     pub only: Option<Only>,
     /// True if the value decides the losses and weights of a run.
     pub decides_bits: bool,
+    /// True if a run may be continued with another value: always where the value decides no bits.
+    pub may_change: bool,
     /// True if the value decides how long a layer of a run takes on a device.
     pub decides_times: bool,
     /// True for a path of this machine, which ranks on other machines may have elsewhere.
@@ -87,6 +89,7 @@ impl Key {
             default: Default::Literal("\"\""),
             only: None,
             decides_bits: true,
+            may_change: false,
             decides_times: false,
             is_local: false,
             unbuilt: None,

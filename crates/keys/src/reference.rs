@@ -7,7 +7,7 @@ use crate::table::Table;
 use crate::takes::{Takes, quoted};
 
 /// Returns every key as a Markdown table: its values, its default, whether it decides the bits of the
-/// weights, its meaning. Ends with a newline.
+/// weights and may change all the same when a run goes on, its meaning. Ends with a newline.
 #[must_use]
 pub fn reference(table: &Table) -> String {
     let mut text =
@@ -27,7 +27,11 @@ pub fn reference(table: &Table) -> String {
         };
         let only = |only: Only| format!(" Only with `{} = {}`.", only.key, quoted(only.is));
         let only = key.only.map_or(String::new(), only);
-        let bits = if key.decides_bits { "yes" } else { "" };
+        let bits = match (key.decides_bits, key.may_change) {
+            (false, _) => "",
+            (true, false) => "yes",
+            (true, true) => "yes, may change",
+        };
         let meaning = key.meaning();
         // Writing to a string does not fail.
         let _ = writeln!(text, "| `{}` | {takes} | {default} | {bits} | {meaning}{only} |", key.path);

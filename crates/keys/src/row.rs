@@ -52,6 +52,13 @@ impl<T> Row<T> {
     #[must_use]
     pub const fn any_bits(mut self) -> Self {
         self.key.decides_bits = false;
+        self.may_change()
+    }
+
+    /// States that a run may be continued with another value, which decides the bits from there on.
+    #[must_use]
+    pub const fn may_change(mut self) -> Self {
+        self.key.may_change = true;
         self
     }
 

@@ -58,9 +58,7 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     let directory = startup.share_directory(directory)?;
     if first {
         announce(&setup, &directory, &plans);
-        if options.resume {
-            resume::announce(&setup, directory.path());
-        }
+        resume::announce(&setup, &options, directory.path());
     }
     if let Some(log) = &options.log {
         log.set_directory(&directory.logs())?;
@@ -100,10 +98,13 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
 fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
     startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
-    let look = || Found::look(&config, options.run_dir.as_deref(), startup.rank() == 0);
+    let look = || Found::look(&config, options, startup.rank() == 0);
     let found = options.resume.then(look).transpose()?;
+    let from = options.from.as_deref().filter(|_| found.as_ref().is_none_or(|found| found.point.is_none()));
+    let start = from.map(|from| resume::weights_from(from, options.step, &config));
+    let start = start.transpose()?.unwrap_or_default();
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
-    let mut setup = Setup { reason, ..setup };
+    let mut setup = Setup { reason, start, ..setup };
     if let Some(found) = &found {
         found.apply(&mut setup)?;
     }
@@ -112,7 +113,7 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
 
 fn open_directory(setup: &Setup, options: &RunOptions, found: Option<Found>) -> Result<RunDirectory> {
     let directory = match found.and_then(|found| found.lock) {
-        Some(lock) => RunDirectory::reopen(&setup.config, lock)?,
+        Some(lock) => RunDirectory::reopen(setup, lock)?,
         None => RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?,
     };
     failure::forget(&directory.logs());

@@ -30,6 +30,7 @@ mod startup;
 mod train_report;
 mod views;
 
+pub use checkpoint::run_of;
 pub use error::{JobError, Result, RunError};
 pub use interrupt::Interrupt;
 pub use launch::{train, train_as};

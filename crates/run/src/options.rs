@@ -18,6 +18,10 @@ pub struct RunOptions {
     pub run_dir: Option<PathBuf>,
     /// Continue from the newest checkpoint in `run_dir`, or start from the beginning if there is none.
     pub resume: bool,
+    /// Start with the weights of a checkpoint, or of a run's newest one.
+    pub from: Option<PathBuf>,
+    /// The step of the checkpoint, instead of the newest: of `from`, or else of the run that continues.
+    pub step: Option<u64>,
     /// Prefix of a new run directory's name.
     pub name: String,
     /// Raised to end the run early.

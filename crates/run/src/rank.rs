@@ -10,7 +10,6 @@ use telemetry::{Progress, RankStatistics, host_name};
 use crate::error::{Result, RunError};
 use crate::failure;
 use crate::options::RunOptions;
-use crate::resume;
 use crate::run_directory::RunDirectory;
 use crate::sample::sample_of_run;
 use crate::save::Saver;
@@ -99,7 +98,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let setup = worker.setup().clone();
     let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
-    resume::begin(worker, options.resume)?;
+    worker.begin()?;
     worker.write_traces_to(directory.path());
     let mut saver = None;
     let course = match rank {

@@ -1,13 +1,16 @@
-//! Continuing from a checkpoint: finding it, comparing it with the run, and restoring every rank.
+//! The origin of a run's first state: a checkpoint that it goes on from, or weights of another run. They are
+//! found and held against the configuration before anything is written or allocated.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Result, RunError};
+use crate::options::RunOptions;
 use crate::run_directory::RunLock;
-use checkpoint::{CheckpointError, ResumePoint};
-use config::RunConfig;
-use worker::{Setup, Worker};
+use checkpoint::{Checkpoint, CheckpointError, ResumePoint};
+use config::{Change, RunConfig};
+use device::Description;
+use worker::{Setup, Start};
 
 /// The checkpoint that `--resume` found in the run directory. Nothing has been changed there yet.
 #[derive(Debug)]
@@ -20,20 +23,25 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Looks for the newest checkpoint of the run in `run_dir`, verifies it and holds it against `config`.
-    /// `owns`: whether this process writes the run's shared files.
+    /// Looks for the checkpoint to go on from, the newest or that of `--step`, verifies it and holds it
+    /// against `config`. `owns`: whether this process writes the run's shared files.
     ///
     /// Errors: no directory given; one that is in use, or holds a run that ended without a checkpoint; a
     /// checkpoint that is damaged or of another run.
-    pub(crate) fn look(config: &RunConfig, run_dir: Option<&Path>, owns: bool) -> Result<Self> {
-        let Some(run_dir) = run_dir else {
+    pub(crate) fn look(config: &RunConfig, options: &RunOptions, owns: bool) -> Result<Self> {
+        let Some(run_dir) = options.run_dir.as_deref() else {
             return Err(RunError::Refused("--resume: which run to go on with, --run-dir says".to_owned()));
         };
         if !run_dir.exists() {
             return Ok(Found { lock: None, point: None });
         }
         let lock = owns.then(|| RunLock::take(run_dir)).transpose()?;
-        let Some(checkpoint) = checkpoint::newest(run_dir)? else {
+        // With --from, the step is that of the other run.
+        let checkpoint = match options.step.filter(|_| options.from.is_none()) {
+            Some(step) => Some(checkpoint::find(run_dir, Some(step))?),
+            None => checkpoint::newest(run_dir)?,
+        };
+        let Some(checkpoint) = checkpoint else {
             if run_dir.join("summary.json").exists() {
                 let text =
                     format!("--resume: {} holds a run that ended and no checkpoint", run_dir.display());
@@ -41,11 +49,7 @@ impl Found {
             }
             return Ok(Found { lock, point: None });
         };
-        let differences = config::differences(&config.identity(), checkpoint.configuration());
-        if !differences.is_empty() {
-            let path = checkpoint.path().to_owned();
-            return Err(CheckpointError::OtherRun { path, differences }.into());
-        }
+        check_settings(config, &checkpoint)?;
         let losses = checkpoint.losses()?;
         Ok(Found { lock, point: Some(Arc::new(ResumePoint { checkpoint, losses })) })
     }
@@ -64,41 +68,102 @@ impl Found {
                 point.checkpoint.path().display()
             )));
         }
-        setup.resumed = Some(Arc::clone(point));
+        setup.start = Start::Resumed(Arc::clone(point));
         Ok(())
     }
 }
 
-/// Logs the step that the run continues from.
-pub(crate) fn announce(setup: &Setup, run_dir: &Path) {
-    match &setup.resumed {
-        Some(point) => {
-            let (step, path) = (point.checkpoint.step(), point.checkpoint.path().display());
-            tracing::info!("going on after step {step}, from {path}");
-        }
-        None => {
-            tracing::info!("there is no checkpoint in {}: starting from the beginning", run_dir.display())
+/// Errors: settings that may not change when a run goes on; fewer steps than the checkpoint has.
+fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
+    let mut changes = config.changes_since(checkpoint.configuration());
+    changes.retain(|change| !change.allowed);
+    if !changes.is_empty() {
+        let what = format!("{} when a run goes on: {}", cannot_change(&changes), listed(&changes));
+        return Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), what }.into());
+    }
+    let (steps, done) = (config.train.steps, checkpoint.step());
+    if steps < done {
+        return Err(RunError::Refused(format!(
+            "{}: train.steps = {steps}: {} has done {done} steps already; --step goes on from an earlier one",
+            config.origins.of("train.steps"),
+            checkpoint.path().display()
+        )));
+    }
+    Ok(())
+}
+
+/// The beginning of a sentence that [`listed`] ends.
+fn cannot_change(changes: &[Change]) -> String {
+    match changes {
+        [only] => format!("{} cannot change", only.key),
+        _ => "these settings cannot change".to_owned(),
+    }
+}
+
+fn listed(changes: &[Change]) -> String {
+    match changes {
+        [only] => only.values(),
+        all => {
+            let each = all.iter().map(|change| format!("{}: {}", change.key, change.values()));
+            each.collect::<Vec<_>>().join("; ")
         }
     }
 }
 
-/// Restores a worker from the checkpoint that its run continues from, if there is one, after all ranks have
-/// agreed on it. Every rank reads the checkpoint itself.
-///
-/// Errors: ranks that found different checkpoints; one that cannot be read after all.
-pub(crate) fn begin(worker: &mut Worker, resume: bool) -> Result<()> {
-    if !resume {
+/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints. Errors: none there; one
+/// that is damaged or of another model.
+pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -> Result<Start> {
+    let checkpoint = checkpoint::find(path, step)?;
+    check_model(config, &checkpoint)?;
+    Ok(Start::Weights(Arc::new(checkpoint)))
+}
+
+/// Errors: settings of the model or tokenizer that differ from those of the weights.
+pub(crate) fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
+    let changes = config.model_changes_since(checkpoint.configuration());
+    if changes.is_empty() {
         return Ok(());
     }
-    let point = worker.setup().resumed.clone();
-    let own = point.as_ref().map_or("", |point| point.checkpoint.id()).as_bytes();
-    let all = worker.control().all_gather(own)?;
-    if let Some(rank) = all.iter().position(|other| *other != all[0]) {
-        let reason = "it found another checkpoint than rank 0".to_owned();
-        return Err(RunError::Rank { rank, reason });
-    }
-    match point {
-        Some(point) => Ok(worker.restore(&point.checkpoint)?),
-        None => Ok(()),
+    let each = changes.iter().map(|change| format!("{}: {}", change.key, change.values()));
+    let what = format!("it is of another model: {}", each.collect::<Vec<_>>().join("; "));
+    Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), what }.into())
+}
+
+/// Returns the bit-deciding settings that have changed since the checkpoint that a run goes on from.
+pub(crate) fn changes(setup: &Setup) -> Vec<Change> {
+    setup
+        .resumed()
+        .map_or_else(Vec::new, |point| setup.config.changes_since(point.checkpoint.configuration()))
+}
+
+/// Returns the differences of program and libraries from those that wrote the checkpoint which a run goes on
+/// from, in sentences: bits may differ from there on.
+pub(crate) fn other_software(checkpoint: &Checkpoint, description: &Description) -> Vec<String> {
+    let here = [("Plimsoll", env!("CARGO_PKG_VERSION")), ("the libraries", description.libraries.as_str())];
+    let there = [Some(checkpoint.version()), checkpoint.libraries()];
+    let differs = |((what, here), there): ((&str, &str), Option<&str>)| {
+        let there = there.filter(|there| *there != here)?;
+        Some(format!("the checkpoint was written by {what} {there}, and this is {here}: bits may differ"))
+    };
+    here.into_iter().zip(there).filter_map(differs).collect()
+}
+
+/// Logs where the run begins, and what has changed since.
+pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
+    match &setup.start {
+        Start::Resumed(point) => {
+            let (step, path) = (point.checkpoint.step(), point.checkpoint.path().display());
+            tracing::info!("going on after step {step}, from {path}");
+            for change in changes(setup) {
+                tracing::info!("from step {} on, {}: {}", step + 1, change.key, change.values());
+            }
+            let description = setup.placement.description();
+            other_software(&point.checkpoint, &description).iter().for_each(|text| tracing::warn!("{text}"));
+        }
+        Start::Weights(weights) => tracing::info!("weights from {}", weights.path().display()),
+        Start::Drawn if options.resume => {
+            tracing::info!("there is no checkpoint in {}: starting from the beginning", run_dir.display())
+        }
+        Start::Drawn => {}
     }
 }

@@ -9,6 +9,7 @@ use telemetry::run_files;
 
 use crate::error::{Result, RunError};
 use config::RunConfig;
+use worker::Setup;
 
 /// A run directory that this process may write to, until it is dropped or the process ends, however that
 /// happens.
@@ -70,9 +71,15 @@ impl RunDirectory {
 
     /// Opens the directory of a run that goes on: what it came to is no longer true, what was half-written
     /// goes.
-    pub(crate) fn reopen(config: &RunConfig, lock: RunLock) -> Result<Self> {
+    pub(crate) fn reopen(setup: &Setup, lock: RunLock) -> Result<Self> {
         let path = lock.path().to_owned();
-        checkpoint::Directory::of(&path).remove_temporaries()?;
+        let checkpoints = checkpoint::Directory::of(&path);
+        checkpoints.remove_temporaries()?;
+        // After an earlier step than the newest, later checkpoints belong to another course of the run.
+        let later = setup.resumed().map(|point| checkpoints.set_aside_after(point.checkpoint.step()));
+        if let Some(aside) = later.transpose()?.flatten() {
+            tracing::info!("later checkpoints are now in {}", aside.display());
+        }
         let summary = path.join("summary.json");
         for file in [&summary, &path.join("config.toml")] {
             run_files::remove_temporaries(file)?;
@@ -82,7 +89,7 @@ impl RunDirectory {
         {
             return Err(RunError::File { path: summary, source });
         }
-        Self::begin(config, lock)
+        Self::begin(&setup.config, lock)
     }
 
     /// The directory that rank 0, another process, has opened.

@@ -9,7 +9,7 @@ use nn::{Examples, Input, Model, Stage};
 use tensor::Tensor;
 
 use crate::error::{Result, RunError};
-use checkpoint::CheckpointError;
+use crate::resume::check_model;
 use config::{self, DataKind, RunConfig};
 use worker::Worker;
 use worker::build;
@@ -20,11 +20,13 @@ const PROMPT: usize = 24;
 /// Probabilities are sharpened a little: the usual compromise between dull and wild.
 const TEMPERATURE: f64 = 0.8;
 
-/// Options of sampling from a run's newest checkpoint.
+/// Options of sampling from a run's checkpoint.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
     /// The run.
     pub run_dir: PathBuf,
+    /// The step of the checkpoint; `None`: the newest.
+    pub step: Option<u64>,
     /// The prompt.
     pub prompt: String,
     /// Number of tokens to add.
@@ -38,11 +40,11 @@ pub struct SampleOptions {
 impl Default for SampleOptions {
     fn default() -> Self {
         let (run_dir, prompt) = (PathBuf::new(), "\n".to_owned());
-        SampleOptions { run_dir, prompt, tokens: 320, temperature: TEMPERATURE, seed: None }
+        SampleOptions { run_dir, step: None, prompt, tokens: 320, temperature: TEMPERATURE, seed: None }
     }
 }
 
-/// Continues a prompt with the model of a run's newest checkpoint, on the CPU, and hands the text to `print`
+/// Continues a prompt with the model of a run's checkpoint, on the CPU, and hands the text to `print`
 /// as it comes, the prompt first.
 ///
 /// # Errors
@@ -67,15 +69,8 @@ pub fn sample(
     if config.tokenizer == Tokenizer::None {
         return Err(refused("it has data.tokenizer = \"none\", which makes no text of tokens".to_owned()));
     }
-    let checkpoint =
-        checkpoint::newest(run_dir)?.ok_or_else(|| refused("it holds no checkpoint".to_owned()))?;
-    let of_text = |path: &str| path.starts_with("model.") || path == "data.tokenizer";
-    let own = config.identity().into_iter().filter(|(path, _)| of_text(path)).collect();
-    let there = checkpoint.configuration().clone().into_iter().filter(|(path, _)| of_text(path)).collect();
-    let differences = config::differences(&own, &there);
-    if !differences.is_empty() {
-        return Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), differences }.into());
-    }
+    let checkpoint = checkpoint::find(run_dir, options.step)?;
+    check_model(&config, &checkpoint)?;
     let mut sampler = Sampler::new(&config, context)?;
     sampler.tokens = prompt_tokens(&options.prompt, &config.tokenizer, vocabulary)?;
     sampler.temperature = options.temperature;

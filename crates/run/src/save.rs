@@ -26,6 +26,7 @@ impl Saver {
             Contents {
                 keep: config.checkpoint.keep,
                 configuration: config.identity(),
+                libraries: setup.placement.description().libraries,
                 corpus_sha256: Arc::new(move || {
                     let read = dataset.corpus_sha256();
                     read.map(|hash| hash.map(str::to_owned)).map_err(|error| error.to_string())

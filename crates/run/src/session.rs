@@ -55,7 +55,7 @@ pub(crate) struct Course {
 impl Course {
     /// Nothing yet, or what the run had come to when it was left.
     fn begin(setup: &Setup) -> Self {
-        let Some(point) = &setup.resumed else { return Course::default() };
+        let Some(point) = setup.resumed() else { return Course::default() };
         let step = point.checkpoint.step();
         let validation_loss = point.checkpoint.validation_loss();
         Course {

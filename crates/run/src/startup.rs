@@ -183,6 +183,8 @@ struct Facts {
     version: String,
     device: String,
     corpus: String,
+    /// The state before the first step.
+    start: String,
     fingerprint: String,
     /// Layers of every stage.
     partition: String,
@@ -196,6 +198,7 @@ impl Facts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device_facts(setup),
             corpus: setup.dataset.corpus_sha256()?.unwrap_or("none").to_owned(),
+            start: setup.start.id().to_owned(),
             fingerprint: setup.config.fingerprint(),
             partition: setup.blueprint.layers_of_stages(),
             configuration: setup.config.to_toml(),
@@ -203,15 +206,16 @@ impl Facts {
     }
 
     fn encode(&self) -> String {
-        let Facts { version, device, corpus, fingerprint, partition, configuration } = self;
-        [&**version, device, corpus, fingerprint, partition, configuration].join("\n")
+        let Facts { version, device, corpus, start, fingerprint, partition, configuration } = self;
+        [&**version, device, corpus, start, fingerprint, partition, configuration].join("\n")
     }
 
     fn decode(text: &str) -> Self {
-        let mut parts = text.splitn(6, '\n').map(str::to_owned);
+        let mut parts = text.splitn(7, '\n').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
-        let (version, device, corpus, fingerprint) = (next(), next(), next(), next());
-        Facts { version, device, corpus, fingerprint, partition: next(), configuration: next() }
+        let (version, device, corpus, start) = (next(), next(), next(), next());
+        let (fingerprint, partition, configuration) = (next(), next(), next());
+        Facts { version, device, corpus, start, fingerprint, partition, configuration }
     }
 
     /// Returns the first property that another rank has different.
@@ -226,6 +230,7 @@ impl Facts {
             })
             .or_else(|| is("kind of device", &self.device, &other.device))
             .or_else(|| is("corpus", &self.corpus, &other.corpus))
+            .or_else(|| is("checkpoint to start from", &self.start, &other.start))
             .or_else(|| is("partition into stages of layers", &self.partition, &other.partition))
     }
 
@@ -274,6 +279,7 @@ mod tests {
             version: version.to_owned(),
             device: "CPU".to_owned(),
             corpus: corpus.to_owned(),
+            start: String::new(),
             partition: "2, 2".to_owned(),
             fingerprint: configuration.replace("base = 'b'", "base = 'a'").replace('\n', " "),
             configuration: configuration.to_owned(),
@@ -293,6 +299,9 @@ mod tests {
         for (other, difference) in table {
             assert_eq!(own.difference(&other).as_deref(), difference, "{other:?}");
         }
+        let elsewhere = Facts { start: "f00".to_owned(), ..Facts::decode(&own.encode()) };
+        let difference = "checkpoint to start from, f00 and not ,";
+        assert_eq!(own.difference(&elsewhere).as_deref(), Some(difference));
         let partitioned = Facts { partition: "1, 3".to_owned(), ..Facts::decode(&own.encode()) };
         let difference = "partition into stages of layers, 1, 3 and not 2, 2,";
         assert_eq!(own.difference(&partitioned).as_deref(), Some(difference));

@@ -124,7 +124,7 @@ fn write_summary(directory: &RunDirectory, setup: &Setup, outcome: &Outcome) -> 
     more.insert("libraries".to_owned(), description.libraries.into());
     more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
     more.insert("interrupted".to_owned(), course.interrupted.into());
-    if setup.resumed.is_some() {
+    if setup.resumed().is_some() {
         more.insert("resumed_after_step".to_owned(), course.first.into());
     }
     let findings = &outcome.findings;

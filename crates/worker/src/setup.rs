@@ -13,6 +13,7 @@ use crate::error::{Result, WorkerError};
 use crate::expected::{Expected, UNPLANNED_EVENTS};
 use crate::hook::ModelHook;
 use crate::placement::Placement;
+use crate::start::Start;
 
 /// The setup that all ranks of a run share.
 #[derive(Clone)]
@@ -29,8 +30,8 @@ pub struct Setup {
     pub dataset: Dataset,
     /// The model's stages.
     pub blueprint: Arc<Blueprint>,
-    /// The checkpoint to continue from, if there is one.
-    pub resumed: Option<Arc<ResumePoint>>,
+    /// The origin of the state before the first step.
+    pub start: Start,
     /// The hook around the model.
     pub hook: Option<ModelHook>,
     /// Least number of allocator events that every rank records.
@@ -68,7 +69,7 @@ impl Setup {
             device,
             dataset,
             blueprint,
-            resumed: None,
+            start: Start::Drawn,
             hook: None,
             history: 0,
             planned: Arc::default(),
@@ -100,7 +101,15 @@ impl Setup {
 
     /// The first step to run, counted from 0.
     pub fn first_step(&self) -> u64 {
-        self.resumed.as_ref().map_or(0, |point| point.checkpoint.step())
+        self.resumed().map_or(0, |point| point.checkpoint.step())
+    }
+
+    /// The checkpoint that the run continues from, if it does.
+    pub fn resumed(&self) -> Option<&ResumePoint> {
+        match &self.start {
+            Start::Resumed(point) => Some(point),
+            Start::Drawn | Start::Weights(_) => None,
+        }
     }
 
     /// Opens the device of a rank. Errors: settings that the allocator refuses.

@@ -6,7 +6,7 @@
 //! is allocated on a device.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
@@ -18,7 +18,8 @@ use tensor::{Shape, Tensor};
 
 use crate::buffers::BufferEntry;
 use crate::build;
-use crate::error::{Result, WorkerError};
+use crate::error::Result;
+use crate::start::{Start, Weights};
 use crate::worker::Worker;
 
 /// Largest number of bytes in a message and in a copy to the host; a multiple of every element's size.
@@ -106,7 +107,7 @@ fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
 
 /// Returns the tensors of this rank that a checkpoint is read into: everything that the rank holds, copies of
 /// tied weights included.
-pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
+fn targets(worker: &Worker) -> Vec<Target> {
     let whole = worker.setup().config.precision.compute == DType::F32;
     let mut targets = Vec::new();
     for model in worker.models().filter(|_| whole) {
@@ -119,6 +120,24 @@ pub(crate) fn targets(worker: &Worker) -> Vec<Target> {
     }));
     targets.extend(worker.models().flat_map(|model| model.buffers()).map(whole_buffer));
     targets
+}
+
+/// Returns those of [`targets`] that are master weights or buffers.
+fn weight_targets(worker: &Worker) -> Vec<Target> {
+    let parameters = worker.models().flat_map(|model| model.parameters().list());
+    let buffers = worker.models().flat_map(|model| model.buffers());
+    let names = parameters.map(|parameter| parameter.name.clone());
+    let names: BTreeSet<_> = names.chain(buffers.map(|buffer| buffer.name().to_owned())).collect();
+    let mut all = targets(worker);
+    all.retain(|target| names.contains(&target.name));
+    all
+}
+
+/// Returns the weights of this rank that are roundings of their masters, each the target of its master.
+fn rounded_targets(worker: &Worker) -> Vec<Target> {
+    let parameters = worker.models().flat_map(|model| model.parameters().list());
+    let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
+    rounded.map(whole_parameter).collect()
 }
 
 /// Reads a whole array of master weights into the parameter of its name.
@@ -150,7 +169,7 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
 /// belongs to another model.
 pub fn load_model(model: &dyn Model, checkpoint: &Checkpoint) -> Result<()> {
     let parameters = model.parameters().list().iter().map(whole_parameter);
-    checkpoint.load::<WorkerError>(parameters.chain(model.buffers().iter().map(whole_buffer)))
+    Weights::load(checkpoint, &mut parameters.chain(model.buffers().iter().map(whole_buffer)))
 }
 
 impl Worker {
@@ -177,15 +196,26 @@ impl Worker {
         all.into_iter().try_for_each(|array| array.bring(self, &mut []))
     }
 
-    /// Reads the state of this rank from a checkpoint. Errors: the checkpoint cannot be read, or belongs to
-    /// another model.
+    /// Brings in the state that the run starts with. Every rank reads its own part. Errors: weights that
+    /// cannot be read, or that belong to another model.
+    pub fn begin(&mut self) -> Result<()> {
+        match self.setup().start.clone() {
+            Start::Drawn => Ok(()),
+            Start::Weights(weights) => self.take(&*weights, weight_targets(self)),
+            Start::Resumed(point) => self.restore(&point.checkpoint),
+        }
+    }
+
+    /// Restores all state from a checkpoint. Errors: as for [`Worker::begin`].
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        checkpoint.load::<WorkerError>(targets(self).into_iter())?;
-        // Weights that are not their own masters are their rounding.
-        let parameters = self.models().flat_map(|model| model.parameters().list());
-        let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
-        checkpoint.load::<WorkerError>(rounded.map(whole_parameter))?;
+        self.take(checkpoint, targets(self))?;
         self.set_updates(checkpoint.updates())
+    }
+
+    /// Reads `targets`, and the weights in use where these are roundings of their masters.
+    fn take(&mut self, weights: &dyn Weights, targets: Vec<Target>) -> Result<()> {
+        weights.load(&mut targets.into_iter())?;
+        weights.load(&mut rounded_targets(self).into_iter())
     }
 }
 

@@ -241,18 +241,44 @@ fn what_decides_the_bits_and_what_does_not() {
 #[test]
 fn an_identity_under_earlier_names_of_keys_is_understood() {
     let sets = ["train.micro_batch_size=10", "train.global_batch_size=80"];
-    let here = parse(LEAST, &sets).unwrap().identity();
+    let config = parse(LEAST, &sets).unwrap();
+    let here = config.identity();
     let earlier = |micro_batch: &str, micro_batches: &str| {
         let mut identity = here.clone();
         identity.remove("train.micro_batch_size").unwrap();
         identity.remove("train.global_batch_size").unwrap();
         identity.insert("train.micro_batch".to_owned(), micro_batch.to_owned());
         identity.insert("train.micro_batches".to_owned(), micro_batches.to_owned());
-        differences(&here, &identity)
+        let changes = config.changes_since(&identity).into_iter();
+        changes.map(|change| format!("{}: {}", change.key, change.values())).collect::<Vec<_>>()
     };
-    assert_eq!(differences(&here, &here), "");
-    assert_eq!(earlier("10", "8"), "");
-    assert_eq!(earlier("10", "4"), "train.global_batch_size is 80 here and 40 there");
-    let both = earlier("20", "4");
-    assert_eq!(both, "train.micro_batch_size is 10 here and 20 there");
+    assert_eq!(config.changes_since(&here), []);
+    assert!(earlier("10", "8").is_empty());
+    assert_eq!(earlier("10", "4"), ["train.global_batch_size: 80 here, 40 in the checkpoint"]);
+    assert_eq!(earlier("20", "4"), ["train.micro_batch_size: 10 here, 20 in the checkpoint"]);
+}
+
+/// Steps, learning rate, weight decay and clipping may change when a run goes on; what the bits of every step
+/// follow from may not; a key that an earlier version did not have had its default.
+#[test]
+fn some_keys_that_decide_bits_may_change() {
+    let here = parse(LEAST, &[]).unwrap().identity();
+    for (set, allowed) in [
+        ("train.steps=9", true),
+        ("optim.learning_rate=1e-2", true),
+        ("optim.min_learning_rate=1e-5", true),
+        ("optim.warmup_steps=3", true),
+        ("optim.weight_decay=0.2", true),
+        ("optim.clip_norm=0", true),
+        ("optim.beta1=0.8", false),
+        ("train.seed=2", false),
+        ("parallel.lanes=2", false),
+    ] {
+        let changes = parse(LEAST, &[set]).unwrap().changes_since(&here);
+        assert!(changes.iter().all(|change| change.allowed == allowed) && !changes.is_empty(), "{set}");
+    }
+    let mut earlier = here.clone();
+    earlier.remove("optim.clip_norm").unwrap();
+    assert_eq!(parse(LEAST, &[]).unwrap().changes_since(&earlier), []);
+    assert_eq!(parse(LEAST, &["optim.clip_norm=2"]).unwrap().changes_since(&earlier).len(), 1);
 }

@@ -1,0 +1,59 @@
+//! The origin of a run's state before its first step: the one place that says where weights come from.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use checkpoint::{Checkpoint, ResumePoint, Target};
+
+use crate::error::{Result, WorkerError};
+
+/// Arrays of weights by name, outside of the run.
+pub trait Weights: fmt::Debug + Send + Sync {
+    /// Returns an identifier that no other weights have. All ranks must have the same.
+    fn id(&self) -> &str;
+
+    /// Returns the path, for messages and records.
+    fn path(&self) -> &Path;
+
+    /// Reads the arrays of `targets`: this rank's part of every parameter and buffer of its stages, under the
+    /// names of the model. Errors: an array that is missing or of another shape, by name; an unreadable file.
+    fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()>;
+}
+
+impl Weights for Checkpoint {
+    fn id(&self) -> &str {
+        Checkpoint::id(self)
+    }
+
+    fn path(&self) -> &Path {
+        Checkpoint::path(self)
+    }
+
+    fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
+        Checkpoint::load::<WorkerError>(self, targets)
+    }
+}
+
+/// The origin of the state before the first step.
+#[derive(Clone, Debug, Default)]
+pub enum Start {
+    /// Weights are drawn from `train.seed`; the optimizer's state is 0.
+    #[default]
+    Drawn,
+    /// Weights and buffers are read; everything else is as at the start of any run.
+    Weights(Arc<dyn Weights>),
+    /// All state is that of a checkpoint of the same run.
+    Resumed(Arc<ResumePoint>),
+}
+
+impl Start {
+    /// Returns an identifier of the state, which must be equal on all ranks; empty where weights are drawn.
+    pub fn id(&self) -> &str {
+        match self {
+            Start::Drawn => "",
+            Start::Weights(weights) => weights.id(),
+            Start::Resumed(point) => point.checkpoint.id(),
+        }
+    }
+}
