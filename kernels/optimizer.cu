@@ -141,7 +141,7 @@ __device__ __forceinline__ void update(const Parameter &parameter, u64 start, co
 // Updates this block's chunk, unless the step is skipped.
 template <typename Rule, typename G>
 __device__ __forceinline__ void update_chunk(const Parameter *parameters, const StepState *state, u32 count) {
-    const bool skip = state->skip != 0;
+    const bool skip = skips(state);
     const Rule rule = *reinterpret_cast<const Rule *>(state->coefficients);
     const u32 *blocks = reinterpret_cast<const u32 *>(parameters + count);
     const u32 index = parameter_of(blocks, count, blockIdx.x);
@@ -161,7 +161,7 @@ __device__ __forceinline__ float factor_of(const StepState &state) {
 
 // Counts an update and computes its numbers, unless the step is skipped. Launch: one thread.
 KERNEL begin_adamw(StepState *state, float beta1, float beta2, float epsilon, float weight_decay) {
-    if (state->skip) return;
+    if (skips(state)) return;
     state->updates += 1;
     const Exact one = {1.0}, rate = {state->learning_rate}, decay1 = {beta1}, decay2 = {beta2};
     AdamW rule;
@@ -177,7 +177,7 @@ KERNEL begin_adamw(StepState *state, float beta1, float beta2, float epsilon, fl
 }
 
 KERNEL begin_sgd(StepState *state, float momentum, float weight_decay) {
-    if (state->skip) return;
+    if (skips(state)) return;
     state->updates += 1;
     const float first = state->updates == 1 ? 1.0f : 0.0f;
     const Sgd<true> rule = {factor_of(*state), state->learning_rate, momentum, weight_decay, first};

@@ -9,7 +9,7 @@ struct StepState {
     float learning_rate;
     // Multiplies every gradient: 1 / loss scale.
     float gradient_scale;
-    // Not 0: the update changes nothing and does not count.
+    // Not 0: the update changes nothing and does not count; so also where the norm is not finite.
     u32 skip;
     // Updates made, the current one included once it has begun.
     u32 updates;
@@ -17,3 +17,8 @@ struct StepState {
     // Numbers of the current update that all elements share, in the order of its rule's fields.
     float coefficients[8];
 };
+
+// Returns whether the update leaves everything as it is.
+__device__ __forceinline__ bool skips(const StepState *state) {
+    return state->skip != 0 || !isfinite(state->norm);
+}

@@ -86,7 +86,8 @@ impl StepState {
         self.set(GRADIENT_SCALE, scale)
     }
 
-    /// Sets whether the updates that follow leave everything as it is.
+    /// Sets whether the updates that follow leave everything as it is. An update by a gradient whose norm is
+    /// not finite does so anyway.
     pub fn set_skip(&self, skip: bool) -> Result<()> {
         self.set(SKIP, f32::from_bits(u32::from(skip)))
     }
@@ -142,8 +143,9 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
         self.0[CLIP_FACTOR] * self.0[GRADIENT_SCALE]
     }
 
+    /// Whether the update leaves everything as it is.
     pub(crate) fn skip(&self) -> bool {
-        self.0[SKIP].to_bits() != 0
+        self.0[SKIP].to_bits() != 0 || !self.0[NORM].is_finite()
     }
 
     pub(crate) fn updates(&self) -> u32 {

@@ -211,24 +211,30 @@ type Left = (Vec<Vec<u32>>, u32);
 fn a_skipped_update_changes_nothing_and_does_not_count() {
     for case in gradient_cases() {
         for rule in [ADAMW, SGD, MOMENTUM] {
-            // Updates of which the marked ones are skipped.
-            let run = |skipped: &[bool]| -> Vec<Left> {
+            // Updates of which the marked ones are skipped: by the flag, or since the norm is not finite.
+            let run = |skipped: &[bool], by_norm: Option<f32>| -> Vec<Left> {
                 let made = Parameter::new(&case, &rule, 40_001, true, 0.0);
                 let (gradient, _) = case.operand("g", [40_001]);
                 let (table, state) =
                     (Table::of_parameters(&case.device, 1).unwrap(), state(&case.device, 0.1));
                 let each = skipped.iter().map(|skip| {
-                    state.set_skip(*skip).unwrap();
+                    match by_norm {
+                        None => state.set_skip(*skip).unwrap(),
+                        Some(norm) => state.set_norm(if *skip { norm } else { 1.0 }, 1.0).unwrap(),
+                    }
                     step(&table, &rule, &[made.item(&gradient, true)], &state);
                     (made.bits(), state.updates().unwrap())
                 });
                 each.collect()
             };
-            let (all, some) = (run(&[false; 3]), run(&[true, false, true, false, true, false]));
+            let all = run(&[false; 3], None);
             let start = Parameter::new(&case, &rule, 40_001, true, 0.0);
             let expected = [&(start.bits(), 0), &all[0], &all[0], &all[1], &all[1], &all[2]];
-            for (index, (found, expected)) in some.iter().zip(expected).enumerate() {
-                assert!(found == expected, "{rule:?}, update {index}, {}", case.name());
+            for by_norm in [None, Some(f32::NAN), Some(f32::INFINITY), Some(f32::NEG_INFINITY)] {
+                let some = run(&[true, false, true, false, true, false], by_norm);
+                for (index, (found, expected)) in some.iter().zip(expected).enumerate() {
+                    assert!(found == expected, "{rule:?}, update {index}, {by_norm:?}, {}", case.name());
+                }
             }
             assert_eq!(all[2].1, 3);
             assert_ne!(all[0].0, all[1].0);
