@@ -13,7 +13,8 @@ use optim::{GradientNorm, Optimizer, Schedule, Slot, StepState, UpdateRule};
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
-const SIZES: GptSizes = GptSizes { layers: 2, heads: 4, width: 32, context: 16, vocabulary: 96 };
+const SIZES: GptSizes =
+    GptSizes { layers: 2, heads: 4, width: 32, context: 16, max_context: 0, vocabulary: 96 };
 const BATCH: usize = 3;
 const POSITIONS: usize = 16;
 

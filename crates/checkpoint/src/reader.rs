@@ -36,7 +36,8 @@ impl Target {
     }
 
     /// Writes a piece of the array, of which `at` is the first element counted from [`Target::first`].
-    fn take(&self, at: usize, piece: &[u8]) -> std::result::Result<(), TensorError> {
+    /// Errors: a piece beyond the tensor, types that do not convert.
+    pub fn take(&self, at: usize, piece: &[u8]) -> std::result::Result<(), TensorError> {
         let target = self.tensor.view(at, [piece.len() / self.dtype.bytes()])?;
         if self.dtype == target.dtype() {
             return target.set_bytes(piece);

@@ -34,6 +34,7 @@
 
 mod check;
 mod choices;
+mod folder;
 mod identity;
 mod lanes;
 mod load;

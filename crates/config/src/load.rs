@@ -7,6 +7,7 @@ use keys::{Error, Given, Section};
 use nn::Families;
 
 use crate::check;
+use crate::folder;
 use crate::model::ModelConfig;
 use crate::run_config::RunConfig;
 use crate::sections::{Checkpoint, Data, Memory, Optim, Parallel, Precision, Telemetry, Train};
@@ -49,7 +50,8 @@ impl RunConfig {
         directory: &Path,
         overrides: &[String],
     ) -> Result<Self, Error> {
-        let given = Given::parse(&table(families), text, name, directory, overrides)?;
+        let imply = |given: &Given| folder::implied(given, families);
+        let given = Given::parse_implied(&table(families), text, name, directory, overrides, imply)?;
         let data = Data::read(&given)?;
         let tokenizer = Tokenizer::from_name(&data.tokenizer)
             .map_err(|error| given.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))?;

@@ -1,9 +1,10 @@
 //! `[model]`: the model that is trained.
 
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 
-use keys::{Error, Given, Key, Value};
+use keys::{Error, Given, Key, Section, Value};
 use nn::{Families, Family, ModelSpec};
 
 use crate::sections::ModelSection;
@@ -14,6 +15,7 @@ const VOCABULARY_MULTIPLE: usize = 128;
 /// The model that is trained: its family and its sizes.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
+    section: ModelSection,
     families: &'static Families,
     family: &'static dyn Family,
     spec: Arc<dyn ModelSpec>,
@@ -22,19 +24,35 @@ pub struct ModelConfig {
 impl ModelConfig {
     /// Reads `[model]`. `tokens` is the number of tokens that the configured tokenizer has.
     pub(crate) fn read(given: &Given, families: &'static Families, tokens: usize) -> Result<Self, Error> {
-        let kind = given.text(ModelSection::kind)?;
-        let Some(family) = families.find(&kind) else {
+        let section = ModelSection::read(given)?;
+        let kind = &section.kind;
+        if section.from_config && section.from.is_none() {
+            let reason = "model.from_config = true needs the folder: model.from = \"DIR\"".to_owned();
+            return Err(given.conflict(&[ModelSection::from_config], reason));
+        }
+        let Some(family) = families.find(kind) else {
             let reason = format!("{} = \"{kind}\" is no family of models", ModelSection::kind);
             return Err(given.conflict(&[ModelSection::kind], reason));
         };
         let vocabulary = tokens.next_multiple_of(VOCABULARY_MULTIPLE);
-        Ok(Self { families, family, spec: family.read(given, vocabulary)? })
+        Ok(Self { section, families, family, spec: family.read(given, vocabulary)? })
     }
 
     /// Returns the name of the family.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.family.name()
+    }
+
+    /// The folder that initial weights come from; `None` if they are random.
+    #[must_use]
+    pub fn weights(&self) -> Option<&Path> {
+        self.section.from.as_deref().filter(|_| !self.section.from_config)
+    }
+
+    /// The keys that every family has.
+    pub(crate) fn section(&self) -> &ModelSection {
+        &self.section
     }
 
     /// The families that `model.kind` chooses among.
@@ -58,6 +76,6 @@ impl Deref for ModelConfig {
 
 impl PartialEq for ModelConfig {
     fn eq(&self, other: &Self) -> bool {
-        self.kind() == other.kind() && self.spec.values() == other.spec.values()
+        self.section == other.section && self.spec.values() == other.spec.values()
     }
 }

@@ -29,11 +29,16 @@ pub(crate) fn base(written: PathBuf, given: &Given, key: &str, is_files: bool) -
     Ok(base)
 }
 
-/// The absolute path of the file of times, if one is named.
-pub(crate) fn profile(written: Option<PathBuf>, given: &Given, key: &str) -> Result<Option<PathBuf>, Error> {
+/// The absolute path of the file or folder at `key`, if one is named; `what` it is, for errors.
+pub(crate) fn file(
+    written: Option<PathBuf>,
+    given: &Given,
+    key: &str,
+    what: &str,
+) -> Result<Option<PathBuf>, Error> {
     let Some(written) = written else { return Ok(None) };
     let path = normal(&given.directory().join(written));
-    in_utf8(given, key, "file of times", &path)?;
+    in_utf8(given, key, what, &path)?;
     Ok(Some(path))
 }
 

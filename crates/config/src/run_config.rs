@@ -9,7 +9,7 @@ use parallel::pipeline::ScheduleKind;
 use sha2::{Digest, Sha256};
 
 use crate::model::ModelConfig;
-use crate::sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train};
+use crate::sections::{Checkpoint, Data, Memory, Optim, Parallel, Precision, Telemetry, Train};
 use crate::table::table;
 
 /// A validated configuration with every default filled in.
@@ -97,7 +97,7 @@ impl RunConfig {
     /// Every key that applies, with its value, in the order of the file.
     pub(crate) fn settings(&self) -> Vec<(Key, Value)> {
         let mut values: BTreeMap<&str, Value> = BTreeMap::new();
-        values.insert(ModelSection::kind, self.model.kind().into());
+        values.extend(pairs(self.model.section()));
         values.extend(self.model.pairs().map(|(key, value)| (key.path, value)));
         values.extend(pairs(&self.data));
         values.extend(pairs(&self.train));

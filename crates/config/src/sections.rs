@@ -24,6 +24,15 @@ section! {
     pub struct ModelSection = "model" {
         /// The family of the model. The other keys of `[model]` belong to a family each.
         kind: String = Row::text();
+        /// A folder of Hugging Face, relative to the configuration: the family and the sizes that are not
+        /// written come from its config.json, and the initial weights from its safetensors.
+        from: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .any_bits()
+            .local()
+            .finish(|path, given| paths::file(path, given, ModelSection::from, "folder of the model"));
+        /// Whether only sizes come from the folder `from`, and initial weights are random.
+        from_config: bool = Row::flag().default("false").any_bits();
     }
 }
 
@@ -158,7 +167,7 @@ section! {
             .only(Parallel::partition, &["fastest"])
             .any_bits()
             .local()
-            .finish(|path, given| paths::profile(path, given, Parallel::profile));
+            .finish(|path, given| paths::file(path, given, Parallel::profile, "file of times"));
         /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid,
         /// or NCCL's, with the same bits on the same grid.
         reduction: Reduction = choice!(Reduction, Reduction::ALL).default("\"tree\"");

@@ -9,11 +9,14 @@ use crate::sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, P
 pub(crate) fn table(families: &'static Families) -> Table {
     // `model.kind` takes the names of the families.
     let mut keys: Vec<Key> = of::<ModelSection>()
-        .map(|key| Key {
-            takes: Takes::Choice(families.names()),
-            default: Default::Literal(families.default_literal()),
-            decides_times: true,
-            ..key
+        .map(|key| match key.path {
+            ModelSection::kind => Key {
+                takes: Takes::Choice(families.names()),
+                default: Default::Literal(families.default_literal()),
+                decides_times: true,
+                ..key
+            },
+            _ => key,
         })
         .collect();
     for (family, name) in families.list().iter().zip(families.names()) {

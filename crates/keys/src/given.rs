@@ -25,6 +25,17 @@ pub struct Given {
     entries: BTreeMap<&'static str, Entry>,
 }
 
+/// A value that follows from another file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Implied {
+    /// The key's path, `section.key`.
+    pub path: String,
+    /// Its value.
+    pub value: Value,
+    /// The file that it follows from.
+    pub file: String,
+}
+
 impl Given {
     /// Reads the text of the file called `name` in the absolute `directory`, and puts `set` over it: the
     /// arguments of `--set`, the last of a key winning.
@@ -32,6 +43,21 @@ impl Given {
     /// # Errors
     /// Text that is not TOML, names that do not exist, values that are not built yet, keys of another kind.
     pub fn parse(table: &Table, text: &str, name: &str, directory: &Path, set: &[String]) -> Result<Self> {
+        Self::parse_implied(table, text, name, directory, set, |_| Ok(Vec::new()))
+    }
+
+    /// As [`Given::parse`], where what is given implies values for keys that are not: `imply` finds them.
+    ///
+    /// # Errors
+    /// Those of [`Given::parse`] and of `imply`; an implied value whose key does not exist.
+    pub fn parse_implied(
+        table: &Table,
+        text: &str,
+        name: &str,
+        directory: &Path,
+        set: &[String],
+        imply: impl FnOnce(&Self) -> Result<Vec<Implied>>,
+    ) -> Result<Self> {
         let mut entries = document::entries(table, text, name)?;
         for argument in set {
             let (path, entry) = overrides::entry(table, argument)?;
@@ -40,6 +66,11 @@ impl Given {
         let (name, directory) = (name.to_owned(), directory.to_path_buf());
         let mut given = Self { table: table.clone(), name, directory, entries };
         given.refuse_unbuilt()?;
+        for Implied { path, value, file } in imply(&given)? {
+            let origin = Origin::File { name: file, line: None };
+            let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
+            given.entries.entry(key.path).or_insert(Entry { shown: value.to_string(), value, origin });
+        }
         given.sift()?;
         Ok(given)
     }

@@ -7,6 +7,7 @@ use device::{DType, Device};
 use keys::{Given, Key, Value};
 
 use crate::error::Result;
+use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
 use crate::model::{Model, Stage};
 use crate::recompute::Recompute;
 
@@ -34,6 +35,11 @@ pub trait Family: Debug + Sync {
     /// # Errors
     /// A value that its key does not take.
     fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>>;
+
+    /// How the keys follow from a `config.json` of Hugging Face; `None` for a family that they do not have.
+    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
+        None
+    }
 }
 
 /// A model of one family with its sizes.
@@ -68,6 +74,11 @@ pub trait ModelSpec: Debug + Send + Sync {
         dtype: DType,
         recompute: Recompute,
     ) -> Result<Box<dyn Model>>;
+
+    /// The model as a folder of Hugging Face holds it; `None` for one that they do not have.
+    fn hugging_face(&self) -> Option<HuggingFaceModel> {
+        None
+    }
 
     /// The family and the sizes in a few words.
     fn summary(&self) -> String;

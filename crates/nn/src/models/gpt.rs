@@ -11,6 +11,7 @@ use tensor::ops::{attention, lanes};
 
 use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
+use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, gpt2};
 use crate::init::Init;
 use crate::layers::{Block, Embedding, Heads, LayerNorm, Linear, Residual, Stack, Stream, within};
 use crate::model::{Input, Model, Stage};
@@ -29,6 +30,8 @@ section! {
         width: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Tokens in a sequence.
         context: usize = Row::count(1, MOST_EXTENT).default("128");
+        /// Rows of the table of positions, the most tokens that a sequence can have; 0: as many as `context`.
+        max_context: usize = Row::count(0, MOST_EXTENT).default("0");
         /// Tokens that exist; 0: as many as the tokenizer has, rounded up to a multiple of 128.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
     }
@@ -68,6 +71,10 @@ impl Family for GptFamily {
         let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
         Ok(Arc::new(GptSizes { vocabulary, ..sizes }))
     }
+
+    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
+        Some(gpt2::CONFIG)
+    }
 }
 
 impl ModelSpec for GptSizes {
@@ -102,6 +109,11 @@ impl ModelSpec for GptSizes {
             );
             return Err(given.conflict(&["precision.compute", Self::heads, Self::width], reason));
         }
+        if (1..self.context).contains(&self.max_context) {
+            let (context, most) = (self.context, self.max_context);
+            let reason = format!("model.context = {context} is more than model.max_context = {most}");
+            return Err(given.conflict(&[Self::context, Self::max_context], reason));
+        }
         if let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) {
             let reason = format!(
                 "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \
@@ -121,6 +133,11 @@ impl ModelSpec for GptSizes {
         recompute: Recompute,
     ) -> Result<Box<dyn Model>> {
         Ok(Box::new(Gpt::new(device, *self, stage, seed, dtype)?.recomputing(recompute)))
+    }
+
+    fn hugging_face(&self) -> Option<HuggingFaceModel> {
+        let Self { layers, heads, width, vocabulary, .. } = *self;
+        Some(gpt2::model(&gpt2::Sizes { layers, heads, width, positions: self.positions(), vocabulary }))
     }
 
     fn summary(&self) -> String {
@@ -154,6 +171,11 @@ impl ModelSpec for GptSizes {
 }
 
 impl GptSizes {
+    /// Rows of the table of positions.
+    fn positions(&self) -> usize {
+        if self.max_context == 0 { self.context } else { self.max_context }
+    }
+
     /// Keeps sizes within what can be counted; this is no estimate of memory. The weights of a block are
     /// roughly 12·width²; the widest activations of a micro-batch are the logits and the hidden layer of the
     /// MLP.
@@ -161,11 +183,15 @@ impl GptSizes {
         let Self { layers, width, context, vocabulary, .. } = *self;
         let [of_layers, of_width] = [(Self::layers, layers), (Self::width, width)];
         let [of_context, of_vocabulary] = [(Self::context, context), (Self::vocabulary, vocabulary)];
+        let of_positions = match self.max_context {
+            0 => of_context,
+            rows => (Self::max_context, rows),
+        };
         let of_batch = ("train.micro_batch_size", micro_batch);
         type Settings<'a> = &'a [(&'static str, usize)];
         let groups: [(&str, usize, Settings); 5] = [
             ("the token embedding", 1, &[of_width, of_vocabulary]),
-            ("the position embedding", 1, &[of_width, of_context]),
+            ("the position embedding", 1, &[of_width, of_positions]),
             ("the blocks' weights", 12 * width, &[of_layers, of_width]),
             ("a micro-batch's logits", 1, &[of_context, of_vocabulary, of_batch]),
             ("a micro-batch's activations", 16, &[of_layers, of_width, of_context, of_batch]),
@@ -204,7 +230,7 @@ impl Gpt {
     /// deviation 0.02, and 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no
     /// model, out of memory.
     pub fn new(device: &Device, sizes: GptSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
-        let GptSizes { layers, heads, width, context, vocabulary } = sizes;
+        let GptSizes { layers, heads, width, vocabulary, .. } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
             return Err(NnError::Sizes(format!("a width of {width} does not divide into {heads} heads")));
         }
@@ -218,7 +244,7 @@ impl Gpt {
             match stage.is_first() {
                 true => Some(
                     Embedding::new(&mut parameters, "wte.weight", [vocabulary, width], init)?
-                        .with_positions(&mut parameters, "wpe.weight", context, init)?,
+                        .with_positions(&mut parameters, "wpe.weight", sizes.positions(), init)?,
                 ),
                 false => None,
             };

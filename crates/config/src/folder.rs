@@ -1,0 +1,63 @@
+//! The keys of `[model]` that follow from a folder of Hugging Face.
+
+use std::path::Path;
+
+use keys::{Error, Given, Implied};
+use nn::{Families, Family, FolderConfig};
+
+use crate::sections::ModelSection;
+
+/// The name of the configuration in a folder.
+const CONFIG: &str = "config.json";
+
+/// The family and the sizes that the folder of `model.from` implies. A configuration that has all of them
+/// written does not need the folder.
+pub(crate) fn implied(given: &Given, families: &Families) -> Result<Vec<Implied>, Error> {
+    let from = given.text(ModelSection::from)?;
+    if from.is_empty() || is_complete(given, families)? {
+        return Ok(Vec::new());
+    }
+    let path = given.directory().join(from).join(CONFIG);
+    let refused = |reason: String| {
+        given.conflict(&[ModelSection::from], format!("{}: {}: {reason}", ModelSection::from, path.display()))
+    };
+    let config = read(&path).map_err(refused)?;
+    let (family, translation) = family(&config, families).map_err(refused)?;
+    if given.is_given(ModelSection::kind) && given.text(ModelSection::kind)? != family.name() {
+        let kind = given.text(ModelSection::kind)?;
+        let reason = format!("it is a \"{}\", and model.kind = \"{kind}\"", family.name());
+        return Err(refused(reason));
+    }
+    let values = (translation.keys)(&config).map_err(refused)?;
+    let kind = (ModelSection::kind, family.name().into());
+    let file = path.to_string_lossy().into_owned();
+    let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
+    Ok(std::iter::once(kind).chain(values).map(implied).collect())
+}
+
+fn is_complete(given: &Given, families: &Families) -> Result<bool, Error> {
+    if !given.is_given(ModelSection::kind) {
+        return Ok(false);
+    }
+    let family = families.find(&given.text(ModelSection::kind)?);
+    Ok(family.is_some_and(|family| family.keys().iter().all(|key| given.is_given(key.path))))
+}
+
+fn read(path: &Path) -> Result<FolderConfig, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    FolderConfig::parse(&text)
+}
+
+/// Returns the family that computes the folder's model, with its translation.
+fn family(
+    config: &FolderConfig,
+    families: &Families,
+) -> Result<(&'static dyn Family, nn::HuggingFaceConfig), String> {
+    let model_type = config.model_type()?;
+    let mut all = families.list().iter().filter_map(|family| Some((*family, family.hugging_face()?)));
+    all.clone().find(|(_, translation)| translation.model_types.contains(&model_type)).ok_or_else(|| {
+        let built: Vec<_> = all.by_ref().flat_map(|(_, translation)| translation.model_types).collect();
+        let names: Vec<_> = built.iter().map(|name| format!("\"{name}\"")).collect();
+        format!("model_type = \"{model_type}\" is not built: {} are", names.join(", "))
+    })
+}

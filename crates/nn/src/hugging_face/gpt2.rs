@@ -1,0 +1,127 @@
+//! `gpt2`: the configuration and tensors of `GPT2LMHeadModel`, whose linear layers are stored as `[inputs,
+//! outputs]`.
+
+use keys::Value;
+use serde_json::{Map, json};
+
+use super::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
+
+pub(crate) const CONFIG: HuggingFaceConfig = HuggingFaceConfig { model_types: &["gpt2"], keys };
+
+/// The only epsilon of a layer normalisation.
+const EPSILON: f64 = 1e-5;
+/// Hidden values of the feed-forward layers for each value of the width.
+const EXPANSION: usize = 4;
+
+/// Sizes of a model as the folder's tensors follow from them.
+pub(crate) struct Sizes {
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    pub(crate) width: usize,
+    /// Rows of the table of positions.
+    pub(crate) positions: usize,
+    pub(crate) vocabulary: usize,
+}
+
+fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
+    let activation = config.text("activation_function")?.unwrap_or("gelu_new");
+    if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
+        return Err(format!("activation_function = \"{activation}\" is not built: \"gelu_new\" is"));
+    }
+    let (width, inner) = (config.count("n_embd")?, config.optional_count("n_inner")?);
+    if let Some(inner) = inner.filter(|inner| *inner != EXPANSION * width) {
+        return Err(format!("n_inner = {inner} is not built: {EXPANSION} times n_embd = {width} is"));
+    }
+    if let Some(epsilon) = config.number("layer_norm_epsilon")?.filter(|epsilon| *epsilon != EPSILON) {
+        return Err(format!("layer_norm_epsilon = {epsilon:e} is not built: {EPSILON:e} is"));
+    }
+    config.only("scale_attn_weights", true)?;
+    config.only("scale_attn_by_inverse_layer_idx", false)?;
+    config.only("reorder_and_upcast_attn", false)?;
+    config.only("add_cross_attention", false)?;
+    config.only("tie_word_embeddings", true)?;
+    let positions = config.count("n_positions")?;
+    Ok(vec![
+        ("model.layers", config.count("n_layer")?.into()),
+        ("model.heads", config.count("n_head")?.into()),
+        ("model.width", width.into()),
+        ("model.context", positions.into()),
+        ("model.max_context", positions.into()),
+        ("model.vocabulary", config.count("vocab_size")?.into()),
+    ])
+}
+
+/// The model as a folder holds it.
+pub(crate) fn model(sizes: &Sizes) -> HuggingFaceModel {
+    let mut tensors = vec![
+        FolderTensor::whole(name("wte.weight"), "wte.weight".into(), &[sizes.vocabulary, sizes.width]),
+        FolderTensor::whole(name("wpe.weight"), "wpe.weight".into(), &[sizes.positions, sizes.width]),
+    ];
+    for layer in 0..sizes.layers {
+        tensors.extend(block(layer, sizes.width));
+    }
+    tensors.extend(norm("ln_f", sizes.width));
+    HuggingFaceModel {
+        config: config(sizes),
+        prefix: PREFIX,
+        tensors,
+        // Masks, and the head that is the table of tokens.
+        ignored: vec![".attn.bias", ".attn.masked_bias", "lm_head.weight"],
+    }
+}
+
+const PREFIX: &str = "transformer.";
+
+fn name(rest: &str) -> String {
+    format!("{PREFIX}{rest}")
+}
+
+fn norm(prefix: &str, width: usize) -> [FolderTensor; 2] {
+    ["weight", "bias"].map(|part| {
+        let own = format!("{prefix}.{part}");
+        FolderTensor::whole(name(&own), own, &[width])
+    })
+}
+
+fn linear(theirs: &str, ours: &str, inputs: usize, outputs: usize) -> [FolderTensor; 2] {
+    let (weight, bias) = (format!("{theirs}.weight"), format!("{theirs}.bias"));
+    [
+        FolderTensor::transposed(name(&weight), format!("{ours}.weight"), [outputs, inputs]),
+        FolderTensor::whole(name(&bias), format!("{ours}.bias"), &[outputs]),
+    ]
+}
+
+fn block(layer: usize, width: usize) -> impl Iterator<Item = FolderTensor> {
+    let at = |part: &str| format!("h.{layer}.{part}");
+    let hidden = EXPANSION * width;
+    [
+        norm(&at("ln_1"), width),
+        linear(&at("attn.c_attn"), &at("attn_qkv"), width, 3 * width),
+        linear(&at("attn.c_proj"), &at("attn_proj"), width, width),
+        norm(&at("ln_2"), width),
+        linear(&at("mlp.c_fc"), &at("mlp_fc"), width, hidden),
+        linear(&at("mlp.c_proj"), &at("mlp_proj"), hidden, width),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+fn config(sizes: &Sizes) -> Map<String, serde_json::Value> {
+    let settings = [
+        ("activation_function", json!("gelu_new")),
+        ("architectures", json!(["GPT2LMHeadModel"])),
+        ("attn_pdrop", json!(0.0)),
+        ("embd_pdrop", json!(0.0)),
+        ("layer_norm_epsilon", json!(EPSILON)),
+        ("model_type", json!("gpt2")),
+        ("n_embd", json!(sizes.width)),
+        ("n_head", json!(sizes.heads)),
+        ("n_inner", json!(null)),
+        ("n_layer", json!(sizes.layers)),
+        ("n_positions", json!(sizes.positions)),
+        ("resid_pdrop", json!(0.0)),
+        ("tie_word_embeddings", json!(true)),
+        ("vocab_size", json!(sizes.vocabulary)),
+    ];
+    settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}

@@ -1,0 +1,108 @@
+//! A folder: the tensors of its one file, or of the files that its index names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::error::{PretrainedError, Result};
+use crate::tensor_file::{StoredTensor, add_tensors};
+
+/// The name of the configuration in a folder.
+pub const CONFIG: &str = "config.json";
+/// The file of all tensors.
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+/// The index of several files of tensors.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A folder whose headers have been read.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    tensors: BTreeMap<String, StoredTensor>,
+}
+
+impl Folder {
+    /// Reads the headers of a folder's files. Errors: no such files; headers that do not describe their
+    /// files byte for byte; an index that names other tensors than the files hold.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut tensors = BTreeMap::new();
+        let (whole, index) = (path.join(WEIGHTS), path.join(INDEX));
+        if whole.exists() {
+            add_tensors(whole, &mut tensors)?;
+        } else if index.exists() {
+            let map = read_index(&index)?;
+            let files: BTreeSet<_> = map.values().cloned().collect();
+            files.into_iter().try_for_each(|file| add_tensors(path.join(file), &mut tensors))?;
+            for (name, file) in &map {
+                let there = tensors.get(name).is_some_and(|tensor| tensor.path() == path.join(file));
+                if !there {
+                    let what = format!("it places {name} in {file}, which does not hold it");
+                    return Err(PretrainedError::refused(&index, what));
+                }
+            }
+        } else {
+            return Err(PretrainedError::refused(path, format!("it has no {WEIGHTS} and no {INDEX}")));
+        }
+        Ok(Folder { path: path.to_owned(), tensors })
+    }
+
+    /// The folder's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors by name.
+    #[must_use]
+    pub fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
+        &self.tensors
+    }
+
+    /// Returns the tensor of a name, which in a folder of a model without its head lacks `prefix`.
+    pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(&str, &StoredTensor)> {
+        let short = || self.tensors.get_key_value(name.strip_prefix(prefix)?);
+        let found = self.tensors.get_key_value(name).or_else(short);
+        found.map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// SHA-256, in hexadecimal, of names, types and shapes of all tensors, and of the first elements of each.
+    pub(crate) fn fingerprint(&self) -> Result<String> {
+        let mut digest = Sha256::new();
+        for (name, tensor) in &self.tensors {
+            let file =
+                fs::File::open(tensor.path()).map_err(PretrainedError::file(tensor.path(), "open it"))?;
+            let elements = tensor.shape().iter().product::<usize>().min(64);
+            let mut first = vec![0.0; elements];
+            tensor.read(&file, 0..elements, &mut first)?;
+            digest.update(format!("{name} {} {:?} ", tensor.dtype(), tensor.shape()));
+            first.iter().for_each(|value| digest.update(value.to_le_bytes()));
+        }
+        Ok(format!("{:x}", digest.finalize()))
+    }
+}
+
+/// Returns the file of each tensor that an index names. Errors: text that is no index, a file that is not in
+/// the folder itself.
+fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
+    let refused = |what: String| PretrainedError::refused(path, what);
+    let text = fs::read_to_string(path).map_err(PretrainedError::file(path, "read it"))?;
+    let index: Value =
+        serde_json::from_str(&text).map_err(|error| refused(format!("it is no JSON: {error}")))?;
+    let Some(map) = index.get("weight_map").and_then(Value::as_object) else {
+        return Err(refused("it has no weight_map".to_owned()));
+    };
+    let file = |(name, file): (&String, &Value)| {
+        let is_own = |file: &&str| {
+            let mut parts = Path::new(file).components();
+            matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+        };
+        match file.as_str().filter(is_own) {
+            Some(file) => Ok((name.clone(), file.to_owned())),
+            None => Err(refused(format!("{name}: {file} is no file of the folder"))),
+        }
+    };
+    map.iter().map(file).collect()
+}

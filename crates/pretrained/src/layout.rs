@@ -1,0 +1,46 @@
+//! Comparison of a folder's tensors with those that a model has.
+
+use std::collections::BTreeSet;
+
+use nn::HuggingFaceModel;
+
+use crate::error::{PretrainedError, Result};
+use crate::folder::Folder;
+
+/// Checks that a folder holds all tensors of a model in their shapes, and no others. Errors: the first that is
+/// missing, misshapen or unexpected, by name.
+pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel) -> Result<()> {
+    let refused = |what: String| PretrainedError::refused(folder.path(), what);
+    let (mut used, mut missing) = (BTreeSet::new(), Vec::new());
+    for tensor in &model.tensors {
+        let Some((name, stored)) = folder.find(&tensor.name, model.prefix) else {
+            missing.push(tensor.name.as_str());
+            continue;
+        };
+        used.insert(name);
+        if stored.shape() != tensor.shape {
+            let (there, here) = (stored.shape(), &tensor.shape);
+            return Err(refused(format!("{name} is {there:?} there and {here:?} in this model")));
+        }
+    }
+    if let Some(names) = some_of(&missing) {
+        return Err(refused(format!("it has no {names}")));
+    }
+    let is_ignored = |name: &str| model.ignored.iter().any(|end| name.ends_with(end));
+    let others = folder.tensors().keys().map(String::as_str);
+    let unexpected: Vec<_> = others.filter(|name| !used.contains(name) && !is_ignored(name)).collect();
+    match some_of(&unexpected) {
+        Some(names) => Err(refused(format!("this model has no {names}"))),
+        None => Ok(()),
+    }
+}
+
+/// Names some of a list: `a, b and 7 more`; `None` for an empty one.
+fn some_of(names: &[&str]) -> Option<String> {
+    const SHOWN: usize = 3;
+    let shown = names.get(..names.len().min(SHOWN)).filter(|shown| !shown.is_empty())?.join(", ");
+    Some(match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    })
+}

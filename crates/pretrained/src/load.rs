@@ -1,0 +1,73 @@
+//! Reading the tensors of a folder into parts of parameters.
+
+use std::fs::File;
+use std::ops::Range;
+
+use checkpoint::Target;
+use nn::FolderTensor;
+
+use crate::error::{PretrainedError, Result};
+use crate::tensor_file::StoredTensor;
+
+/// Elements that are read at a time where the file has them in the parameter's order.
+const PIECE: usize = 1 << 18;
+/// Elements of a transposed matrix that are held at a time: few reads of long runs.
+const BLOCK: usize = 1 << 22;
+
+/// Reads the part of `target` that `tensor` is, from `stored`.
+pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target) -> Result<()> {
+    let [rows, columns] = tensor.rows_and_columns();
+    let first = tensor.first_row * columns;
+    let wanted = target.first..target.first + target.tensor.elements();
+    let (start, end) = (wanted.start.max(first), wanted.end.min(first + rows * columns));
+    if start >= end {
+        return Ok(());
+    }
+    let path = stored.path();
+    let file = File::open(path).map_err(PretrainedError::file(path, "open it"))?;
+    let mut put = |at: usize, values: &[f32]| -> Result<()> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Ok(target.take(first + at - target.first, &bytes)?)
+    };
+    let elements = start - first..end - first;
+    if tensor.transposed {
+        return transposed(stored, &file, [rows, columns], elements, &mut put);
+    }
+    let mut values = Vec::new();
+    for at in elements.clone().step_by(PIECE) {
+        values.resize(PIECE.min(elements.end - at), 0.0);
+        stored.read(&file, at..at + values.len(), &mut values)?;
+        put(at, &values)?;
+    }
+    Ok(())
+}
+
+/// Passes a range of the elements of a matrix of `rows` by `columns`, which is stored as its transpose, to
+/// `put`, each piece with its first element.
+fn transposed(
+    stored: &StoredTensor,
+    file: &File,
+    [rows, columns]: [usize; 2],
+    elements: Range<usize>,
+    put: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+) -> Result<()> {
+    let height = (BLOCK / columns).max(1);
+    let last = elements.end.div_ceil(columns);
+    let (mut block, mut line) = (Vec::new(), Vec::new());
+    for top in (elements.start / columns..last).step_by(height) {
+        let height = height.min(last - top);
+        block.resize(height * columns, 0.0);
+        line.resize(height, 0.0);
+        for column in 0..columns {
+            let at = column * rows + top;
+            stored.read(file, at..at + height, &mut line)?;
+            for (row, value) in line.iter().enumerate() {
+                block[row * columns + column] = *value;
+            }
+        }
+        let whole = top * columns..(top + height) * columns;
+        let (start, end) = (whole.start.max(elements.start), whole.end.min(elements.end));
+        put(start, &block[start - whole.start..end - whole.start])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! A folder with the model that it holds.
+
+use std::path::Path;
+
+use checkpoint::Target;
+use nn::HuggingFaceModel;
+
+use crate::error::{PretrainedError, Result};
+use crate::folder::Folder;
+use crate::{layout, load};
+
+/// A folder whose tensors are those of a model, checked by name and shape.
+#[derive(Clone, Debug)]
+pub struct PretrainedModel {
+    folder: Folder,
+    model: HuggingFaceModel,
+    id: String,
+}
+
+impl PretrainedModel {
+    /// Opens the folder at `path` as `model`. Errors: those of [`Folder::open`]; a tensor that is missing,
+    /// misshapen or unexpected, by name.
+    pub fn open(path: &Path, model: HuggingFaceModel) -> Result<Self> {
+        let folder = Folder::open(path)?;
+        layout::check(&folder, &model)?;
+        let id = folder.fingerprint()?;
+        Ok(PretrainedModel { folder, model, id })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// An identifier that follows from names, types, shapes and first elements of the tensors.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Fills the targets that are parameters of the model, or parts of them, and leaves others. Errors: a file
+    /// that cannot be read; a parameter of another shape.
+    pub fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
+        for target in targets {
+            self.fill(&target)?;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, target: &Target) -> Result<()> {
+        let own = || self.model.tensors.iter().filter(|tensor| tensor.parameter == target.name);
+        let elements = |[rows, columns]: [usize; 2]| rows * columns;
+        let held: usize = own().map(|tensor| elements(tensor.rows_and_columns())).sum();
+        if held > 0 && held != target.shape.elements() {
+            let what =
+                format!("{} is {} in this model, and has {held} elements there", target.name, target.shape);
+            return Err(PretrainedError::refused(self.folder.path(), what));
+        }
+        for tensor in own() {
+            // Checked when the folder was opened.
+            if let Some((_, stored)) = self.folder.find(&tensor.name, self.model.prefix) {
+                load::load(tensor, stored, target)?;
+            }
+        }
+        Ok(())
+    }
+}

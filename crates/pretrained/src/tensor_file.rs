@@ -1,0 +1,119 @@
+//! A file of safetensors: its header, checked against its length, and ranges of its tensors.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use device::{DType, Float, bf16, f16};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+
+use crate::error::{PretrainedError, Result};
+
+/// The most bytes that a header may have: what other readers of the format allow.
+const MOST_HEADER: u64 = 100_000_000;
+/// Bytes of the header's length, before it.
+const LENGTH: u64 = 8;
+
+/// A tensor in a file.
+#[derive(Clone, Debug)]
+pub struct StoredTensor {
+    file: Arc<PathBuf>,
+    dtype: DType,
+    shape: Vec<usize>,
+    /// Byte of the file at which its elements begin.
+    start: u64,
+}
+
+impl StoredTensor {
+    /// The type of its elements: f32, f16 or bf16.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Its shape.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The file that holds it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.file
+    }
+
+    /// Reads a range of elements, which lies within the tensor, into `values`, which is as long.
+    pub(crate) fn read(&self, file: &File, elements: Range<usize>, values: &mut [f32]) -> Result<()> {
+        let mut bytes = vec![0; self.dtype.bytes() * elements.len()];
+        let start = self.start + (self.dtype.bytes() * elements.start) as u64;
+        file.read_exact_at(&mut bytes, start).map_err(PretrainedError::file(&self.file, "read it"))?;
+        match self.dtype {
+            DType::Bf16 => widen(&bytes, values, |word| bf16::from_le_bytes(word).to_f32()),
+            DType::F16 => widen(&bytes, values, |word| Float::to_f32(f16::from_le_bytes(word))),
+            // The header was refused with any other type.
+            DType::F32 | DType::U32 => widen(&bytes, values, f32::from_le_bytes),
+        }
+        Ok(())
+    }
+}
+
+fn widen<const N: usize>(bytes: &[u8], values: &mut [f32], of: impl Fn([u8; N]) -> f32) {
+    values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, word)| *value = of(*word));
+}
+
+/// Reads the header of the file at `path` and adds its tensors to `tensors`. Errors: a header that does not
+/// describe the file byte for byte; a type that is not read; a name that another file has too.
+pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTensor>) -> Result<()> {
+    let (header, data) = read_header(&path)?;
+    let path = Arc::new(path);
+    for (name, info) in header.tensors() {
+        let dtype = dtype(info.dtype).ok_or_else(|| {
+            let what = format!("{name} is of type {}: F32, F16 and BF16 are read", info.dtype);
+            PretrainedError::refused(&path, what)
+        })?;
+        let start = data + info.data_offsets.0 as u64;
+        let stored = StoredTensor { file: Arc::clone(&path), dtype, shape: info.shape.clone(), start };
+        if let Some(other) = tensors.insert(name.clone(), stored) {
+            let what = format!("{name} is also in {}", other.file.display());
+            return Err(PretrainedError::refused(&path, what));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the header and the byte at which the tensors begin.
+fn read_header(path: &Path) -> Result<(Metadata, u64)> {
+    let refused = |what: String| PretrainedError::refused(path, what);
+    let failed = || PretrainedError::file(path, "read its header");
+    let mut file = File::open(path).map_err(PretrainedError::file(path, "open it"))?;
+    let bytes = file.metadata().map_err(failed())?.len();
+    let mut length = [0; LENGTH as usize];
+    file.read_exact(&mut length).map_err(failed())?;
+    let length = u64::from_le_bytes(length);
+    if length > MOST_HEADER.min(bytes - LENGTH) {
+        return Err(refused(format!("its header would have {length} bytes, and the file has {bytes}")));
+    }
+    let mut text = vec![0; length as usize];
+    file.read_exact(&mut text).map_err(failed())?;
+    let header: Metadata =
+        serde_json::from_slice(&text).map_err(|error| refused(format!("its header is wrong: {error}")))?;
+    let described = LENGTH + length + header.data_len() as u64;
+    if described != bytes {
+        return Err(refused(format!("it has {bytes} bytes, and its header describes {described}")));
+    }
+    Ok((header, LENGTH + length))
+}
+
+fn dtype(stored: Dtype) -> Option<DType> {
+    match stored {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::Bf16),
+        _ => None,
+    }
+}

@@ -1,0 +1,172 @@
+//! Writing a folder, tensor by tensor.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use checkpoint::Target;
+use device::{Category, DType, Device, DeviceOptions, Float, Request, dispatch};
+use nn::{FolderTensor, HuggingFaceModel};
+use safetensors::Dtype;
+use safetensors::tensor::{View, serialize_to_file};
+use serde_json::{Value, json};
+use tensor::{Shape, Tensor};
+
+use crate::error::{PretrainedError, Result};
+use crate::folder::{CONFIG, WEIGHTS};
+
+/// Reads the arrays of targets, under the names of the model's parameters.
+pub type Load<'a> = &'a dyn Fn(&mut dyn Iterator<Item = Target>) -> Result<()>;
+
+/// The contents of a folder to be written.
+pub struct Export<'a> {
+    /// The tensors, and the configuration.
+    pub model: HuggingFaceModel,
+    /// The shape of a parameter.
+    pub shape: &'a dyn Fn(&str) -> Option<Shape>,
+    /// Type of the written elements: f32, f16 or bf16.
+    pub dtype: DType,
+    /// The text of the configuration, if the model came with one.
+    pub config: Option<String>,
+    /// Files that are copied: of a tokenizer, for example.
+    pub files: Vec<PathBuf>,
+}
+
+/// Writes the folder `path`, which must not exist. It has its name only when it is complete. Errors: a folder
+/// that exists, a file that cannot be written, weights that cannot be read.
+pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<()> {
+    if path.exists() {
+        return Err(PretrainedError::refused(path, "it exists: a folder is written whole, to a new path"));
+    }
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let temporary = path.with_file_name(format!(".{name}.tmp-{}", std::process::id()));
+    fs::create_dir_all(&temporary).map_err(PretrainedError::file(&temporary, "make the directory"))?;
+    let written = write_files(&temporary, &export, load).and_then(|()| {
+        fs::rename(&temporary, path).map_err(PretrainedError::file(path, "rename it into place"))
+    });
+    if written.is_err() {
+        // The error that matters is the one above; there may be nothing to delete.
+        let _ = fs::remove_dir_all(&temporary);
+    }
+    written
+}
+
+fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
+    write_tensors(&path.join(WEIGHTS), export, load)?;
+    let config = export.config.clone().unwrap_or_else(|| config_text(export));
+    let file = path.join(CONFIG);
+    fs::write(&file, config).map_err(PretrainedError::file(&file, "write it"))?;
+    for from in &export.files {
+        let to = path.join(from.file_name().unwrap_or_default());
+        fs::copy(from, &to).map_err(PretrainedError::file(from, "copy it"))?;
+    }
+    Ok(())
+}
+
+/// The configuration as transformers writes it: sorted, with an indent of two.
+fn config_text(export: &Export<'_>) -> String {
+    let mut config = export.model.config.clone();
+    let name = match export.dtype {
+        DType::Bf16 => "bfloat16",
+        DType::F16 => "float16",
+        DType::F32 | DType::U32 => "float32",
+    };
+    config.insert("dtype".to_owned(), json!(name));
+    config.insert("torch_dtype".to_owned(), json!(name));
+    // A map of JSON values has a text.
+    serde_json::to_string_pretty(&Value::Object(config)).unwrap_or_default() + "\n"
+}
+
+fn write_tensors(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
+    let device = Device::cpu(0, &DeviceOptions::default()).map_err(tensor::TensorError::from)?;
+    let failure = RefCell::new(None);
+    let view = |tensor| {
+        let lazy = LazyTensor { tensor, export, load, device: &device, failure: &failure };
+        (&tensor.name, lazy)
+    };
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let written = serialize_to_file(export.model.tensors.iter().map(view), Some(metadata), path);
+    if let Some(error) = failure.take() {
+        return Err(error);
+    }
+    written.map_err(|error| PretrainedError::refused(path, format!("it was not written: {error}")))
+}
+
+/// A tensor whose elements are read when they are written.
+struct LazyTensor<'a> {
+    tensor: &'a FolderTensor,
+    export: &'a Export<'a>,
+    load: Load<'a>,
+    device: &'a Device,
+    /// The first error, which the format's writer has no way to pass on.
+    failure: &'a RefCell<Option<PretrainedError>>,
+}
+
+impl View for LazyTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.export.dtype {
+            DType::Bf16 => Dtype::BF16,
+            DType::F16 => Dtype::F16,
+            DType::F32 | DType::U32 => Dtype::F32,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        if self.failure.borrow().is_some() {
+            return Cow::default();
+        }
+        match self.bytes() {
+            Ok(bytes) => bytes.into(),
+            Err(error) => {
+                self.failure.replace(Some(error));
+                Cow::default()
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.shape.iter().product::<usize>() * self.export.dtype.bytes()
+    }
+}
+
+impl LazyTensor<'_> {
+    fn bytes(&self) -> Result<Vec<u8>> {
+        let values = self.values()?;
+        let [rows, columns] = self.tensor.rows_and_columns();
+        let stored = match self.tensor.transposed {
+            false => values,
+            true => (0..columns)
+                .flat_map(|c| values.iter().skip(c).step_by(columns).take(rows))
+                .copied()
+                .collect(),
+        };
+        Ok(dispatch!(self.export.dtype, T => {
+            let mut rounded = vec![<T as Float>::from_f32(0.0); stored.len()];
+            <T as Float>::round(&stored, &mut rounded);
+            rounded.iter().flat_map(|value| value.to_le_bytes()).collect()
+        }, _ => Vec::new()))
+    }
+
+    /// The elements in the parameter's order.
+    fn values(&self) -> Result<Vec<f32>> {
+        let FolderTensor { parameter, first_row, .. } = self.tensor;
+        let [rows, columns] = self.tensor.rows_and_columns();
+        let Some(shape) = (self.export.shape)(parameter) else {
+            let what = format!("the model has no parameter {parameter}");
+            return Err(PretrainedError::refused(Path::new(&self.tensor.name), what));
+        };
+        let request = Request::new(Category::Parameter, "export");
+        let tensor = Tensor::empty(self.device, [rows * columns], DType::F32, request)?;
+        let first = first_row * columns;
+        let target =
+            Target { name: parameter.clone(), dtype: DType::F32, shape, first, tensor: tensor.clone() };
+        (self.load)(&mut std::iter::once(target))?;
+        Ok(tensor.to_vec::<f32>()?)
+    }
+}

@@ -1,0 +1,117 @@
+//! Loss, gradients and ten steps of the recorded models, against transformers in float64.
+
+use device::{Backend, DType};
+use nn::{Input, Model};
+use optim::{GradientNorm, Optimizer, Slot, UpdateRule};
+use serde_json::Value;
+use tensor::Tensor;
+
+use super::support::{MODELS, batch, by_parameter, config, devices, expected, folder, layout, load, pass};
+
+/// Largest relative distances in f32: of a loss, of a gradient's norm, of the loss in a later step.
+const LOSS: f64 = 1e-6;
+const NORM: f64 = 1e-4;
+const LATER: f64 = 1e-4;
+/// Largest relative distance of a loss in bf16.
+const ROUGH: f64 = 1e-2;
+
+fn distance(found: f64, expected: &Value) -> f64 {
+    let expected = expected.as_f64().unwrap();
+    (found - expected).abs() / expected.abs()
+}
+
+#[test]
+fn losses_and_gradients_are_those_of_transformers() {
+    for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
+        let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
+        let (loss, gradients) = pass(&*model, &batch(name, &device));
+        let error = distance(loss.into(), &expected["loss"]);
+        assert!(error < LOSS, "{name} on {device:?}: loss {loss}, {error}");
+        let gradients = by_parameter(&*model, &gradients);
+        let tensors = layout(&config(&folder(name)).unwrap()).tensors;
+        assert_eq!(tensors.len(), expected["gradient_norms"].as_object().unwrap().len());
+        for tensor in &tensors {
+            let gradient = &gradients[model.parameters().find(&tensor.parameter).unwrap().0];
+            let [rows, columns] = tensor.rows_and_columns();
+            let part = gradient.view(tensor.first_row * columns, [rows * columns]).unwrap();
+            let squares = part.to_vec::<f32>().unwrap().iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+            let error = distance(squares.sqrt(), &expected["gradient_norms"][&tensor.name]);
+            assert!(error < NORM, "{name} on {device:?}: {}: {error}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn logits_are_those_of_transformers() {
+    for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
+        let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
+        let tape = autograd::Tape::new(&device, autograd::Mode::Evaluate);
+        let [inputs, _] = batch(name, &device);
+        let [rows, context] = [inputs.shape().dims()[0], inputs.shape().dims()[1]];
+        let logits = model.forward(&tape, Input::Batch(inputs)).unwrap().into_tensor();
+        let classes = logits.shape().columns();
+        let values = logits.to_vec::<f32>().unwrap();
+        let last: Vec<_> =
+            (0..context).map(|at| &values[((rows - 1) * context + at) * classes..][..classes]).collect();
+        let first: Vec<_> = (0..context).map(|at| &values[at * classes..][..classes]).collect();
+        let likeliest = |row: &&[f32]| (0..classes).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
+        let found = |rows: &[&[f32]]| rows.iter().map(likeliest).map(Value::from).collect::<Vec<_>>();
+        let argmax = expected["argmax"].as_array().unwrap();
+        assert!([found(&first), found(&last)].contains(argmax), "{name} on {device:?}");
+        let logits = expected["last_logits"].as_array().unwrap();
+        let near = |row: &[f32]| {
+            row.iter().zip(logits).all(|(v, e)| (f64::from(*v) - e.as_f64().unwrap()).abs() < 1e-4)
+        };
+        assert!(near(first[context - 1]) || near(last[context - 1]), "{name} on {device:?}");
+    }
+}
+
+#[test]
+fn ten_steps_of_adamw_are_those_of_transformers() {
+    for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
+        let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
+        let batch = batch(name, &device);
+        let losses = adamw(&*model, &batch, &expected["adamw"]);
+        for (step, (loss, expected)) in
+            losses.iter().zip(expected["adamw"]["losses"].as_array().unwrap()).enumerate()
+        {
+            let error = distance(f64::from(*loss), expected);
+            assert!(error < LATER, "{name} on {device:?}: step {step}: {loss}, {error}");
+        }
+    }
+}
+
+fn adamw(model: &dyn Model, batch: &[Tensor; 2], options: &Value) -> Vec<f32> {
+    let number = |key: &str| options[key].as_f64().unwrap() as f32;
+    let slot = |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
+    let slots: Vec<_> = model.parameters().list().iter().map(slot).collect();
+    let rule = UpdateRule::AdamW {
+        beta1: 0.9,
+        beta2: number("beta2"),
+        epsilon: 1e-8,
+        weight_decay: number("weight_decay"),
+    };
+    let optimizer = Optimizer::new(batch[0].device(), &slots, rule).unwrap();
+    let norm = GradientNorm::new(batch[0].device(), &slots, number("clip")).unwrap();
+    let step = |_| {
+        let (loss, gradients) = pass(model, batch);
+        let gradients = by_parameter(model, &gradients);
+        norm.measure(&gradients).unwrap();
+        norm.state().set_learning_rate(number("lr")).unwrap();
+        optimizer.step(&gradients, norm.state()).unwrap();
+        loss
+    };
+    (0..options["losses"].as_array().unwrap().len()).map(step).collect()
+}
+
+#[test]
+fn losses_in_bf16_are_near() {
+    for device in devices().iter().filter(|device| device.backend() == Backend::Cuda) {
+        for name in MODELS {
+            let model = load(&folder(name), device, DType::Bf16);
+            let (loss, _) = pass(&*model, &batch(name, device));
+            let error = distance(loss.into(), &expected(name)["loss"]);
+            assert!(error < ROUGH, "{name}: loss {loss}, {error}");
+        }
+    }
+}

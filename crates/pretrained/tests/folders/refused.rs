@@ -1,0 +1,151 @@
+//! Folders that are refused, by name.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::{TensorView, serialize_to_file};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+
+use super::round_trip::shard;
+use super::support::{config, folder, open};
+
+/// A copy of the recorded `gpt2` with a changed configuration.
+fn copy(to: &Path, change: impl FnOnce(&mut Value)) {
+    let from = folder("gpt2");
+    fs::copy(from.join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    fs::write(to.join("config.json"), config.to_string()).unwrap();
+}
+
+#[test]
+fn configurations_that_are_not_computed() {
+    let table: [(&str, Value, &str); 11] = [
+        ("model_type", json!("bloom"), "model_type = \"bloom\" is not built: \"gpt2\""),
+        ("model_type", Value::Null, "it has no model_type"),
+        ("activation_function", json!("tanh"), "activation_function = \"tanh\" is not built"),
+        ("n_layer", Value::Null, "it has no n_layer"),
+        ("n_layer", json!(-1), "n_layer = -1 is not a positive integer"),
+        ("n_layer", json!("two"), "n_layer = \"two\" is not a positive integer"),
+        ("n_layer", json!(1_000_000_000), "model.layers = 1000000000 is not an integer from 1"),
+        ("n_head", json!(3), "model.width = 128 is not a multiple of model.heads = 3"),
+        ("n_inner", json!(100), "n_inner = 100 is not built"),
+        ("add_cross_attention", json!(true), "add_cross_attention = true is not built"),
+        (
+            "scale_attn_by_inverse_layer_idx",
+            json!(true),
+            "scale_attn_by_inverse_layer_idx = true is not built",
+        ),
+    ];
+    for (key, value, expected) in table {
+        let directory = tempfile::tempdir().unwrap();
+        copy(directory.path(), |config| config[key] = value.clone());
+        let error = config(directory.path()).unwrap_err();
+        assert!(error.contains(expected) && error.contains("config.json"), "{key} = {value}: {error}");
+    }
+}
+
+#[test]
+fn tensors_that_are_not_the_models() {
+    type Change = fn(&mut Vec<(String, TensorView<'static>)>);
+    let table: [(Change, &str); 5] = [
+        (|tensors| tensors.retain(|(name, _)| !name.contains("wpe")), "it has no transformer.wpe.weight"),
+        (
+            |tensors| tensors.retain(|(name, _)| !name.contains("h.1.")),
+            "it has no transformer.h.1.ln_1.weight, transformer.h.1.ln_1.bias, \
+             transformer.h.1.attn.c_attn.weight and 9 more",
+        ),
+        (
+            |tensors| tensors.push(("transformer.h.2.ln_1.bias".into(), zeros(Dtype::F32, &[4]))),
+            "this model has no transformer.h.2.ln_1.bias",
+        ),
+        (
+            |tensors| {
+                tensors.iter_mut().for_each(|(name, view)| {
+                    if name.ends_with("ln_f.bias") {
+                        *view = zeros(Dtype::F32, &[127]);
+                    }
+                })
+            },
+            "transformer.ln_f.bias is [127] there and [128] in this model",
+        ),
+        (
+            |tensors| {
+                tensors.iter_mut().for_each(|(name, view)| {
+                    if name.ends_with("ln_f.bias") {
+                        *view = zeros(Dtype::F64, &[128]);
+                    }
+                })
+            },
+            "transformer.ln_f.bias is of type F64: F32, F16 and BF16 are read",
+        ),
+    ];
+    let bytes: &'static [u8] = fs::read(folder("gpt2").join("model.safetensors")).unwrap().leak();
+    for (change, expected) in table {
+        let directory = tempfile::tempdir().unwrap();
+        copy(directory.path(), |_| {});
+        let mut tensors = SafeTensors::deserialize(bytes).unwrap().tensors();
+        tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+        change(&mut tensors);
+        serialize_to_file(tensors, None, &directory.path().join("model.safetensors")).unwrap();
+        let error = open(directory.path()).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+fn zeros(dtype: Dtype, shape: &[usize]) -> TensorView<'static> {
+    let bytes = vec![0; shape.iter().product::<usize>() * dtype.bitsize() / 8];
+    TensorView::new(dtype, shape.to_vec(), bytes.leak()).unwrap()
+}
+
+#[test]
+fn files_that_are_damaged() {
+    let whole = fs::read(folder("gpt2").join("model.safetensors")).unwrap();
+    let huge = [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat();
+    let table: [(&[u8], &str); 6] = [
+        (&whole[..whole.len() - 1], "and its header describes"),
+        (&whole[..1000], "its header would have"),
+        (&whole[..4], "cannot read its header"),
+        (&[], "cannot read its header"),
+        (&huge, "its header would have"),
+        (b"\x02\0\0\0\0\0\0\0[]", "its header is wrong"),
+    ];
+    for (bytes, expected) in table {
+        let directory = tempfile::tempdir().unwrap();
+        copy(directory.path(), |_| {});
+        fs::write(directory.path().join("model.safetensors"), bytes).unwrap();
+        let error = open(directory.path()).unwrap_err();
+        assert!(error.contains(expected) && error.contains("model.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn indices_that_are_wrong() {
+    type Change = fn(&mut Value);
+    let table: [(Change, &str); 4] = [
+        (|index| index["weight_map"] = json!(3), "it has no weight_map"),
+        (|index| index["weight_map"]["x"] = json!("../model.safetensors"), "is no file of the folder"),
+        (|index| index["weight_map"]["x"] = json!("gone.safetensors"), "gone.safetensors: cannot open it"),
+        (
+            |index| index["weight_map"]["x"] = json!("model-00001-of-00002.safetensors"),
+            "it places x in model-00001-of-00002.safetensors, which does not hold it",
+        ),
+    ];
+    for (change, expected) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let shards = directory.path().join("shards");
+        shard(&folder("gpt2"), &shards, 2);
+        let path = shards.join("model.safetensors.index.json");
+        let mut index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut index);
+        fs::write(&path, index.to_string()).unwrap();
+        let error = open(&shards).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    let empty = tempfile::tempdir().unwrap();
+    fs::copy(folder("gpt2").join("config.json"), empty.path().join("config.json")).unwrap();
+    assert!(
+        open(empty.path()).unwrap_err().contains("no model.safetensors and no model.safetensors.index.json")
+    );
+}

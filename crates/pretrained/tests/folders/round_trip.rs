@@ -1,0 +1,145 @@
+//! Folders in and out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use checkpoint::Target;
+use device::{Category, DType, Device, DeviceOptions, Request};
+use nn::{Recompute, Stage};
+use pretrained::{Export, Folder, PretrainedModel, write_folder};
+use serde_json::json;
+use tensor::{Shape, Tensor};
+
+use super::support::{MODELS, config, fill, folder, layout, load, open};
+
+/// Writes what is in the folder `from` to `to`.
+fn export(from: &Path, to: &Path, dtype: DType) {
+    let config = config(from).unwrap();
+    let weights = open(from).unwrap();
+    let device = Device::meta(0, device::Description::host(), &DeviceOptions::default()).unwrap();
+    let stage = Stage::whole(config.layers());
+    let model = config.model.build(&device, &stage, 1, DType::F32, Recompute::NONE).unwrap();
+    let shapes: BTreeMap<String, Shape> =
+        model.parameters().list().iter().map(|p| (p.name.clone(), p.tensor.shape())).collect();
+    let export = Export {
+        model: layout(&config),
+        shape: &|name| shapes.get(name).copied(),
+        dtype,
+        config: None,
+        files: Vec::new(),
+    };
+    write_folder(to, export, &|targets| weights.load(targets)).unwrap();
+}
+
+#[test]
+fn in_then_out_is_byte_identical() {
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let to = directory.path().join(name);
+        export(&folder(name), &to, DType::F32);
+        let [before, after] = [&folder(name), &to].map(|at| fs::read(at.join("model.safetensors")).unwrap());
+        assert!(before == after, "{name}");
+        // What is written has a configuration that means the same model.
+        assert_eq!(config(&to).unwrap().model.values(), config(&folder(name)).unwrap().model.values());
+        // And so in half the bytes, out and in and out again.
+        let [half, again] = ["half", "again"].map(|name| directory.path().join(name));
+        export(&to, &half, DType::Bf16);
+        export(&half, &again, DType::Bf16);
+        let [half, again] = [half, again].map(|at| fs::read(at.join("model.safetensors")).unwrap());
+        assert!(half == again && half.len() < after.len() * 11 / 20, "{name}");
+    }
+}
+
+#[test]
+fn shards_and_every_type_give_the_same_weights() {
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    for name in MODELS {
+        let whole = load(&folder(name), &device, DType::F32);
+        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+            let directory = tempfile::tempdir().unwrap();
+            let [one, shards] = ["one", "shards"].map(|name| directory.path().join(name));
+            export(&folder(name), &one, dtype);
+            shard(&one, &shards, 3);
+            let sharded = load(&shards, &device, DType::F32);
+            let lists = whole.parameters().list().iter().zip(sharded.parameters().list());
+            for (parameter, copy) in lists {
+                let [expected, found] = [parameter, copy].map(|p| p.tensor.to_vec::<f32>().unwrap());
+                let rounded = |value: &f32| match dtype {
+                    DType::Bf16 => device::bf16::from_f32(*value).to_f32(),
+                    DType::F16 => device::f16::from_f32(*value).to_f32(),
+                    _ => *value,
+                };
+                assert!(expected.iter().map(rounded).eq(found), "{name} {dtype} {}", parameter.name);
+            }
+        }
+    }
+}
+
+/// Divides the one file of `from` into `count` files with an index in `to`.
+pub(crate) fn shard(from: &Path, to: &Path, count: usize) {
+    fs::create_dir(to).unwrap();
+    fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
+    let bytes = fs::read(from.join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut map = serde_json::Map::new();
+    for shard in 0..count {
+        let shard_name = format!("model-{:05}-of-{count:05}.safetensors", shard + 1);
+        let own: Vec<_> =
+            file.tensors().into_iter().enumerate().filter(|(n, _)| n % count == shard).collect();
+        own.iter().for_each(|(_, (name, _))| drop(map.insert(name.clone(), json!(shard_name))));
+        let own = own.iter().map(|(_, (name, view))| (name.clone(), view));
+        safetensors::tensor::serialize_to_file(own, None, &to.join(&shard_name)).unwrap();
+    }
+    let index = json!({ "metadata": {}, "weight_map": map });
+    fs::write(to.join("model.safetensors.index.json"), index.to_string()).unwrap();
+}
+
+#[test]
+fn a_stage_and_a_part_of_a_parameter_read_their_own() {
+    let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    for name in MODELS {
+        let (config, weights) = (config(&folder(name)).unwrap(), open(&folder(name)).unwrap());
+        let whole = load(&folder(name), &device, DType::F32);
+        let of = config.layers();
+        for layer in 0..of {
+            let stage = Stage { layers: layer..layer + 1, of };
+            let model = config.model.build(&device, &stage, 1, DType::F32, Recompute::NONE).unwrap();
+            fill(&*model, &weights);
+            for parameter in model.parameters().list() {
+                let other = &whole.parameters().list()[whole.parameters().find(&parameter.name).unwrap().0];
+                let [own, all] = [parameter, other].map(|p| p.tensor.to_vec::<f32>().unwrap());
+                assert!(own == all, "{name}: {}", parameter.name);
+                for (first, count) in [(0, 1), (own.len() / 3, own.len() / 2), (own.len() - 1, 1)] {
+                    let request = Request::new(Category::Parameter, "part");
+                    let tensor = Tensor::empty(&device, [count], DType::F32, request).unwrap();
+                    let target = Target {
+                        name: parameter.name.clone(),
+                        dtype: DType::F32,
+                        shape: parameter.tensor.shape(),
+                        first,
+                        tensor: tensor.clone(),
+                    };
+                    weights.load(&mut std::iter::once(target)).unwrap();
+                    let part = tensor.to_vec::<f32>().unwrap();
+                    assert!(part == own[first..first + count], "{name}: {} from {first}", parameter.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn folders_of_a_model_without_its_head_and_with_masks_are_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let bytes = fs::read(folder("gpt2").join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut tensors: Vec<_> = file.tensors();
+    tensors.iter_mut().for_each(|(name, _)| *name = name.replace("transformer.", ""));
+    let mask = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![1, 1], &[0; 4]).unwrap();
+    tensors.push(("h.0.attn.bias".to_owned(), mask));
+    let to = directory.path();
+    safetensors::tensor::serialize_to_file(tensors, None, &to.join("model.safetensors")).unwrap();
+    let read = PretrainedModel::open(to, layout(&config(&folder("gpt2")).unwrap())).unwrap();
+    assert_eq!(read.folder().tensors().len(), Folder::open(&folder("gpt2")).unwrap().tensors().len() + 1);
+}

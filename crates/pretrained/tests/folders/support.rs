@@ -1,0 +1,106 @@
+//! The recorded folders, as models on a device.
+
+use std::path::{Path, PathBuf};
+
+use autograd::{Gradients, Mode, Tape};
+use checkpoint::Target;
+use config::RunConfig;
+use device::{Category, DType, Device, DeviceOptions};
+use nn::{HuggingFaceModel, Input, Model, Recompute, Stage};
+use pretrained::PretrainedModel;
+use serde_json::Value;
+use tensor::{Tensor, ops};
+
+/// The recorded models that there are families for.
+pub(crate) const MODELS: &[&str] = &["gpt2"];
+
+/// The folder of a recorded model.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models").join(name)
+}
+
+/// What transformers computed in float64.
+pub(crate) fn expected(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(folder(name).join("expected.json")).unwrap()).unwrap()
+}
+
+/// The configuration that a folder implies.
+pub(crate) fn config(folder: &Path) -> Result<RunConfig, String> {
+    let text = format!("[model]\nfrom = {:?}\n[data]\nkind = \"synthetic\"\n", folder.display().to_string());
+    RunConfig::parse(&text, "test.toml", Path::new("/"), &[]).map_err(|error| error.to_string())
+}
+
+pub(crate) fn layout(config: &RunConfig) -> HuggingFaceModel {
+    config.model.hugging_face().unwrap()
+}
+
+/// Opens a folder as the model that its own configuration describes.
+pub(crate) fn open(folder: &Path) -> Result<PretrainedModel, String> {
+    PretrainedModel::open(folder, layout(&config(folder)?)).map_err(|error| error.to_string())
+}
+
+/// A model on `device` with a folder's weights.
+pub(crate) fn load(folder: &Path, device: &Device, dtype: DType) -> Box<dyn Model> {
+    let config = config(folder).unwrap();
+    let stage = Stage::whole(config.layers());
+    let model = config.model.build(device, &stage, 1, dtype, Recompute::NONE).unwrap();
+    fill(&*model, &open(folder).unwrap());
+    model
+}
+
+/// Fills the parameters of a model, or of a stage of it.
+pub(crate) fn fill(model: &dyn Model, weights: &PretrainedModel) {
+    let whole = |p: &nn::Parameter| Target::whole(p.name.clone(), DType::F32, p.tensor.clone());
+    weights.load(&mut model.parameters().list().iter().map(whole)).unwrap();
+}
+
+/// The tokens that transformers was given: a header of 1024 bytes, then words of 16 bits.
+pub(crate) fn tokens(name: &str) -> Vec<u32> {
+    let bytes = std::fs::read(folder(name).join("tokens.bin")).unwrap();
+    bytes[1024..].as_chunks().0.iter().map(|word| u32::from(u16::from_le_bytes(*word))).collect()
+}
+
+/// All sequences as one batch: inputs and targets.
+pub(crate) fn batch(name: &str, device: &Device) -> [Tensor; 2] {
+    let (tokens, expected) = (tokens(name), expected(name));
+    let size = |key: &str| expected[key].as_u64().unwrap() as usize;
+    let shape = [size("sequences"), size("context")];
+    let count = shape[0] * shape[1];
+    [&tokens[..count], &tokens[1..=count]]
+        .map(|part| Tensor::from_host(device, part, shape, Category::Input).unwrap())
+}
+
+/// Loss and gradients of one batch.
+pub(crate) fn pass(model: &dyn Model, [inputs, targets]: &[Tensor; 2]) -> (f32, Gradients) {
+    let tape = Tape::new(inputs.device(), Mode::Train);
+    let logits = model.forward(&tape, Input::Batch(inputs.clone())).unwrap();
+    let loss = model.loss(&tape, logits, targets, 1.0).unwrap();
+    let value = loss.tensor().to_vec::<f32>().unwrap()[0];
+    let mut gradients = Gradients::default();
+    tape.backward(loss, &mut gradients).unwrap();
+    (value, gradients)
+}
+
+/// The gradient of each parameter: the sum over its uses, in order.
+pub(crate) fn by_parameter(model: &dyn Model, gradients: &Gradients) -> Vec<Tensor> {
+    let mut sums: Vec<Option<Tensor>> = vec![None; model.parameters().list().len()];
+    for used in model.parameters().uses() {
+        let gradient = gradients.get(used.id).unwrap();
+        match &sums[used.parameter.0] {
+            Some(sum) => ops::add::into(sum, gradient).unwrap(),
+            None => sums[used.parameter.0] = Some(gradient.clone()),
+        }
+    }
+    sums.into_iter().map(Option::unwrap).collect()
+}
+
+/// The host, and a GPU where there is one.
+pub(crate) fn devices() -> Vec<Device> {
+    let options = DeviceOptions::default();
+    let mut devices = vec![Device::cpu(0, &options).unwrap()];
+    match device::cuda::availability() {
+        Ok(_) => devices.push(Device::cuda(0, 0, tensor::ops::FAMILIES, &options).unwrap()),
+        Err(why) => eprintln!("skipped on a GPU: {why}"),
+    }
+    devices
+}
