@@ -24,7 +24,8 @@ pub struct ModelConfig {
 impl ModelConfig {
     /// Reads `[model]`. `tokens` is the number of tokens that the configured tokenizer has.
     pub(crate) fn read(given: &Given, families: &'static Families, tokens: usize) -> Result<Self, Error> {
-        let section = ModelSection::read(given)?;
+        // The table of keys has the default family and the names of all.
+        let section = ModelSection { kind: given.text(ModelSection::kind)?, ..ModelSection::read(given)? };
         let kind = &section.kind;
         if section.from_config && section.from.is_none() {
             let reason = "model.from_config = true needs the folder: model.from = \"DIR\"".to_owned();

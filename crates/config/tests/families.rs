@@ -103,7 +103,8 @@ fn its_keys_are_read_written_and_decide_the_bits() {
     let config = parse(STACK, &["model.side=32"]).unwrap();
     assert_eq!((config.layers(), config.model.summary()), (5, "stack of 5".to_owned()));
     assert_eq!(config.model.examples(), Examples::Numbers { inputs: 32, outputs: 32 });
-    assert_eq!(config.section_toml("model"), "[model]\nkind = \"stack\"\nlayers = 5\nside = 32\n");
+    let section = "[model]\nkind = \"stack\"\nfrom = \"\"\nfrom_config = false\nlayers = 5\nside = 32\n";
+    assert_eq!(config.section_toml("model"), section);
     assert_eq!(config.with(&[]).unwrap(), config);
     assert_eq!(config.identity()["model.side"], "32");
     assert_eq!(config.timing()["model.side"], "32");

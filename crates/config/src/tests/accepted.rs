@@ -215,6 +215,9 @@ fn what_decides_the_bits_and_what_does_not() {
         "memory.limit_bytes",
         "memory.recompute",
         "memory.recompute_layers",
+        // They decide how a run starts; what it continues from says that itself.
+        "model.from",
+        "model.from_config",
         "parallel.bucket_bytes",
         "parallel.chunks",
         "parallel.data",
