@@ -4,14 +4,15 @@
 //! operations of a recording and times each call, so every figure includes reading the clock once.
 
 use std::hint::black_box;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::error::CliError;
+use crate::output::print;
 use memory::drivers::Counting;
 use memory::replay::{self, Operation, Player, Recording};
 use memory::{Allocator, Settings, Stream, Tag};
+use telemetry::units::grouped;
 
 /// Measure the caching allocator: nanoseconds for an allocation and for a free
 #[derive(Debug, clap::Args)]
@@ -64,33 +65,30 @@ pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), CliError> {
         let found = read.map_err(|error| CliError::Refused(format!("{name}: {error}")))?;
         recordings.extend(found.into_iter().map(|recording| (name.clone(), recording)));
     }
-    measure(&recordings, args.rounds.max(1)).map_err(|error| CliError::Measurement(error.to_string()))
+    measure(&recordings, args.rounds.max(1))
 }
 
-fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memory::AllocationError> {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{}", hardware());
-    let _ = writeln!(out, "one reading of the clock: {:.1} ns\n", clock_ns());
-    let _ = writeln!(out, "steady, ns for an allocation and a free      median     p99   PyTorch   ratio");
+fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliError> {
+    let failed = |error: memory::AllocationError| CliError::Measurement(error.to_string());
+    print(&hardware())?;
+    print(&format!("one reading of the clock: {:.1} ns", clock_ns()))?;
+    print("\nsteady, ns for an allocation and a free      median     p99   PyTorch   ratio")?;
     for (bytes, pytorch) in PYTORCH_STEADY {
         for history in [false, true] {
-            let found = steady(bytes, history)?;
-            let name = format!("{:>9} bytes{}", bytes, if history { ", with history" } else { "" });
+            let found = steady(bytes, history).map_err(failed)?;
+            let name = format!("{:>9} bytes{}", grouped(bytes), if history { ", with history" } else { "" });
             let ratio = pytorch / found.median;
             let (median, p99) = (found.median, found.p99);
-            let _ = writeln!(out, "  {name:<40} {median:8.1} {p99:7.1} {pytorch:9.0} {ratio:6.1}x");
+            print(&format!("  {name:<40} {median:8.1} {p99:7.1} {pytorch:9.0} {ratio:6.1}x"))?;
         }
     }
-    let _ = writeln!(
-        out,
-        "\nreplay, ns per call, including the clock     median     p99   PyTorch (p99)   ratio"
-    );
+    print("\nreplay, ns per call, including the clock     median     p99   PyTorch (p99)   ratio")?;
     for (name, recording) in recordings {
         for history in [false, true] {
-            let (allocation, free) = replayed(recording, rounds, history)?;
+            let (allocation, free) = replayed(recording, rounds, history).map_err(failed)?;
             let own = name == BUILT_IN_NAME || recording.name == "default_mixed";
             let with = if history { ", with history" } else { "" };
-            let _ = writeln!(out, "  {name}{with}");
+            print(&format!("  {name}{with}"))?;
             for (kind, found, pytorch) in
                 [("allocation", allocation, PYTORCH_REPLAY.0), ("free", free, PYTORCH_REPLAY.1)]
             {
@@ -100,15 +98,11 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), memo
                 } else {
                     String::new()
                 };
-                let _ = writeln!(out, "    {kind:<38} {:8.1} {:7.1} {compared}", found.median, found.p99);
+                print(&format!("    {kind:<38} {:8.1} {:7.1} {compared}", found.median, found.p99))?;
             }
         }
     }
-    let _ = writeln!(
-        out,
-        "\nPyTorch: its allocator, version 2.11, measured from C++ on an H200 host, without history."
-    );
-    Ok(())
+    print("\nPyTorch: its allocator, version 2.11, measured from C++ on an H200 host, without history.")
 }
 
 fn steady(bytes: u64, history: bool) -> Result<Quantiles, memory::AllocationError> {
@@ -170,6 +164,6 @@ fn clock_ns() -> f64 {
 
 /// The processor's model and its number of hardware threads.
 pub(crate) fn hardware() -> String {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = system::threads::processors();
     format!("{}, {threads} threads", device::Description::host().model)
 }

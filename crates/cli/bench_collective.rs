@@ -19,6 +19,7 @@ use collective::{PeerAccessOptions, threads};
 use gpu::GpuBench;
 use host::HostBench;
 use run::Startup;
+use system::threads::check_ranks as threads_of_one_process;
 use worker::DeviceChoice;
 
 /// Measure every collective: time and bandwidth by message size, between threads or, under mpirun, processes
@@ -132,7 +133,11 @@ fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usiz
         (Some(ranks), Some(gpus)) if ranks > gpus => {
             refused(format!("--ranks {ranks}: every rank needs a GPU, and this host has {gpus}"))
         }
-        (ranks, gpus) => Ok(ranks.or(gpus).unwrap_or(2)),
+        (ranks, gpus) => {
+            let ranks = ranks.or(gpus).unwrap_or(2);
+            let refused = |text: String| CliError::Refused(format!("--ranks {ranks}: {text}"));
+            threads_of_one_process(ranks).map_err(refused).map(|()| ranks)
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use crate::error::CliError;
 use bench::{MatmulMeasure, MatmulOptions, bench_matmul};
 use config::RunConfig;
 use device::matmul_table::MatmulTable;
+use system::input;
+use system::output::{OutputFile, Replace};
 use telemetry::table::aligned;
 use worker::DeviceChoice;
 
@@ -39,6 +41,8 @@ pub(crate) struct BenchMatmulArgs {
 pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let before = args.write.as_deref().map(read).transpose()?.flatten();
+    // It holds a table, whose choices are kept, or nothing.
+    let output = args.write.as_deref().map(output).transpose()?;
     let precision = args.step.precision.as_deref().unwrap_or("bf16");
     let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch_size, 1, precision)?;
     let config = RunConfig::parse(&text, "bench matmul", Path::new("/"), &args.step.overrides)?;
@@ -52,16 +56,25 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let tried = MatmulOptions { candidates: args.candidates.max(1), sustained: args.sustained_seconds };
     let found = bench_matmul(config, &args.step.options(device), tried)?;
     print(&report(&head, &found))?;
-    let Some(path) = &args.write else { return Ok(()) };
-    let text = merged(before, &found).to_string();
-    std::fs::write(path, text).map_err(|source| CliError::File { path: path.clone(), source })
+    let Some(output) = output else { return Ok(()) };
+    let (path, text) = (output.path().to_owned(), merged(before, &found).to_string());
+    output.write(text.as_bytes()).map_err(|source| CliError::File { path, source })
 }
+
+/// Errors: `path` cannot be written.
+fn output(path: &Path) -> Result<OutputFile, CliError> {
+    let refused = |error| CliError::Refused(format!("--write {}: {error}", path.display()));
+    OutputFile::new(path, Replace::Anything).map_err(refused)
+}
+
+/// The most bytes of a table.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Reads the table of `path`; `None` if there is no such file. Errors: a file that is not a table.
 fn read(path: &Path) -> Result<Option<MatmulTable>, CliError> {
-    match std::fs::read_to_string(path) {
+    match input::read_text(path, MOST_BYTES) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(CliError::File { path: path.to_path_buf(), source }),
+        Err(error) => Err(CliError::Refused(format!("--write {}: {error}", path.display()))),
         Ok(text) => MatmulTable::parse(&text)
             .map(Some)
             .map_err(|error| CliError::Refused(format!("--write {}: {error}", path.display()))),

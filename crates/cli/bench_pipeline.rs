@@ -14,6 +14,7 @@ use worker::DeviceChoice;
 
 use crate::bench_model::{BenchModel, StepArgs};
 use crate::output::{note, print, print_json, rounded};
+use crate::outputs::Force;
 use crate::profile;
 
 /// Names of all schedules.
@@ -39,9 +40,11 @@ pub(crate) struct BenchPipelineArgs {
     /// Schedules to measure [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = SCHEDULES)]
     schedules: Vec<String>,
-    /// First time the layers into FILE, which must not exist, and partition by these times
+    /// First time the layers into FILE and partition by these times
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Also measure the same micro-batches on one rank, without a pipeline
     #[arg(long)]
     alone: bool,
@@ -54,7 +57,7 @@ pub(crate) struct BenchPipelineArgs {
 pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     let (mut cases, options) = prepare(args)?;
     if let Some(path) = &args.profile {
-        partition_by_times(&mut cases, path, &options)?;
+        partition_by_times(&mut cases, path, &options, args.force)?;
     }
     let mut measures = Vec::new();
     for config in cases {
@@ -77,12 +80,17 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
 }
 
 /// Times the layers into `path` and has every case partition its layers by these times.
-fn partition_by_times(cases: &mut [RunConfig], path: &Path, options: &BenchOptions) -> Result<(), CliError> {
+fn partition_by_times(
+    cases: &mut [RunConfig],
+    path: &Path,
+    options: &BenchOptions,
+    force: Force,
+) -> Result<(), CliError> {
     let Some(config) = cases.last() else { return Ok(()) };
     let target = PlanTarget::AtHand(options.device);
     let path =
         std::path::absolute(path).map_err(|source| CliError::File { path: path.to_owned(), source })?;
-    note(&profile::take(config, &path, &target)?.to_string());
+    note(&profile::take(config, &path, &target, force)?.to_string());
     let mut told = Vec::new();
     for config in &*cases {
         if told.contains(&config.stages()) {

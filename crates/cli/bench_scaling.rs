@@ -6,13 +6,13 @@ mod cases;
 use crate::error::CliError;
 use bench::{BenchOptions, ScalingCase, bench_scaling, bench_scaling_as};
 use run::Startup;
-use telemetry::run_files::atomic_write;
 use telemetry::scaling::{Scaling, ScalingRun, efficiency_plot, memory_plot, read_runs, scaling_table};
 use telemetry::units::grouped;
 
 pub(crate) use arguments::BenchScalingArgs;
 
 use crate::output::{note, plural, print};
+use crate::outputs::Kind;
 
 /// Measures or reports. Errors: wrong arguments; a file that holds no runs; a run that failed.
 pub(crate) fn run(args: &BenchScalingArgs) -> Result<(), CliError> {
@@ -88,7 +88,7 @@ fn conclude(args: &BenchScalingArgs, runs: &[ScalingRun]) -> Result<(), CliError
         .map_err(|source| CliError::File { path: directory.clone(), source })?;
     for (name, plot) in [("efficiency.svg", efficiency_plot(runs)), ("memory.svg", memory_plot(runs))] {
         let path = directory.join(name);
-        atomic_write(&path, plot.as_bytes())?;
+        args.force.output("--plots", &path, Kind::Picture)?.write(&plot)?;
         print(&path.display().to_string())?;
     }
     Ok(())

@@ -44,6 +44,12 @@ pub(crate) enum CliError {
         /// The underlying message.
         reason: String,
     },
+    /// The output above says what is wrong.
+    #[error("see above")]
+    Shown {
+        /// The exit status.
+        status: u8,
+    },
     /// A file could not be written or read.
     #[error("{path}: {source}")]
     File {
@@ -59,6 +65,7 @@ impl JobError for CliError {
     fn exit_status(&self) -> u8 {
         match self {
             CliError::Refused(_) | CliError::Config(_) => 2,
+            CliError::Shown { status } => *status,
             CliError::OneRank(error) => error.exit_status(),
             CliError::Plan(error) => error.exit_status(),
             CliError::Run(error) => error.exit_status(),
@@ -73,7 +80,9 @@ impl JobError for CliError {
     fn is_said(&self) -> bool {
         matches!(
             self,
-            CliError::Run(RunError::Said { .. }) | CliError::Bench(BenchError::Run(RunError::Said { .. }))
+            CliError::Shown { .. }
+                | CliError::Run(RunError::Said { .. })
+                | CliError::Bench(BenchError::Run(RunError::Said { .. }))
         )
     }
 }

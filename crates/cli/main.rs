@@ -8,10 +8,11 @@ mod bench_pipeline;
 mod bench_scaling;
 mod bench_step;
 mod error;
-mod new_file;
 mod output;
+mod outputs;
 mod plan;
 mod plan_schedule;
+mod process;
 mod profile;
 mod replay;
 mod report;
@@ -31,7 +32,7 @@ use clap::{Parser, Subcommand};
 #[command(
     after_help = "Exit status: 0 done; 1 the run failed; 2 the command line, configuration or data is \
     wrong.\nEnvironment: PLIMSOLL_LOG sets the log level (error, warn, info, debug, trace); \
-    RAYON_NUM_THREADS sets the number of CPU threads, which never changes a result."
+    RAYON_NUM_THREADS sets the number of CPU threads, at most that of processors, which never changes a result."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -60,22 +61,34 @@ enum Bench {
     Step(bench_step::BenchStepArgs),
 }
 
+impl Command {
+    /// Returns whether the command's processes join the job that a launcher started.
+    fn joins_jobs(&self) -> bool {
+        matches!(self, Command::Train(_) | Command::Bench(Bench::Collective(_) | Bench::Scaling(_)))
+    }
+}
+
 fn main() -> ExitCode {
-    let given = Arguments::parse().command;
-    let Some(command) = given.or_else(|| Arguments::parse_from(["plimsoll", "train"]).command) else {
-        return ExitCode::from(2);
+    let parsed = match Arguments::try_parse() {
+        Ok(Arguments { command: None }) => Arguments::try_parse_from(["plimsoll", "train"]),
+        parsed => parsed,
     };
-    output::exit_code(match command {
+    let command = match parsed {
+        Ok(Arguments { command: Some(command) }) => command,
+        Ok(Arguments { command: None }) => return ExitCode::from(2),
+        Err(answer) => return output::answer(&answer),
+    };
+    output::exit_code(process::prepare(command.joins_jobs()).and_then(|()| match command {
         Command::Train(args) => train::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Report(args) => report::run(&args),
-        Command::Replay(args) => return replay::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),
         Command::Bench(Bench::Collective(args)) => bench_collective::run(&args),
         Command::Bench(Bench::Matmul(args)) => bench_matmul::run(&args),
         Command::Bench(Bench::Pipeline(args)) => bench_pipeline::run(&args),
         Command::Bench(Bench::Scaling(args)) => bench_scaling::run(&args),
         Command::Bench(Bench::Step(args)) => bench_step::run(&args),
-    })
+    }))
 }

@@ -1,21 +1,18 @@
 //! Standard output, standard error and the exit status of the commands.
 
-use std::io::{ErrorKind, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use crate::error::CliError;
 use run::JobError;
 use serde::Serialize;
+use system::terminal;
 
 /// Prints `text` to standard output and ends the line.
 ///
 /// Errors: standard output cannot be written to. A reader that has gone away is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
-    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritable(error)),
-        _ => Ok(()),
-    }
+    terminal::print_to_reader(&format!("{}\n", text.trim_end())).map_err(unwritable)
 }
 
 /// Prints `value` as one line of JSON. Errors: as for [`print`].
@@ -26,7 +23,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 
 /// Prints a line of progress to standard error, which may be closed.
 pub(crate) fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    terminal::say(line);
 }
 
 /// The error of a failed write to standard output.
@@ -41,6 +38,21 @@ pub(crate) fn exit_code(done: Result<(), CliError>) -> ExitCode {
         note(&format!("plimsoll: {error}"));
     }
     ExitCode::from(error.exit_status())
+}
+
+/// Prints the answer of the command line's parser, help or an error, and returns its exit status: that of a
+/// failed write where help could not be printed.
+pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
+    let text = answer.render();
+    if answer.use_stderr() {
+        // With colours where standard error is a terminal.
+        let _ = answer.print();
+        return ExitCode::from(2);
+    }
+    let coloured = std::io::stdout().is_terminal();
+    // Colours are control characters, so that this text goes out as it is.
+    let text = if coloured { text.ansi().to_string() } else { text.to_string() };
+    exit_code(terminal::print_as_is(&text).map_err(unwritable))
 }
 
 /// Rounds to `digits` decimals, for values in JSON that are not exact anyway.

@@ -12,9 +12,9 @@ use plan::{
 use telemetry::units::parse_bytes;
 
 use crate::output::{note, print};
+use crate::outputs::{Force, Kind};
 use crate::plan_schedule::{self, ScheduleArgs};
-use crate::report::write_page;
-use crate::{new_file, profile};
+use crate::profile;
 
 /// Print what each rank of a run will use, to the byte, without running it
 ///
@@ -57,8 +57,7 @@ pub(crate) struct PlanArgs {
     )]
     ranks: Option<usize>,
     /// Write a description of this host's device to FILE, or print it, for plans on other hosts. On a GPU,
-    /// runs a small model to measure the memory of drivers and libraries; the GPU should be idle. FILE must
-    /// not exist.
+    /// runs a small model to measure the memory of drivers and libraries; the GPU should be idle.
     #[arg(
         long,
         value_name = "FILE",
@@ -66,7 +65,7 @@ pub(crate) struct PlanArgs {
         conflicts_with_all = ["config", "set", "capacity", "json"]
     )]
     describe: Option<Option<PathBuf>>,
-    /// Time the model's layers on one device of this host and write the times to FILE, which must not exist.
+    /// Time the model's layers on one device of this host and write the times to FILE.
     /// With parallel.profile = FILE, plans and runs partition the layers over pipeline stages by these times.
     #[arg(
         long,
@@ -76,27 +75,29 @@ pub(crate) struct PlanArgs {
     profile: Option<PathBuf>,
     #[command(flatten)]
     schedule: ScheduleArgs,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// Plans and prints. Errors: wrong arguments, configuration or data; a run that does not fit.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let target = PlanTarget::from_argument(&args.device)?;
     if let Some(file) = &args.describe {
-        return describe(&target, file.as_deref());
+        return describe(&target, file.as_deref(), args.force);
     }
     let config = match &args.config {
         Some(path) => RunConfig::load(path, &args.set)?,
         None => RunConfig::quickstart(&args.set)?,
     };
     if let Some(path) = &args.profile {
-        return profile(&config, path, &target);
+        return profile(&config, path, &target, args.force);
     }
     let given = [("--capacity", &args.capacity), ("--fit", &args.fit)];
     let capacity =
         given.into_iter().find_map(|(name, text)| Some(bytes(name, text.as_ref()?))).transpose()?;
     let options = PlanOptions { target, capacity };
     if args.schedule.schedule {
-        return print(&plan_schedule::text(&args.schedule, config, &options)?);
+        return print(&plan_schedule::text(&args.schedule, args.force, config, &options)?);
     }
     if let Some(path) = &args.html {
         return page(args, config, &options, path);
@@ -120,7 +121,8 @@ fn bytes(argument: &str, text: &str) -> Result<u64, CliError> {
 fn page(args: &PlanArgs, config: RunConfig, options: &PlanOptions, path: &Path) -> Result<(), CliError> {
     let name = args.config.as_ref().and_then(|path| path.file_stem());
     let title = name.map_or("quickstart".into(), |name| name.to_string_lossy());
-    write_page(path, &plan_page(config, options, &title)?.to_html())?;
+    let page = args.force.output("--html", path, Kind::Page)?;
+    page.write(&plan_page(config, options, &title)?.to_html())?;
     print(&path.display().to_string())
 }
 
@@ -136,16 +138,17 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions) -> Result<(), 
     print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })
 }
 
-fn describe(target: &PlanTarget, file: Option<&Path>) -> Result<(), CliError> {
-    let described = || -> Result<String, CliError> { Ok(describe_device(target)?.to_toml()?) };
-    let Some(path) = file else { return print(&described()?) };
-    new_file::fill("--describe", path, described)?;
+fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<(), CliError> {
+    let output = file.map(|path| force.output("--describe", path, Kind::Measurement)).transpose()?;
+    let description = describe_device(target)?.to_toml()?;
+    let (Some(path), Some(output)) = (file, output) else { return print(&description) };
+    output.write(&description)?;
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))
 }
 
 /// Writes the times of the layers to `path`, and prints them with the partitions that follow from them.
-fn profile(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<(), CliError> {
-    print(&profile::take(config, path, target)?.to_string())?;
+fn profile(config: &RunConfig, path: &Path, target: &PlanTarget, force: Force) -> Result<(), CliError> {
+    print(&profile::take(config, path, target, force)?.to_string())?;
     for partition in timed_partitions(config, path, target)? {
         print(&partition.to_string())?;
     }

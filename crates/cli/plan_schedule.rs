@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use crate::error::CliError;
 use config::RunConfig;
 use plan::{PlanOptions, plan_schedule};
-use telemetry::run_files::atomic_write;
+
+use crate::outputs::{Force, Kind};
 
 /// The options of `plimsoll plan` that show the pipeline's schedule.
 #[derive(clap::Args, Debug)]
@@ -22,12 +23,13 @@ pub(crate) struct ScheduleArgs {
 /// cannot be written.
 pub(crate) fn text(
     args: &ScheduleArgs,
+    force: Force,
     config: RunConfig,
     options: &PlanOptions,
 ) -> Result<String, CliError> {
+    let picture = |path: &PathBuf| force.output("--svg", path, Kind::Picture);
+    let picture = args.svg.as_ref().map(picture).transpose()?;
     let planned = plan_schedule(config, options)?;
-    if let Some(path) = &args.svg {
-        atomic_write(path, planned.svg().as_bytes())?;
-    }
+    picture.map_or(Ok(()), |picture| picture.write(&planned.svg()))?;
     Ok(planned.to_string())
 }

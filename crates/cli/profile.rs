@@ -7,10 +7,17 @@ use bench::take_profile;
 use config::RunConfig;
 use plan::{PlanTarget, Profile};
 
-use crate::new_file;
+use crate::outputs::{Force, Kind};
 
-/// Times the layers into the new file `path` and reads it back. Errors: those of the run; the file exists.
-pub(crate) fn take(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Profile, CliError> {
-    new_file::fill("--profile", path, || Ok(take_profile(config, target)?.to_toml()?))?;
+/// Times the layers into the file `path` and reads it back. Errors: those of the run; the file exists and is
+/// not to be replaced.
+pub(crate) fn take(
+    config: &RunConfig,
+    path: &Path,
+    target: &PlanTarget,
+    force: Force,
+) -> Result<Profile, CliError> {
+    let output = force.output("--profile", path, Kind::Measurement)?;
+    output.write(&take_profile(config, target)?.to_toml()?)?;
     Ok(Profile::load(path)?)
 }

@@ -1,8 +1,10 @@
 //! `plimsoll replay`.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
+
+use crate::error::CliError;
+use crate::output::{note, plural, print};
+use telemetry::units::grouped;
 
 /// Drive the caching allocator with recordings of PyTorch's and compare every counter, address and event
 #[derive(Debug, clap::Args)]
@@ -12,26 +14,36 @@ pub(crate) struct ReplayArgs {
     traces: Vec<PathBuf>,
 }
 
-/// Prints a line per file. Exit status: 0 everything matches; 1 a mismatch; 2 a file is not a recording.
-pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
-    let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
-    let (mut differs, mut unreadable) = (false, false);
-    // The exit status is the result, so a closed standard output is not an error.
+/// Prints a line per file. Errors: a file that is not a recording; a mismatch; a failed write.
+pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
+    let (mut mismatches, mut unreadable) = (0, 0);
     for path in &args.traces {
         match memory::replay::replay(path) {
             Ok(report) => {
-                differs |= report.mismatches > 0;
-                let (operations, mismatches) = (report.operations, report.mismatches);
-                let _ = writeln!(out, "{}: {operations} operations, {mismatches} mismatches", path.display());
+                mismatches += report.mismatches;
+                let (operations, differ) = (report.operations, report.mismatches);
+                let mut line = format!(
+                    "{}: {} operation{}, {} mismatch{}",
+                    path.display(),
+                    grouped(operations as u64),
+                    plural(operations),
+                    grouped(differ as u64),
+                    if differ == 1 { "" } else { "es" }
+                );
                 if let Some(first) = report.first {
-                    let _ = writeln!(out, "    first: {first}");
+                    line += &format!("\n    first: {first}");
                 }
+                print(&line)?;
             }
             Err(error) => {
-                unreadable = true;
-                let _ = writeln!(err, "{}: {error}", path.display());
+                unreadable += 1;
+                note(&format!("{}: {error}", path.display()));
             }
         }
     }
-    ExitCode::from(if unreadable { 2 } else { u8::from(differs) })
+    match (unreadable, mismatches) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(CliError::Shown { status: 1 }),
+        _ => Err(CliError::Shown { status: 2 }),
+    }
 }

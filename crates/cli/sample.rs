@@ -1,13 +1,14 @@
 //! `plimsoll sample`.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use crate::error::CliError;
 use run::RunError;
 use run::SampleOptions;
 
-use crate::output::unwritable;
+use crate::output::print;
+use system::terminal;
 
 /// Generate text from a checkpoint of a run
 ///
@@ -45,15 +46,10 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
         temperature: args.temperature,
         seed: args.seed,
     };
-    let mut out = std::io::stdout();
-    let mut print = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
     let unread = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
-    match run::sample(&options, &mut print) {
+    match run::sample(&options, &mut terminal::print) {
         Err(RunError::File { source, .. }) if unread(&source) => return Ok(()),
         done => done?,
     }
-    match print("\n") {
-        Err(error) if !unread(&error) => Err(unwritable(error)),
-        _ => Ok(()),
-    }
+    print("")
 }

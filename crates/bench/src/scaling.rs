@@ -58,7 +58,7 @@ pub fn bench_scaling_as(
 ) -> Result<Option<ScalingRun>> {
     let prepared = only(&startup, cases).and_then(|case| prepare(&startup, case, options));
     let (case, setup) = startup.agree(prepared)?;
-    let same = startup.check_same(&setup);
+    let same = startup.check_same(&setup, "none");
     startup.agree(same)?;
     let in_job = startup.is_in_job();
     let measured = launch(startup, &setup, &case, &named(options, &case))?;

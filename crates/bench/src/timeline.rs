@@ -6,8 +6,7 @@ use std::path::Path;
 use collective::Communicator;
 use device::StreamKind;
 use telemetry::host_name;
-use telemetry::run_files::atomic_write;
-use telemetry::timeline::{RankTimeline, Row, Span, chrome_trace, gather};
+use telemetry::timeline::{self, RankTimeline, Row, Span, gather};
 
 use crate::error::Result;
 use crate::steps::control;
@@ -50,7 +49,7 @@ pub(super) fn write(
     let control = control(worker, beside);
     let own = RankTimeline { rank: control.rank(), host: host_name(), spans };
     if let Some(ranks) = gather(control, &own)? {
-        atomic_write(file, chrome_trace(&ranks).as_bytes())?;
+        timeline::write(file, &ranks)?;
     }
     Ok(())
 }

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use system::fail_point;
+
 use crate::error::{CheckpointError, Result};
 use crate::manifest::MANIFEST;
 use crate::reader::Checkpoint;
@@ -90,6 +92,7 @@ impl Directory {
             // A half-deleted checkpoint must not carry a complete one's name.
             let temporary = self.temporary(*step);
             fs::rename(path, &temporary).map_err(CheckpointError::file(path, "rename it to delete it"))?;
+            fail_point::reach("checkpoint renamed to be deleted");
             fs::remove_dir_all(&temporary).map_err(CheckpointError::file(&temporary, "delete it"))?;
         }
         Ok(())
@@ -128,7 +131,9 @@ impl Directory {
     pub(crate) fn publish(&self, temporary: &Path, step: u64) -> Result<()> {
         sync_directory(temporary)?;
         let path = self.step(step);
+        fail_point::reach("checkpoint complete");
         fs::rename(temporary, &path).map_err(CheckpointError::file(&path, "rename it into place"))?;
+        fail_point::reach("checkpoint published");
         sync_directory(&self.0)
     }
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 use device::DType;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use system::{fail_point, input};
 
 use crate::error::{CheckpointError, Result};
 use crate::manifest::FileDigest;
@@ -56,9 +57,11 @@ pub(crate) fn write(path: &Path, entries: &[Entry], bytes: &[u8]) -> Result<File
     out.write_all(&header(entries)).map_err(failed())?;
     for piece in bytes.chunks(PIECE) {
         out.write_all(piece).map_err(failed())?;
+        fail_point::reach("checkpoint piece written");
     }
     let (mut file, digest) = out.finish();
     file.flush().map_err(failed())?;
+    fail_point::reach("checkpoint state written");
     file.get_ref().sync_all().map_err(CheckpointError::file(path, "bring it to the disk"))?;
     Ok(digest)
 }
@@ -106,7 +109,7 @@ impl<W: Write> Write for Hashing<W> {
 
 /// Returns the size and hash of a file, which is read once.
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
-    let mut file = File::open(path).map_err(CheckpointError::file(path, "open it"))?;
+    let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
     let mut hashing = Hashing { out: io::sink(), digest: Sha256::new(), bytes: 0 };
     let mut piece = vec![0; PIECE];
     loop {
@@ -122,21 +125,25 @@ pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
 
 /// Reads the header of a file: its arrays in the order of their bytes, and where those begin.
 pub(crate) fn read_header(path: &Path) -> Result<(Vec<Entry>, u64)> {
-    let mut file = File::open(path).map_err(CheckpointError::file(path, "open it"))?;
+    let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
     let failed = || CheckpointError::file(path, "read its header");
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(failed())?;
     let length = u64::from_le_bytes(length);
-    if length > MOST_HEADER {
-        return Err(CheckpointError::damaged(path, format!("its header has {length} bytes")));
+    let bytes = file.metadata().map_err(failed())?.len();
+    if length > MOST_HEADER || length > bytes.saturating_sub(8) {
+        let what = format!("it has {bytes} bytes, and its header says that it has {length} itself");
+        return Err(CheckpointError::damaged(path, what));
     }
     let mut text = vec![0; length as usize];
     file.read_exact(&mut text).map_err(failed())?;
-    let entries = entries_of(&text).map_err(|what| CheckpointError::damaged(path, what))?;
+    let entries =
+        entries_of(&text, bytes - 8 - length).map_err(|what| CheckpointError::damaged(path, what))?;
     Ok((entries, 8 + length))
 }
 
-fn entries_of(header: &[u8]) -> std::result::Result<Vec<Entry>, String> {
+/// The arrays that a header names in order, which must fill the `bytes` after it without gap or overlap.
+fn entries_of(header: &[u8], bytes: u64) -> std::result::Result<Vec<Entry>, String> {
     #[derive(serde::Deserialize)]
     struct Described {
         dtype: String,
@@ -163,6 +170,16 @@ fn entries_of(header: &[u8]) -> std::result::Result<Vec<Entry>, String> {
     };
     let mut entries = map.into_iter().map(entry).collect::<std::result::Result<Vec<_>, _>>()?;
     entries.sort_by_key(|entry| (entry.bytes.start, entry.bytes.end));
+    let mut end = 0;
+    for Entry { name, bytes: own, .. } in &entries {
+        if own.start != end {
+            return Err(format!("its header: {name} begins at byte {} and not at {end}", own.start));
+        }
+        end = own.end;
+    }
+    if end != bytes {
+        return Err(format!("its header: its arrays have {end} bytes, and {bytes} follow it"));
+    }
     Ok(entries)
 }
 
@@ -177,7 +194,7 @@ pub(crate) struct Arrays<'a> {
 impl<'a> Arrays<'a> {
     /// Opens the file whose arrays begin at byte `data`.
     pub(crate) fn open(path: &'a Path, data: u64) -> Result<Self> {
-        let file = File::open(path).map_err(CheckpointError::file(path, "open it"))?;
+        let file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
         Ok(Arrays { path, file, data, bytes: Vec::new() })
     }
 

@@ -1,18 +1,20 @@
 //! The file `manifest.json`: the settings that a checkpoint belongs to, and the hashes that verify it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use system::input;
 
 use crate::contents::Contents;
 use crate::error::{CheckpointError, Result};
 
 /// The layout of checkpoints that this version writes and reads.
 const FORMAT: u64 = 1;
+/// The most bytes of the file.
+const MOST_BYTES: u64 = 16 << 20;
 /// The file's name.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// The name of the file of arrays.
@@ -111,7 +113,7 @@ impl Manifest {
     /// Reads the manifest in `directory` and verifies its hash.
     pub(crate) fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(MANIFEST);
-        let text = fs::read(&path).map_err(CheckpointError::file(&path, "read it"))?;
+        let text = input::read(&path, MOST_BYTES).map_err(CheckpointError::file(&path, "read it"))?;
         let damaged = |what: String| CheckpointError::damaged(&path, what);
         let value: Value = serde_json::from_slice(&text)
             .map_err(|error| damaged(format!("it is truncated or corrupted: {error}")))?;
@@ -169,7 +171,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let text = manifest.to_text();
         assert_eq!(String::from_utf8(text.clone()).unwrap().contains("updates"), written.is_some());
-        fs::write(directory.path().join(MANIFEST), text).unwrap();
+        std::fs::write(directory.path().join(MANIFEST), text).unwrap();
         Manifest::read(directory.path()).unwrap().updates()
     }
 

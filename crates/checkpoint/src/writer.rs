@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
+
+use system::{fail_point, threads};
 
 use crate::contents::Contents;
 use crate::directory::Directory;
@@ -69,7 +71,7 @@ impl Writer {
             let written = job.write(&snapshot, step, validation_loss);
             (snapshot, written)
         };
-        match Builder::new().name("checkpoint".to_owned()).spawn(body) {
+        match threads::spawn("checkpoint", body) {
             Ok(thread) => self.in_flight = Some(InFlight { path, thread }),
             Err(error) => {
                 let what = format!("there is no thread to write it: {error}");
@@ -126,6 +128,7 @@ impl Job {
         validation_loss: Option<f64>,
     ) -> Result<()> {
         fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
+        fail_point::reach("checkpoint directory made");
         let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
         let manifest = Manifest::new(step, snapshot.updates, &self.contents, validation_loss, state);
         let manifest =
@@ -133,6 +136,7 @@ impl Job {
         let path = temporary.join(MANIFEST);
         let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
         file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;
+        fail_point::reach("checkpoint manifest written");
         file.sync_all().map_err(CheckpointError::file(&path, "bring it to the disk"))
     }
 }

@@ -1,11 +1,10 @@
 //! A measured collective: what is printed of it, and what can fail.
 
-use std::io::Write;
-
 use collective::{CollectiveError, Communicator};
 use device::{DeviceError, StreamKind};
 use parallel::ParallelError;
 use serde::Serialize;
+use system::terminal;
 use tensor::TensorError;
 
 /// Stream of every measured call.
@@ -84,7 +83,7 @@ impl<'a> Measurement<'a> {
 /// Prints a line on rank 0.
 pub(super) fn say(communicator: &Communicator, line: &str) -> Result<()> {
     if communicator.rank() == 0 {
-        writeln!(std::io::stdout(), "{}", line.trim_end())?;
+        terminal::print_to_reader(&format!("{}\n", line.trim_end()))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use telemetry::scaling::Scaling;
 
 use crate::bench_model::{StepArgs, TraceArgs};
+use crate::outputs::Force;
 
 /// Arguments of a measurement, which `--report` excludes.
 const MEASURES: [&str; 12] = [
@@ -79,6 +80,8 @@ pub(crate) struct BenchScalingArgs {
     /// Directory for efficiency.svg and memory.svg
     #[arg(long, value_name = "DIR", conflicts_with = "json")]
     pub(super) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) force: Force,
 }
 
 impl BenchScalingArgs {

@@ -13,6 +13,8 @@ use device::DType;
 
 const RANKS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Time that a job may take on however busy a machine; one that hangs takes longer.
+const LIMIT: Duration = Duration::from_secs(120);
 
 type Act = fn(&World, &mut Communicator) -> Outcome<()>;
 
@@ -56,8 +58,7 @@ fn survivors_name_the_rank_that_is_lost() {
         let Some(output) = common::mpi::launched(RANKS, "one_rank", name) else { return };
         let text = common::mpi::text(&output);
         assert!(!output.status.success(), "{name}: {text}");
-        let limit = Duration::from_secs(10) + if name == "stop" { TIMEOUT } else { Duration::ZERO };
-        assert!(begin.elapsed() < limit, "{name} took {:?}: {text}", begin.elapsed());
+        assert!(begin.elapsed() < LIMIT, "{name} took {:?}: {text}", begin.elapsed());
         let said: Vec<_> = text.lines().filter(|line| line.starts_with("survivor ")).collect();
         assert!(!said.is_empty(), "{name}: {text}");
         for word in words {
@@ -71,7 +72,8 @@ fn survivors_name_the_rank_that_is_lost() {
 fn one_rank() {
     let scenario = std::env::var(common::mpi::SCENARIO).unwrap();
     let (_, rank_two, words) = SCENARIOS.into_iter().find(|(name, ..)| *name == scenario).unwrap();
-    let (world, mut communicator) = collective::mpi::start(TIMEOUT).unwrap();
+    let (world, mut communicator) = collective::mpi::start(LIMIT).unwrap();
+    world.set_timeout(TIMEOUT);
     communicator.data.barrier(STREAM).unwrap();
     let outcome = if world.rank() == 2 {
         // The others are to be through the barrier as well, on however busy a machine.

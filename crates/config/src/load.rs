@@ -13,6 +13,8 @@ use crate::run_config::RunConfig;
 use crate::sections::{Checkpoint, Data, Memory, Optim, Parallel, Precision, Telemetry, Train};
 use crate::table::table;
 
+/// The most bytes of a configuration file.
+const MOST_BYTES: u64 = 4 << 20;
 /// The name of the built-in configuration in messages.
 const QUICKSTART: &str = "the built-in quickstart";
 
@@ -24,7 +26,7 @@ impl RunConfig {
     /// Whatever is wrong, in one sentence.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let text = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
         let file = std::path::absolute(path).map_err(unreadable)?;
         let directory = file.parent().unwrap_or(Path::new("/"));
         Self::parse(&text, &path.to_string_lossy(), directory, overrides)

@@ -1,7 +1,7 @@
 //! Bytes that nobody meant: the readers answer with an error or a value, and never otherwise.
 //!
 //! The targets are plain functions of a byte slice, driven for a bounded time by a seeded mutator over real
-//! inputs. `FUZZ_SECONDS` gives them longer.
+//! inputs. `PLIMSOLL_LONG_TESTS` gives them longer, in seconds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ fn mutate(data: &mut Vec<u8>, random: &mut Random) {
 }
 
 fn fuzz(inputs: &[Vec<u8>], target: fn(&[u8])) {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0);
+    let seconds = std::env::var("PLIMSOLL_LONG_TESTS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0);
     let (start, limit) = (Instant::now(), Duration::from_secs_f64(seconds));
     inputs.iter().for_each(|input| target(input));
     let mut random = Random(20_261_120);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -11,6 +10,7 @@ use device::{Description, Kind};
 use crate::error::{PlanError, Result};
 use crate::imitated::{OverheadPart, PlanDevice};
 use crate::plan::{Plan, Role, boundless, plan};
+use system::threads;
 use worker::Placement;
 use worker::Setup;
 
@@ -148,7 +148,7 @@ fn refused(error: PlanError) -> PlanError {
 /// `body` of each of `ranks`, in their order, on as many threads as there are processors. Errors: the first
 /// rank's that has one.
 fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> Result<Vec<Plan>> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(ranks.len());
+    let threads = threads::processors().min(ranks.len());
     if threads <= 1 {
         return ranks.iter().map(|rank| body(*rank)).collect();
     }
@@ -161,12 +161,14 @@ fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> R
         done
     };
     let mut done = thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let running: Vec<_> = (1..threads).map_while(|_| threads::spawn_scoped(scope, work).ok()).collect();
+        // This thread does what no other one takes, also where the system allows none.
+        let own = work();
         // A panic goes on to whoever waits for the plan.
         let results = running
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        results.flatten().collect::<Vec<_>>()
+        results.flatten().chain(own).collect::<Vec<_>>()
     });
     done.sort_unstable_by_key(|(rank, _)| *rank);
     done.into_iter().map(|(_, planned)| planned).collect()

@@ -3,14 +3,18 @@
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use system::input;
 
 use crate::error::{PlanError, Result};
+
+/// The most bytes of a file.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Reads a file; returns its text and its name in errors. Errors: the file cannot be read.
 pub(crate) fn read(path: &Path) -> Result<(String, String)> {
     let name = path.to_string_lossy().into_owned();
     let unreadable = |error| PlanError::Refused(format!("{name} cannot be read: {error}"));
-    Ok((std::fs::read_to_string(path).map_err(unreadable)?, name))
+    Ok((input::read_text(path, MOST_BYTES).map_err(unreadable)?, name))
 }
 
 /// Parses the text of a file called `name`. Errors: invalid TOML; other keys or types.

@@ -51,6 +51,7 @@ pub fn forget(logs: &Path) {
 /// Writes the report, unless another rank has; `None` then. The first line is one sentence.
 pub fn report(logs: &Path, ranks: usize, lost: &Lost) -> Option<String> {
     let path = logs.join(REPORT);
+    // New, and so never through a link.
     let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return None,

@@ -1,12 +1,11 @@
 //! A clean early end: the step in flight is finished on all ranks, and its results are written.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::Builder;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
+use system::{terminal, threads};
 
 use crate::error::{Result, RunError};
 
@@ -43,13 +42,18 @@ impl Interrupt {
                     (false, _) => interrupt.raise(),
                 }
                 if alone {
-                    let _ = writeln!(
-                        std::io::stderr(),
-                        "plimsoll: stopping after this step; once more to stop at once"
-                    );
+                    terminal::say("plimsoll: stopping after this step; once more to stop at once");
                 }
             }
         };
-        Builder::new().name("signals".to_owned()).spawn(hear).map(drop).map_err(refused)
+        threads::spawn("signals", hear).map(drop).map_err(refused)
     }
+}
+
+/// Has a file that would exceed the limit of the process (`ulimit -f`) be an error of its write, with the
+/// file's name, instead of a signal that ends the process. Errors: the system refuses.
+pub fn heed_limits() -> Result<()> {
+    let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
+    // A signal that is handled leaves the write to fail; nobody reads the flag.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop).map_err(refused)
 }

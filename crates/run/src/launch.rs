@@ -1,11 +1,11 @@
 //! The launch of a run: from a validated configuration to ranks, and to one report.
 
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use collective::{Communicator, threads};
+use system::terminal;
 use telemetry::units::{bytes, grouped};
 
 use crate::error::{Result, RunError};
@@ -42,7 +42,7 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     }
     let prepared = prepare(&startup, config, &options);
     let (setup, found) = startup.agree(prepared)?;
-    let same = startup.check_same(&setup);
+    let same = startup.check_same(&setup, &options.shared());
     startup.agree(same)?;
     let settled = if first { recompute::settle(setup) } else { Ok(setup) };
     let setup = startup.agree(settled.map_err(RunError::from))?;
@@ -63,8 +63,10 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     if let Some(log) = &options.log {
         log.set_directory(&directory.logs())?;
     }
-    let outcomes = launch(startup, &setup, &options, &directory)?;
-    if first { report(&setup, outcomes, directory, &plans).map(Some) } else { Ok(None) }
+    let conclude = |outcomes: Vec<Outcome>| {
+        if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
+    };
+    launch(startup, &setup, &options, &directory, conclude)
 }
 
 /// Returns on rank 0 the plans of all ranks, and on every process the plans of its own ranks, found at the
@@ -120,20 +122,27 @@ fn open_directory(setup: &Setup, options: &RunOptions, found: Option<Found>) -> 
     Ok(directory)
 }
 
-/// Runs this process's rank or ranks to the end: each on a thread of its own, if there are several.
-fn launch(
+/// Runs this process's rank or ranks to the end, each on a thread of its own if there are several, and hands
+/// their results to `conclude`.
+fn launch<T>(
     startup: Startup,
     setup: &Setup,
     options: &RunOptions,
     directory: &RunDirectory,
-) -> Result<Vec<Outcome>> {
+    conclude: impl FnOnce(Vec<Outcome>) -> Result<T>,
+) -> Result<T> {
     let world_size = setup.config.world_size();
     let (timeout_seconds, in_job) = (setup.config.parallel.timeout_seconds, startup.is_in_job());
     let outcomes = match startup.into_job() {
         Some(job) => {
             job.watch(&directory.logs())?;
-            let body = |communicator| run_rank(setup, communicator, options, directory);
-            job.run(timeout_seconds, body).map(|outcome| vec![outcome])
+            // Results are written before MPI is finalized, where a rank can still be lost.
+            let body = |communicator| {
+                run_rank(setup, communicator, options, directory).and_then(|outcome| conclude(vec![outcome]))
+            };
+            return job
+                .run(timeout_seconds, body)
+                .map_err(|lost| lost_rank(directory, world_size, in_job, &lost));
         }
         None if world_size == 1 => {
             let body = || run_rank(setup, Communicator::solo(), options, directory);
@@ -153,15 +162,20 @@ fn launch(
             ran.map_err(|error| Lost::here(error.rank, failure::one_line(&error.cause.to_string())))
         }
     };
-    outcomes.map_err(|lost| match failure::report(&directory.logs(), world_size, &lost) {
+    conclude(outcomes.map_err(|lost| lost_rank(directory, world_size, in_job, &lost))?)
+}
+
+/// Reports that a rank failed, unless another rank has.
+fn lost_rank(directory: &RunDirectory, world_size: usize, in_job: bool, lost: &Lost) -> RunError {
+    match failure::report(&directory.logs(), world_size, lost) {
         Some(report) if in_job => {
             // At once: a launcher leaves the ranks of a job a second or so.
-            let _ = writeln!(std::io::stderr(), "plimsoll: {report}");
+            terminal::say(&format!("plimsoll: {report}"));
             RunError::Said { status: 1 }
         }
         Some(report) => RunError::Failed(report),
         None => RunError::Said { status: 1 },
-    })
+    }
 }
 
 /// Logs what the run will do and the memory that it will use.

@@ -32,7 +32,7 @@ mod views;
 
 pub use checkpoint::run_of;
 pub use error::{JobError, Result, RunError};
-pub use interrupt::Interrupt;
+pub use interrupt::{Interrupt, heed_limits};
 pub use launch::{train, train_as};
 pub use options::RunOptions;
 pub use placement::Placed;

@@ -35,3 +35,13 @@ pub struct RunOptions {
     /// Start without a plan, and so without knowing that the run fits.
     pub no_plan: bool,
 }
+
+impl RunOptions {
+    /// The options that all ranks of a job must have, as on the command line.
+    pub(crate) fn shared(&self) -> String {
+        let RunOptions { resume, no_plan, .. } = self;
+        let given = [(*resume, "--resume"), (*no_plan, "--no-plan")].into_iter().filter(|(given, _)| *given);
+        let given: Vec<&str> = given.map(|(_, flag)| flag).collect();
+        if given.is_empty() { "none".to_owned() } else { given.join(" ") }
+    }
+}

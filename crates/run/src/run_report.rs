@@ -1,10 +1,10 @@
 //! `plimsoll report`: what a run directory holds, as one page.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use parallel::pipeline::{self, ActionTimes, simulate};
 use serde_json::Value;
+use system::input;
 use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, StepPoint, Tile};
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
 use telemetry::units::grouped;
@@ -48,9 +48,12 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
     })
 }
 
+/// The most bytes of a file of a run: the metrics of some million steps.
+const MOST_BYTES: u64 = 1 << 30;
+
 /// A file's text; `None` where there is no such file.
 fn read(path: &Path) -> Result<Option<String>> {
-    match fs::read_to_string(path) {
+    match input::read_text(path, MOST_BYTES) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(RunError::File { path: path.to_owned(), source }),

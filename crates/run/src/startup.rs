@@ -4,11 +4,11 @@
 //! that only some find is said by rank 0 too, with the rank and host that found it.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::path::PathBuf;
 
 use collective::Communicator;
 use device::Kind;
+use system::{terminal, threads};
 
 use crate::error::{JobError, Result, RunError};
 use crate::failure::Lost;
@@ -40,6 +40,12 @@ impl Startup {
     pub fn begin() -> Result<Self> {
         let Some(processes) = launched(|name| std::env::var(name).ok()) else { return Ok(Self::alone()) };
         Ok(Startup { job: Job::join(processes)? })
+    }
+
+    /// The number of processes that a launcher started as ranks of a job, if one started this process.
+    #[must_use]
+    pub fn launched() -> Option<usize> {
+        launched(|name| std::env::var(name).ok())
     }
 
     /// A process that is all of its run.
@@ -125,7 +131,7 @@ impl Startup {
         let status = error.exit_status();
         if !error.is_said() {
             // Before the others end, for then the launcher ends this one.
-            let _ = writeln!(std::io::stderr(), "plimsoll: {error}");
+            terminal::say(&format!("plimsoll: {error}"));
         }
         if ends && let Some(job) = self.job.take() {
             // All ranks come here. That one does not changes nothing of what is said.
@@ -154,15 +160,17 @@ impl Startup {
             (None, Some(ranks)) if ranks != world_size => {
                 Err(RunError::Refused(format!("--ranks {ranks}: {grid}")))
             }
+            (None, _) => threads::check_ranks(world_size).map_err(RunError::Refused),
             _ => Ok(()),
         }
     }
 
-    /// Checks that all ranks run the same program on the same configuration and data. Errors: what differs,
-    /// and on which rank and host.
-    pub fn check_same(&mut self, setup: &Setup) -> Result<()> {
+    /// Checks that all ranks run the same program with the same `options` on the same configuration and data.
+    ///
+    /// Errors: what differs, and on which rank and host.
+    pub fn check_same(&mut self, setup: &Setup, options: &str) -> Result<()> {
         let Some(job) = &mut self.job else { return Ok(()) };
-        let own = Facts::of(setup)?;
+        let own = Facts::of(setup, options)?;
         let all: Vec<Facts> = job.all(&own.encode())?.iter().map(|text| Facts::decode(text)).collect();
         let Some(first) = all.first() else { return Ok(()) };
         let different = |(rank, facts): (usize, &Facts)| Some((rank, first.difference(facts)?));
@@ -181,6 +189,8 @@ impl Startup {
 #[derive(Debug, PartialEq)]
 struct Facts {
     version: String,
+    /// Options of the command line.
+    options: String,
     device: String,
     corpus: String,
     /// The state before the first step.
@@ -193,8 +203,9 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(setup: &Setup) -> Result<Self> {
+    fn of(setup: &Setup, options: &str) -> Result<Self> {
         Ok(Facts {
+            options: options.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device_facts(setup),
             corpus: setup.dataset.corpus_sha256()?.unwrap_or("none").to_owned(),
@@ -206,16 +217,16 @@ impl Facts {
     }
 
     fn encode(&self) -> String {
-        let Facts { version, device, corpus, start, fingerprint, partition, configuration } = self;
-        [&**version, device, corpus, start, fingerprint, partition, configuration].join("\n")
+        let Facts { version, options, device, corpus, start, fingerprint, partition, configuration } = self;
+        [&**version, options, device, corpus, start, fingerprint, partition, configuration].join("\n")
     }
 
     fn decode(text: &str) -> Self {
-        let mut parts = text.splitn(7, '\n').map(str::to_owned);
+        let mut parts = text.splitn(8, '\n').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
-        let (version, device, corpus, start) = (next(), next(), next(), next());
+        let (version, options, device, corpus, start) = (next(), next(), next(), next(), next());
         let (fingerprint, partition, configuration) = (next(), next(), next());
-        Facts { version, device, corpus, start, fingerprint, partition, configuration }
+        Facts { version, options, device, corpus, start, fingerprint, partition, configuration }
     }
 
     /// Returns the first property that another rank has different.
@@ -224,6 +235,7 @@ impl Facts {
             (mine != theirs).then(|| format!("{what}, {theirs} and not {mine},"))
         };
         is("version of Plimsoll", &self.version, &other.version)
+            .or_else(|| is("set of options", &self.options, &other.options))
             .or_else(|| {
                 let line = self.different_line(other);
                 (self.fingerprint != other.fingerprint).then(|| format!("configuration{line}"))
@@ -253,8 +265,10 @@ impl Facts {
 fn device_facts(setup: &Setup) -> String {
     let description = setup.placement.description();
     match description.kind {
-        Kind::Cuda => format!("{} ({})", description.model, description.libraries),
-        Kind::Cpu => "CPU".to_owned(),
+        Kind::Cuda => {
+            format!("{}, {} ({})", setup.placement.name(), description.model, description.libraries)
+        }
+        Kind::Cpu => setup.placement.name().to_owned(),
     }
 }
 
@@ -277,6 +291,7 @@ mod tests {
     fn the_first_difference_is_said() {
         let facts = |version: &str, corpus: &str, configuration: &str| Facts {
             version: version.to_owned(),
+            options: "none".to_owned(),
             device: "CPU".to_owned(),
             corpus: corpus.to_owned(),
             start: String::new(),

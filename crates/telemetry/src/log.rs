@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use system::output;
+use system::terminal::visible;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Span, Subscriber};
@@ -113,6 +115,7 @@ impl Log {
     }
 
     fn write(&self, level: Level, origin: Origin, text: &str) {
+        let text = visible(text);
         let mut files = self.files();
         let rank = origin.rank.or(files.rank);
         let origin = Origin { rank, ..origin };
@@ -139,7 +142,7 @@ impl LogFiles {
     fn file(&mut self, rank: usize) -> Option<&mut File> {
         let path = self.directory.as_ref()?.join(format!("rank-{rank}.log"));
         let open = || {
-            let file = OpenOptions::new().create(true).append(true).open(&path);
+            let file = output::open_own(&path, OpenOptions::new().create(true).append(true));
             file.map_err(|error| {
                 write_beside_bars(&format!("{}: cannot open the log: {error}\n", path.display()))
             })

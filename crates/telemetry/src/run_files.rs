@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
+use system::output;
 
 use crate::error::{Result, TelemetryError};
 use crate::rank_statistics::RankStatistics;
@@ -20,15 +21,17 @@ pub struct MetricsWriter {
 impl MetricsWriter {
     /// Creates an empty file. Errors: it cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).map_err(TelemetryError::file(path, "create it"))?;
+        let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true));
+        let file = file.map_err(TelemetryError::file(path, "create it"))?;
         Ok(MetricsWriter { path: path.to_owned(), file })
     }
 
     /// Continues after the line of step `step` and removes what follows it: later steps and incomplete lines.
     /// Starts an empty file if `step` is 0 or there is no file. Errors: the file cannot be read or written.
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let mut file = options.map_err(TelemetryError::file(path, "open it"))?;
+        let mut options = OpenOptions::new();
+        let file = output::open_own(path, options.read(true).write(true).create(true).truncate(false));
+        let mut file = file.map_err(TelemetryError::file(path, "open it"))?;
         let kept = bytes_until(&file, step).map_err(TelemetryError::file(path, "read it"))?;
         // Truncation is atomic, as a rename is.
         file.set_len(kept).map_err(TelemetryError::file(path, "cut it"))?;
@@ -142,57 +145,14 @@ fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<Vec<u8>> {
     text.map_err(|error| TelemetryError::file(path, "express the values as JSON")(error.into()))
 }
 
-/// Writes a file under a temporary name next to `path`, syncs it to the disk and renames it, so that `path`
-/// has either its previous content or all of `bytes`. Errors: the file cannot be written.
+/// Writes a file of the run, whole or not at all ([`output::write_own`]). Errors: the file cannot be written.
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let Some(name) = path.file_name() else {
-        let source = std::io::Error::from(std::io::ErrorKind::IsADirectory);
-        return Err(TelemetryError::file(path, "write to it")(source));
-    };
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(name);
-    temporary.push(format!(".{}", std::process::id()));
-    let temporary = path.with_file_name(temporary);
-    let written = write_and_rename(&temporary, path, bytes);
-    if written.is_err() {
-        // The error above is the one to report; the temporary file may not exist.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
+    output::write_own(path, bytes).map_err(TelemetryError::file(path, "write it"))
 }
 
 /// Removes temporary files that a killed [`atomic_write`] left next to `path`. No other process may be
-/// writing `path`.
+/// writing `path`. Errors: they cannot be listed or removed.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
-    else {
-        return Ok(());
-    };
-    let unlisted = || TelemetryError::file(directory, "list the directory");
-    for entry in std::fs::read_dir(directory).map_err(unlisted())? {
-        let entry = entry.map_err(unlisted())?;
-        let left = entry.file_name();
-        let process =
-            left.to_str().and_then(|left| left.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.'));
-        if process.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())) {
-            let path = entry.path();
-            std::fs::remove_file(&path).map_err(TelemetryError::file(&path, "delete it"))?;
-        }
-    }
-    Ok(())
-}
-
-fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create(temporary).map_err(TelemetryError::file(path, "create it"))?;
-    file.write_all(bytes).map_err(TelemetryError::file(path, "write to it"))?;
-    file.sync_all().map_err(TelemetryError::file(path, "sync it to the disk"))?;
-    std::fs::rename(temporary, path).map_err(TelemetryError::file(path, "rename it into place"))?;
-    sync_directory(path)
-}
-
-/// Syncs the directory of `path`, which makes a rename durable.
-fn sync_directory(path: &Path) -> Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(TelemetryError::file(directory, "sync it to the disk"))
+    output::remove_temporaries(path)
+        .map_err(TelemetryError::file(path, "remove what a killed process left of it"))
 }

@@ -12,6 +12,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use system::input;
 
 use crate::error::{Result, TelemetryError};
 use crate::phase::Phase;
@@ -241,8 +242,11 @@ pub fn parse_runs(text: &str) -> Result<Vec<ScalingRun>> {
     lines.map(|(index, line)| ScalingRun::from_line(line).map_err(refuse(index + 1))).collect()
 }
 
+/// The most bytes of a file of runs.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// Reads the runs of a file. Errors: the file cannot be read; a line that is not a run.
 pub fn read_runs(path: &Path) -> Result<Vec<ScalingRun>> {
-    let text = std::fs::read_to_string(path).map_err(TelemetryError::file(path, "read it"))?;
+    let text = input::read_text(path, MOST_BYTES).map_err(TelemetryError::file(path, "read it"))?;
     parse_runs(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })
 }

@@ -1,9 +1,12 @@
 //! Timelines of steps: the work of each rank's streams, in Chrome's trace format, which Perfetto
 //! (ui.perfetto.dev) shows. A rank is a process of the trace, a row a thread.
 
+use std::path::Path;
+
 use collective::ControlPlane;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use system::output::{OutputFile, Replace};
 
 use crate::error::{Result, TelemetryError};
 
@@ -74,9 +77,20 @@ pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Opti
     all.map(|all| all.iter().enumerate().map(decode).collect()).transpose()
 }
 
+/// Writes the timelines as a trace, whole or not at all. Errors: the file cannot be written, or is of another
+/// program.
+pub fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {
+    let output = OutputFile::new(path, Replace::Marked(MARK));
+    let written = output.and_then(|output| output.write(chrome_trace(ranks).as_bytes()));
+    written.map_err(TelemetryError::file(path, "write it"))
+}
+
+/// A text at the start of every trace.
+const MARK: &str = r#""writer":"plimsoll""#;
+
 /// Returns the timelines as a trace in JSON. Spans of a row must not overlap, as is the case for work on one
 /// stream.
-pub fn chrome_trace(ranks: &[RankTimeline]) -> String {
+fn chrome_trace(ranks: &[RankTimeline]) -> String {
     let mut events = Vec::new();
     for RankTimeline { rank, host, spans } in ranks {
         let name = |what: &str, row: usize, name: String| {
@@ -93,7 +107,8 @@ pub fn chrome_trace(ranks: &[RankTimeline]) -> String {
             events.extend(spans.iter().filter(|span| span.row == row).map(|span| event(*rank, number, span)));
         }
     }
-    json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
+    // In order of their names, of which the mark comes before the events.
+    json!({"displayTimeUnit": "ms", "otherData": {"writer": "plimsoll"}, "traceEvents": events}).to_string()
 }
 
 fn event(rank: usize, row: usize, span: &Span) -> Value {

@@ -102,14 +102,17 @@ fn a_failed_write_names_the_file_and_keeps_the_old_one() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing/summary.json");
     let error = atomic_write(&missing, b"x").unwrap_err().to_string();
-    assert!(error.starts_with(&format!("{}: cannot create it: ", missing.display())), "{error}");
+    assert!(error.starts_with(&format!("{}: cannot write it: ", missing.display())), "{error}");
     let error = MetricsWriter::create(&missing).unwrap_err();
     assert!(matches!(&error, TelemetryError::File { path, .. } if *path == missing), "{error}");
-    // A directory cannot be replaced by a file, so the last step fails.
+    // A directory is not replaced by a file.
     let occupied = directory.path().join("occupied");
     std::fs::create_dir(&occupied).unwrap();
     let error = atomic_write(&occupied, b"x").unwrap_err().to_string();
-    assert!(error.starts_with(&format!("{}: cannot rename it into place: ", occupied.display())), "{error}");
+    assert!(
+        error.starts_with(&format!("{}: cannot write it: it is a directory", occupied.display())),
+        "{error}"
+    );
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing temporary is left");
     assert!(atomic_write(std::path::Path::new("/"), b"x").is_err());
 }

@@ -5,7 +5,7 @@
 //! file: it costs a system call, and what was written survives the process.
 
 use std::cell::RefCell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use collective::{Call, Communicator, Observer};
 use memory::Statistics;
+use system::{input, output};
 use telemetry::host_name;
 
 /// Size of the file in bytes: constant, so that a shorter text leaves nothing of a longer one.
@@ -120,7 +121,7 @@ impl Record {
 
     /// Reads the file of a rank; `None` if it is missing or cannot be parsed.
     pub fn read(logs: &Path, rank: usize) -> Option<Self> {
-        Self::parse(&std::fs::read_to_string(path(logs, rank)).ok()?)
+        Self::parse(&input::read_text(&path(logs, rank), BYTES as u64).ok()?)
     }
 
     /// The time since the file was last written.
@@ -152,7 +153,9 @@ impl Status {
     /// rank goes on without it.
     pub fn create(logs: &Path, rank: usize, stage: &str) -> Self {
         let path = path(logs, rank);
-        let made = std::fs::create_dir_all(logs).and_then(|()| File::create(&path));
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true);
+        let made = std::fs::create_dir_all(logs).and_then(|()| output::open_own(&path, options));
         match made {
             Ok(file) => {
                 let status = Status(Some(Rc::new((file, RefCell::new(Record::new(rank, stage))))));

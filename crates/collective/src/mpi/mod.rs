@@ -7,11 +7,13 @@
 //!
 //! MPI is used from the thread that called [`start`], which should be the process's first.
 
+mod deadline;
 mod link;
 mod native;
 mod processes;
 mod raw;
 mod shared;
+mod siblings;
 mod wire;
 
 use std::rc::Rc;
@@ -26,6 +28,7 @@ use crate::communicator::Communicator;
 use crate::error::{CollectiveError, Failure};
 use crate::host::{HostControl, HostData};
 use crate::traffic::Meter;
+use deadline::Deadline;
 use link::MpiLink;
 pub use processes::{Process, Processes};
 use raw::{Channel, Fault};
@@ -40,6 +43,9 @@ pub enum StartError {
     /// The MPI library has no thread support at all.
     #[error("this MPI library does not allow a process to have several threads")]
     Threads,
+    /// There is no thread that would end a start which takes too long.
+    #[error("no thread can be started: {0}")]
+    Deadline(std::io::Error),
     /// The MPI library failed.
     #[error("MPI error {code}: {text}")]
     Library {
@@ -78,6 +84,12 @@ pub struct World {
 /// # Errors
 /// MPI was started before, fails, or another rank does not come.
 pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
+    let late = move || {
+        let (seconds, why) = (timeout.as_secs(), siblings::why_incomplete());
+        format!("the ranks of the job did not all start within {seconds} s: {why}")
+    };
+    let deadline = Deadline::start(timeout, siblings::own_rank(), "all ranks of the job to start", late);
+    let deadline = deadline.map_err(StartError::Deadline)?;
     let (universe, threading) =
         environment::initialize_with_threading(Threading::Funneled).ok_or(StartError::Twice)?;
     if threading < Threading::Funneled {
@@ -87,7 +99,7 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let (rank, size) = (world.rank() as usize, world.size() as usize);
     let neighbours = world.split_shared(world.rank());
     let local = (neighbours.rank() as usize, neighbours.size() as usize);
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = system::threads::processors();
     // Bound to a processor of its own, a process sees only that.
     let crowded = processors > 1 && processors < local.1;
     let library = Library {
@@ -95,6 +107,8 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
         notices: Channel::new(world.duplicate())?,
         universe,
     };
+    // Calls of the communicator have deadlines of their own.
+    drop(deadline);
     let shared = Rc::new(Shared::new(rank, size, library, timeout, crowded));
     let link = |context| MpiLink::new(Rc::clone(&shared), (0..size).collect(), context);
     let data = HostData::new(link(link::DATA), Meter::default());
@@ -149,7 +163,20 @@ impl World {
     /// A rank failed meanwhile.
     pub fn finish(self) -> Result<(), Failure> {
         self.processes.end();
-        self.shared.finish()
+        let World { shared, processes, .. } = self;
+        shared.finish()?;
+        let (timeout, rank) = (shared.timeout.get(), shared.rank);
+        let late = move || {
+            let stopped = processes.first_stopped();
+            let who = stopped.map_or("a rank".to_owned(), |rank| format!("rank {rank}, which has stopped,"));
+            format!("all ranks had done their work, and {who} did not end within {} s", timeout.as_secs())
+        };
+        // Without a thread for it, there is no deadline.
+        let deadline = Deadline::start(timeout, rank, "all ranks to end", late);
+        // Finalizes MPI.
+        drop(shared);
+        drop(deadline);
+        Ok(())
     }
 }
 

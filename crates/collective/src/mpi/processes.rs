@@ -70,6 +70,14 @@ fn state_of(pid: u32) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
+/// Parent and state of a process; `None` if there is none.
+pub(super) fn parent_and_state(pid: u32) -> Option<(u32, char)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((fields.next()?.parse().ok()?, state))
+}
+
 /// The processes of all ranks. Any thread may ask.
 #[derive(Debug)]
 pub struct Processes {
@@ -105,6 +113,11 @@ impl Processes {
     pub fn gone(&self) -> Option<usize> {
         // Asked last: a peer ends only after this rank has said that it has come to its end.
         self.first_gone().filter(|_| !self.ending.load(Ordering::Acquire))
+    }
+
+    /// The first rank whose process is on this host and was stopped by a signal.
+    pub(super) fn first_stopped(&self) -> Option<usize> {
+        (0..self.all.len()).find(|rank| self.has_stopped(*rank))
     }
 
     /// Returns true if a rank's process is on this host and was stopped by a signal.

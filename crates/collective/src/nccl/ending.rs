@@ -1,8 +1,8 @@
 //! Ending communicators without waiting for ever.
 
 use std::sync::mpsc;
-use std::thread::Builder;
 use std::time::{Duration, Instant};
+use system::threads;
 
 use super::call_thread::Busy;
 use super::raw::{self, Comm};
@@ -24,7 +24,7 @@ pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
     }
     let (done, over) = mpsc::channel();
     let (thread_comms, thread_ending) = (comms.to_vec(), ending.clone());
-    let started = Builder::new().name("nccl-end".to_owned()).spawn(move || {
+    let started = threads::spawn("nccl-end", move || {
         end_here(&thread_comms, &thread_ending, patience);
         // The receiver may have given up.
         let _ = done.send(());

@@ -12,10 +12,10 @@ use std::any::Any;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, never, select, unbounded};
+use system::threads;
 
 use crate::communicator::Communicator;
 use crate::host::{HostControl, HostData};
@@ -93,8 +93,7 @@ where
     for rank in 0..world_size {
         let seat = Seat { world: Arc::clone(&world), meshes: meshes.clone(), rank, timeout: options.timeout };
         let (body, outcomes) = (Arc::clone(&body), sender.clone());
-        let started =
-            Builder::new().name(format!("rank-{rank}")).spawn(move || seat.occupy(&*body, &outcomes));
+        let started = threads::spawn(&format!("rank-{rank}"), move || seat.occupy(&*body, &outcomes));
         if let Err(error) = started {
             world.fail(rank, &format!("no thread for it: {error}"));
             // The channel is unbounded and its receiver lives in this function.

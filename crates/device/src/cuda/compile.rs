@@ -2,11 +2,13 @@
 #![allow(unsafe_code)] // NVRTC's program handles
 
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use cudarc::nvrtc::{result, sys};
 use sha2::digest::Output;
 use sha2::{Digest, Sha256};
+use system::private;
 
 use super::error::{CudaError, Named, Result};
 use crate::kernels::Family;
@@ -15,6 +17,8 @@ use crate::kernels::Family;
 const MAGIC: &[u8] = b"plimsoll cubin 1\n";
 /// Bytes of a SHA-256.
 const DIGEST: usize = 32;
+/// The most bytes of a cached file.
+const MOST_BYTES: u64 = 256 << 20;
 /// The environment variable that says where compiled kernels are kept.
 pub const CACHE_VARIABLE: &str = "PLIMSOLL_CACHE_DIR";
 
@@ -124,7 +128,7 @@ impl Cache {
     }
 
     #[cfg(test)]
-    pub(crate) fn at(directory: &Path) -> Self {
+    pub(crate) fn at(directory: &std::path::Path) -> Self {
         Cache { directory: Some(directory.to_owned()) }
     }
 
@@ -134,14 +138,22 @@ impl Cache {
         let Some(path) = self.directory.as_ref().map(|directory| directory.join(key.file_name())) else {
             return make();
         };
-        if let Some(cubin) =
-            std::fs::read(&path).ok().and_then(|bytes| unwrap_file(&bytes).map(<[u8]>::to_vec))
-        {
-            return Ok(cubin);
+        // Machine code that somebody else could have written is not run.
+        match private::read(&path, MOST_BYTES) {
+            Ok(bytes) => {
+                if let Some(cubin) = unwrap_file(&bytes) {
+                    return Ok(cubin.to_vec());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                tracing::warn!("{}: compiled kernels are not taken from there: {error}", path.display());
+                return make();
+            }
+            Err(_) => {}
         }
         let cubin = make()?;
         // A start that cannot keep what it compiled compiles again next time.
-        let _ = keep(&path, &cubin);
+        let _ = private::write(&path, &[MAGIC, Sha256::digest(&cubin).as_slice(), &cubin].concat());
         Ok(cubin)
     }
 }
@@ -179,21 +191,11 @@ fn unwrap_file(bytes: &[u8]) -> Option<&[u8]> {
     (Sha256::digest(cubin).as_slice() == digest).then_some(cubin)
 }
 
-fn keep(path: &Path, cubin: &[u8]) -> std::io::Result<()> {
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
-    }
-    // Several ranks may write at once: each its own file, and the last rename stays.
-    let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
-    let part = path.with_extension(unique.replace(['(', ')'], ""));
-    std::fs::write(&part, [MAGIC, Sha256::digest(cubin).as_slice(), cubin].concat())?;
-    std::fs::rename(&part, path).inspect_err(|_| {
-        let _ = std::fs::remove_file(&part);
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn key() -> Key {
@@ -218,6 +220,23 @@ mod tests {
         }
         let files = std::fs::read_dir(directory.path()).unwrap().count();
         assert_eq!(files, 1, "nothing else is left behind");
+    }
+
+    #[test]
+    fn code_that_others_could_have_written_is_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path());
+        assert_eq!(cache.get_or_make(&key(), || Ok(vec![1])).unwrap(), [1]);
+        let file = directory.path().join(key().file_name());
+        for path in [directory.path(), &file] {
+            let mode = |mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            for open in [0o777, 0o770] {
+                mode(open);
+                assert_eq!(cache.get_or_make(&key(), || Ok(vec![2])).unwrap(), [2], "{open:o}");
+            }
+            mode(0o700);
+        }
+        assert_eq!(cache.get_or_make(&key(), || Ok(vec![3])).unwrap(), [1]);
     }
 
     #[test]

@@ -14,9 +14,9 @@
 //! # Ok::<(), memory::replay::RecordingError>(())
 //! ```
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
+
+use system::input;
 
 mod check;
 mod fields;
@@ -31,17 +31,17 @@ pub use player::{Driver, Player};
 pub use recorded::Recorded;
 pub use recording::{FinalSegment, Operation, Recording, RecordingError, SegmentEvent, Step};
 
-/// The most bytes that a file may unpack to: 2 GiB.
-const MAX_BYTES: u64 = 2 << 30;
+/// The most bytes of a file, and those that it may unpack to.
+const MOST_BYTES: u64 = 256 << 20;
+/// The most values in the JSON of a file: each takes some 32 bytes until it is a recording.
+const MOST_VALUES: usize = 8 << 20;
 
 /// Reads every recording in a file.
 ///
 /// # Errors
 /// [`RecordingError`] for a file that cannot be read or is no recording.
 pub fn read(path: &Path) -> Result<Vec<Recording>, RecordingError> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    parse(&bytes)
+    parse(&input::read(path, MOST_BYTES)?)
 }
 
 /// Reads every recording in the content of a file.
@@ -49,17 +49,18 @@ pub fn read(path: &Path) -> Result<Vec<Recording>, RecordingError> {
 /// # Errors
 /// [`RecordingError::Format`] for what is no recording.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        let mut plain = Vec::new();
-        let unpacked = flate2::read::MultiGzDecoder::new(bytes).take(MAX_BYTES).read_to_end(&mut plain);
-        unpacked.map_err(|e| RecordingError::format(format!("it does not unpack: {e}")))?;
-        return parse_text(&plain);
-    }
-    parse_text(bytes)
+    let plain = input::unpack(bytes, MOST_BYTES);
+    parse_text(&plain.map_err(|e| RecordingError::format(format!("it does not unpack: {e}")))?)
 }
 
 fn parse_text(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
     let text = std::str::from_utf8(bytes).map_err(|_| RecordingError::format("it is not text"))?;
+    // Values that are none of these are few: an object's or a list's first.
+    let values = bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
+    if values > MOST_VALUES {
+        let text = format!("it has more than {MOST_VALUES} values, which is the limit");
+        return Err(RecordingError::format(text));
+    }
     // A trace is one object, on one line or many; of vectors there is an object on each line.
     let first = text.lines().find(|line| !line.trim().is_empty());
     let first = first.ok_or_else(|| RecordingError::format("it is empty"))?;

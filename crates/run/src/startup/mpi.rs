@@ -1,20 +1,22 @@
 //! A build with MPI: this process as a rank of the job that a launcher started.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::thread::{Builder, sleep};
+use std::thread::sleep;
 use std::time::Duration;
 
 use collective::mpi::{World, start};
 use collective::{Communicator, Failure};
+use system::{terminal, threads};
 
 use crate::error::{JobError, Result, RunError};
 use crate::failure::{self, Lost};
 
-/// Timeout of the start, before the configured timeout is known.
-const START: Duration = Duration::from_secs(60);
+/// Seconds that the start may take, before the configured timeout is known, and the environment variable with
+/// another number.
+const START_SECONDS: u64 = 60;
+const START_VARIABLE: &str = "PLIMSOLL_START_SECONDS";
 /// Interval at which the watching thread checks the processes of this host.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for a rank that finds another gone to report it and end by itself.
@@ -30,8 +32,10 @@ pub(crate) struct Job {
 impl Job {
     /// Joins the job, which a launcher says has so many processes.
     pub(crate) fn join(processes: usize) -> Result<Option<Self>> {
+        let seconds = std::env::var(START_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
+        let timeout = Duration::from_secs(seconds.unwrap_or(START_SECONDS).clamp(1, 1_000_000_000));
         let (world, communicator) =
-            start(START).map_err(|error| RunError::Refused(format!("MPI does not start: {error}")))?;
+            start(timeout).map_err(|error| RunError::Refused(format!("MPI does not start: {error}")))?;
         let joined = world.size();
         if joined != processes {
             // Each of them alone would take itself for all.
@@ -42,7 +46,11 @@ impl Job {
                  of the MPI library that this program was built with"
             )));
         }
-        share_processors(&world);
+        // The number changes no result.
+        let (_, neighbours) = world.local();
+        if let Some(warning) = threads::start_computing(neighbours).map_err(RunError::Refused)? {
+            terminal::say(&format!("plimsoll: {warning}"));
+        }
         Ok(Some(Job { world, communicator }))
     }
 
@@ -109,13 +117,13 @@ impl Job {
                 let host = processes.all()[rank].host.clone();
                 let lost = Lost { rank, host, reason: processes.reason(rank) };
                 if let Some(report) = failure::report(&logs, processes.all().len(), &lost) {
-                    let _ = writeln!(std::io::stderr(), "plimsoll: {report}");
+                    terminal::say(&format!("plimsoll: {report}"));
                 }
                 std::process::exit(1);
             }
         };
         let refused = |error| RunError::Refused(format!("no thread to watch other ranks: {error}"));
-        Builder::new().name("watch".to_owned()).spawn(watch).map(drop).map_err(refused)
+        threads::spawn("watch", watch).map(drop).map_err(refused)
     }
 
     /// Runs this rank. Errors: the first rank that failed, this one or another.
@@ -159,18 +167,6 @@ impl Job {
     /// Ends with all other ranks.
     pub(crate) fn finish(self) -> std::result::Result<(), Lost> {
         finish(self.world)
-    }
-}
-
-/// Gives each rank of a host its part of the processors, unless the environment says how many threads it has.
-/// The number changes no result.
-fn share_processors(world: &World) {
-    let (_, neighbours) = world.local();
-    if neighbours > 1 && std::env::var_os("RAYON_NUM_THREADS").is_none() {
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = (all / neighbours).max(1);
-        // An error says that the threads are there already, which is as good.
-        let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     }
 }
 

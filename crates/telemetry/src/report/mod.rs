@@ -31,6 +31,9 @@ mod treemap;
 
 use crate::step_trace::StepTrace;
 
+/// A text at the start of every page, by which a page is known as one.
+pub const MARK: &str = " · Plimsoll</title>";
+
 /// The data of a page. Empty parts are left out of it.
 #[derive(Clone, Debug, Default)]
 pub struct Report {

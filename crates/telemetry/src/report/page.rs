@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::section::Section;
-use super::{Notice, Report, SchedulePicture, Tile, history, panels, ranks};
+use super::{MARK, Notice, Report, SchedulePicture, Tile, history, panels, ranks};
 use crate::svg::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -32,8 +32,8 @@ impl Report {
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <meta name=\"color-scheme\" content=\"light dark\">\n\
-             <title>{title} · Plimsoll</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-             <header><div class=\"wide\">\n<p class=\"house\">{MARK}Plimsoll</p>\n<h1>{title}</h1>\n\
+             <title>{title}{MARK}\n<style>{STYLE}</style>\n</head>\n<body>\n\
+             <header><div class=\"wide\">\n<p class=\"house\">{LOGO}Plimsoll</p>\n<h1>{title}</h1>\n\
              <p class=\"soft\">{subtitle}</p>\n<nav aria-label=\"Sections\">"
         );
         for Section { id, title, .. } in &sections {
@@ -79,7 +79,7 @@ impl Report {
 }
 
 /// The logo: a ship's load line.
-const MARK: &str = "<svg viewBox=\"0 0 24 24\" aria-hidden=\"true\">\
+const LOGO: &str = "<svg viewBox=\"0 0 24 24\" aria-hidden=\"true\">\
                     <circle cx=\"12\" cy=\"12\" r=\"7\" fill=\"none\" stroke=\"currentColor\" \
                     stroke-width=\"2\"/>\
                     <path d=\"M1 12h22\" stroke=\"currentColor\" stroke-width=\"2\"/></svg>";

@@ -1,13 +1,12 @@
 //! The file with the traces of a rank: gzipped JSON.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
+use system::input;
 
 use super::StepTrace;
 use crate::error::{Result, TelemetryError};
@@ -52,8 +51,9 @@ pub struct RankTraces {
     pub diverged: Option<TracePair>,
 }
 
-/// Maximum number of bytes of JSON that are read from a file.
-const MOST: u64 = 1 << 30;
+/// The most bytes of a file, and of the JSON in it.
+const MOST_PACKED: u64 = 64 << 20;
+const MOST: u64 = 256 << 20;
 
 impl RankTraces {
     /// Writes the file, whole or not at all.
@@ -69,9 +69,8 @@ impl RankTraces {
     /// else.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = || TelemetryError::file(path, "read it");
-        let mut json = Vec::new();
-        let file = File::open(path).map_err(failed())?;
-        GzDecoder::new(file).take(MOST).read_to_end(&mut json).map_err(failed())?;
+        let packed = input::read(path, MOST_PACKED).map_err(failed())?;
+        let json = input::unpack(&packed, MOST).map_err(failed())?;
         serde_json::from_slice(&json).map_err(|error| failed()(error.into()))
     }
 }

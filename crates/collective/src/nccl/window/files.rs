@@ -1,6 +1,7 @@
 //! Passing open files between the ranks of a host, over Unix sockets.
 //!
-//! The sockets have names that only their ranks know, and vanish with them.
+//! Any process of the host can see a socket's name and connect to it. So a rank takes files from processes of
+//! its own user only, as the system says, that know a secret which went over NCCL.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
@@ -11,13 +12,18 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::said::unique;
-
+/// Bytes of the secret at the end of an address.
+const SECRET: usize = 16;
+/// A rank's number and the secret of the rank that it connects to.
+const GREETING: usize = 4 + SECRET;
 /// Maximum number of files in one message.
 pub(super) const BATCH: usize = 64;
 /// Interval at which a rank looks whether another has come.
@@ -33,7 +39,6 @@ pub(super) fn anonymous(name: &str, bytes: usize) -> Result<File> {
 }
 
 /// The socket at which one rank takes files from the others.
-#[derive(Debug)]
 pub(super) struct Post {
     listener: UnixListener,
     address: Vec<u8>,
@@ -41,13 +46,18 @@ pub(super) struct Post {
 
 impl Post {
     pub(super) fn open() -> Result<Self> {
-        let address = format!("plimsoll-{:016x}{:016x}", unique(), unique()).into_bytes();
+        let mut random = [0; 2 * SECRET];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        let (name, secret) = random.split_at(SECRET);
+        let mut address = b"plimsoll-".to_vec();
+        address.extend(name.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&address)?)?;
         listener.set_nonblocking(true)?;
+        address.extend(secret);
         Ok(Post { listener, address })
     }
 
-    /// Address of the socket.
+    /// Address of the socket: its name and the secret that a rank has to know.
     pub(super) fn address(&self) -> &[u8] {
         &self.address
     }
@@ -65,21 +75,21 @@ impl Post {
     ) -> Result<Lines> {
         let mut to: Vec<Option<UnixStream>> = addresses.iter().map(|_| None).collect();
         for (other, address) in addresses.iter().enumerate().filter(|(other, _)| *other != rank) {
-            let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(address)?)?;
+            let (name, secret) = split(address)?;
+            let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+            check_user(&stream)?;
             stream.set_write_timeout(Some(MESSAGE))?;
-            stream.write_all(&(rank as u32).to_le_bytes())?;
+            stream.write_all(&[(rank as u32).to_le_bytes().as_slice(), secret].concat())?;
             to[other] = Some(stream);
         }
         let mut from: Vec<Option<UnixStream>> = addresses.iter().map(|_| None).collect();
+        let (_, secret) = split(&self.address)?;
         while from.iter().flatten().count() + 1 < addresses.len() {
             match self.listener.accept() {
-                Ok((mut stream, _)) => {
-                    stream.set_nonblocking(false)?;
-                    stream.set_read_timeout(Some(MESSAGE))?;
-                    let mut other = [0; 4];
-                    stream.read_exact(&mut other)?;
-                    let other = u32::from_le_bytes(other) as usize;
-                    if let Some(slot) = from.get_mut(other) {
+                // Whoever else connects is turned away, and is no reason to end.
+                Ok((stream, _)) => {
+                    let Ok((other, stream)) = greeted(stream, secret) else { continue };
+                    if let Some(slot) = from.get_mut(other).filter(|slot| slot.is_none()) {
                         *slot = Some(stream);
                     }
                 }
@@ -93,6 +103,45 @@ impl Post {
             }
         }
         Ok(Lines { to, from })
+    }
+}
+
+/// An address as the socket's name and the secret.
+fn split(address: &[u8]) -> Result<(&[u8], &[u8])> {
+    let at = address.len().checked_sub(SECRET);
+    let parts = at.and_then(|at| address.split_at_checked(at));
+    parts.ok_or_else(|| Error::new(ErrorKind::InvalidData, "an address is too short"))
+}
+
+/// Errors: the other side is a process of another user.
+fn check_user(stream: &UnixStream) -> Result<()> {
+    let other = socket_peercred(stream)?.uid;
+    if other == geteuid() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::PermissionDenied, "the socket of a rank belongs to another user"))
+}
+
+/// The rank that has connected, and its stream. Errors: a process of another user, or one without the secret.
+fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)> {
+    check_user(&stream)?;
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(MESSAGE))?;
+    let mut greeting = [0; GREETING];
+    stream.read_exact(&mut greeting)?;
+    let (other, said) = greeting.split_at(GREETING - SECRET);
+    // All bytes are compared, whichever differ.
+    if said.iter().zip(secret).fold(0, |all, (a, b)| all | (a ^ b)) != 0 {
+        return Err(Error::new(ErrorKind::PermissionDenied, "a process does not know the secret of the job"));
+    }
+    let other = other.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte));
+    Ok((other, stream))
+}
+
+/// Without the secret.
+impl std::fmt::Debug for Post {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Post").field("listener", &self.listener).finish_non_exhaustive()
     }
 }
 
@@ -191,6 +240,31 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn a_process_without_the_secret_is_turned_away() {
+        let (first, second) = (Post::open().unwrap(), Post::open().unwrap());
+        let addresses = [first.address().to_vec(), second.address().to_vec()];
+        let name = SocketAddr::from_abstract_name(split(first.address()).unwrap().0).unwrap();
+        // It takes the place of rank 1, with a wrong secret, and then without one.
+        let mut stranger = UnixStream::connect_addr(&name).unwrap();
+        stranger.write_all(&[&1_u32.to_le_bytes()[..], &[7; SECRET]].concat()).unwrap();
+        drop(UnixStream::connect_addr(&name).unwrap());
+        std::thread::scope(|scope| {
+            let meet = |rank: usize, post: Post| {
+                let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
+                post.connect(rank, &addresses, later(), &|| false).unwrap()
+            };
+            let theirs = scope.spawn(move || {
+                let lines = meet(1, second);
+                lines.send(0, &[anonymous("theirs", 8).unwrap().as_fd()]).unwrap();
+            });
+            assert_eq!(meet(0, first).receive(1).unwrap().len(), 1);
+            theirs.join().unwrap();
+        });
+        let mut byte = [0];
+        assert!(matches!(stranger.read(&mut byte), Ok(0) | Err(_)));
     }
 
     #[test]

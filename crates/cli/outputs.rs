@@ -1,0 +1,68 @@
+//! Files that commands write their results to: checked before the result is computed, and written whole.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use system::output::{OutputFile, Replace};
+use telemetry::report;
+
+use crate::error::CliError;
+
+/// The argument of commands that write files which a user names.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct Force {
+    /// Replace output files that Plimsoll did not write, and files of measurements.
+    #[arg(long)]
+    force: bool,
+}
+
+/// The contents of an output, which tell the files that Plimsoll wrote from others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// An HTML page ([`report::Report`]).
+    Page,
+    /// An SVG.
+    Picture,
+    /// Something that took long to measure and replaces no file.
+    Measurement,
+}
+
+/// First line of a picture in a file.
+const PICTURE: &str = "<!-- Plimsoll -->\n";
+
+/// An output that can be written.
+#[derive(Debug)]
+pub(crate) struct Output {
+    file: OutputFile,
+    kind: Kind,
+}
+
+impl Force {
+    /// Checks that `path` can be written, before anything is computed. `argument` names its option.
+    ///
+    /// Errors: it cannot, or it is a file that must stay.
+    pub(crate) fn output(self, argument: &str, path: &Path, kind: Kind) -> Result<Output, CliError> {
+        let replace = match kind {
+            _ if self.force => Replace::Anything,
+            Kind::Page => Replace::Marked(report::MARK),
+            Kind::Picture => Replace::Marked(PICTURE),
+            Kind::Measurement => Replace::Nothing,
+        };
+        let file = OutputFile::new(path, replace).map_err(|error| {
+            let way_out = if error.kind() == ErrorKind::AlreadyExists { "; --force replaces it" } else { "" };
+            let argument = if argument.is_empty() { String::new() } else { format!("{argument} ") };
+            CliError::Refused(format!("{argument}{}: {error}{way_out}", path.display()))
+        })?;
+        Ok(Output { file, kind })
+    }
+}
+
+impl Output {
+    /// Writes the file. Errors: the system's.
+    pub(crate) fn write(self, text: &str) -> Result<(), CliError> {
+        let path = self.file.path().to_owned();
+        let head = if matches!(self.kind, Kind::Picture) { PICTURE } else { "" };
+        let written = self.file.write(format!("{head}{text}").as_bytes());
+        written.map_err(|source| CliError::File { path, source })
+    }
+}

@@ -1,0 +1,38 @@
+//! Points at which a test can hold a process, to kill it there.
+//!
+//! A kill that should hit the moment between two operations cannot be timed. With the environment variable
+//! [`VARIABLE`] set to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time makes
+//! `FILE` and stays there until the process is killed.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The environment variable that names the point.
+pub const VARIABLE: &str = "PLIMSOLL_HOLD";
+
+/// The point to hold at.
+struct Hold {
+    point: String,
+    count: u64,
+    file: PathBuf,
+}
+
+/// A point in the work of a thread, named after what has just been done.
+pub fn reach(point: &str) {
+    static HOLD: LazyLock<Option<Hold>> = LazyLock::new(|| parse(&std::env::var(VARIABLE).ok()?));
+    static REACHED: AtomicU64 = AtomicU64::new(0);
+    let Some(hold) = HOLD.as_ref().filter(|hold| hold.point == point) else { return };
+    if REACHED.fetch_add(1, Ordering::Relaxed) + 1 == hold.count && File::create_new(&hold.file).is_ok() {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Hold> {
+    let mut parts = text.splitn(3, ':');
+    let (point, count, file) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?, parts.next()?.into());
+    Some(Hold { point, count, file })
+}

@@ -1,0 +1,72 @@
+//! Reading files: regular ones only, and no more than a bound.
+
+use std::borrow::Cow;
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use rustix::fs::OFlags;
+
+/// First bytes of a file that gzip wrote.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Opens a regular file for reading. Errors: the system's; something that is no regular file, such as a FIFO,
+/// which is not waited for.
+pub fn open(path: &Path) -> Result<File> {
+    // Opening some devices has effects, so the type is checked before; it is checked again on the open file,
+    // which may be another one.
+    check_regular(&std::fs::metadata(path)?)?;
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    check_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Reads a regular file of at most `most` bytes. Errors: those of [`open`]; a longer file.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    bounded(open(path)?, most, "it has")
+}
+
+/// Reads a regular file of at most `most` bytes as UTF-8. Errors: those of [`read`]; other bytes.
+pub fn read_text(path: &Path, most: u64) -> Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
+}
+
+/// Returns `bytes`, unpacked if gzip packed them, at most `most`. Errors: damaged data; more bytes.
+pub fn unpack(bytes: &[u8], most: u64) -> Result<Cow<'_, [u8]>> {
+    if !bytes.starts_with(&GZIP) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    bounded(MultiGzDecoder::new(bytes), most, "it unpacks to").map(Cow::Owned)
+}
+
+fn bounded(from: impl Read, most: u64, verb: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let text = format!("{verb} more than {most} bytes, which is the limit");
+        return Err(Error::new(ErrorKind::FileTooLarge, text));
+    }
+    Ok(bytes)
+}
+
+/// Errors: the file is not a regular one.
+pub(crate) fn check_regular(metadata: &Metadata) -> Result<()> {
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let error = if kind.is_dir() { ErrorKind::IsADirectory } else { ErrorKind::InvalidInput };
+    Err(Error::new(error, format!("it is {}, not a regular file", name_of(kind))))
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_symlink() => "a symbolic link",
+        kind if kind.is_fifo() => "a FIFO",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}

@@ -1,0 +1,189 @@
+//! Writing files: whole or not at all, over nothing that somebody else wrote, and not through links.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::OFlags;
+
+use crate::fail_point;
+use crate::input::{self, check_regular};
+
+/// Bytes at the start of a file in which its writer's mark must stand.
+const MARKED_WITHIN: u64 = 4096;
+/// Permissions of a new file, which the user's mask reduces.
+const MODE: u32 = 0o666;
+
+/// The files that an output may replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replace {
+    /// None: the file must not exist.
+    Nothing,
+    /// A file with this text in its first 4096 bytes: one that the same command wrote.
+    Marked(&'static str),
+    /// Any regular file, or a symbolic link to one, which is replaced itself.
+    Anything,
+}
+
+/// A file that a user names for a result: checked before the result is computed, written whole or not at all.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    replace: Replace,
+}
+
+impl OutputFile {
+    /// Checks that `path` can be written and that what is there may be replaced. Errors: why not.
+    pub fn new(path: &Path, replace: Replace) -> Result<Self> {
+        check_replaceable(path, replace)?;
+        let temporary = Temporary::create(path, MODE)?;
+        drop(temporary);
+        Ok(OutputFile { path: path.to_owned(), replace })
+    }
+
+    /// The file's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the file. Errors: the system's; a file that has come there meanwhile and may not be replaced.
+    pub fn write(self, bytes: &[u8]) -> Result<()> {
+        let mut temporary = Temporary::create(&self.path, MODE)?;
+        temporary.fill(bytes)?;
+        check_replaceable(&self.path, self.replace)?;
+        temporary.rename(&self.path)
+    }
+}
+
+/// Writes a file of the program's own under a temporary name beside `path`, syncs it to the disk and renames
+/// it, so that `path` has either its previous content or all of `bytes`. A symbolic link at `path` is
+/// replaced, not followed. Errors: the system's; something that is no regular file.
+pub fn write_own(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with_mode(path, bytes, MODE)
+}
+
+/// As [`write_own`], with permissions that the user's mask may reduce.
+pub(crate) fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    check_replaceable(path, Replace::Anything)?;
+    let mut temporary = Temporary::create(path, mode)?;
+    temporary.fill(bytes)?;
+    temporary.rename(path)
+}
+
+/// Opens a file of the program's own as `options` say. Errors: the system's; a symbolic link; something that
+/// is no regular file, such as a FIFO, which is not waited for.
+pub fn open_own(path: &Path, options: &mut OpenOptions) -> Result<File> {
+    if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
+        return Err(link());
+    }
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.custom_flags(flags.bits() as i32).open(path).map_err(|error| {
+        // A link that came there since.
+        if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) { link() } else { error }
+    })?;
+    check_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn link() -> Error {
+    Error::new(ErrorKind::InvalidInput, "it is a symbolic link, which is not followed")
+}
+
+/// Removes temporary files that a killed [`write_own`] or [`OutputFile::write`] left beside `path`. No other
+/// process may be writing `path`. Errors: the system's.
+pub fn remove_temporaries(path: &Path) -> Result<()> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
+        return Ok(());
+    };
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let left = entry.file_name();
+        let numbers =
+            left.to_str().and_then(|left| left.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.'));
+        if numbers.is_some_and(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit() || b == b'-')) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Errors: what is at `path` must stay.
+fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
+    let there = match fs::symlink_metadata(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if there.is_symlink() && replace == Replace::Anything {
+        // A link to nothing may go too.
+        return fs::metadata(path).map_or(Ok(()), |target| check_regular(&target));
+    }
+    check_regular(&there)?;
+    let kept = |why: &str| Error::new(ErrorKind::AlreadyExists, why.to_owned());
+    match replace {
+        Replace::Anything => Ok(()),
+        Replace::Nothing => Err(kept("it exists")),
+        Replace::Marked(mark) if is_marked(path, mark)? => Ok(()),
+        Replace::Marked(_) => Err(kept("it exists, and Plimsoll did not write it: --force replaces it")),
+    }
+}
+
+fn is_marked(path: &Path, mark: &str) -> Result<bool> {
+    let mut first = Vec::new();
+    input::open(path)?.take(MARKED_WITHIN).read_to_end(&mut first)?;
+    // An empty file holds nothing to lose: mktemp makes one.
+    Ok(first.is_empty() || first.windows(mark.len()).any(|window| window == mark.as_bytes()))
+}
+
+/// A new file beside another, which goes unless it is renamed.
+#[derive(Debug)]
+struct Temporary {
+    file: File,
+    path: PathBuf,
+}
+
+impl Temporary {
+    fn create(beside: &Path, mode: u32) -> Result<Self> {
+        /// Tells the files of one process apart.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let name = beside.file_name().ok_or_else(|| Error::from(ErrorKind::IsADirectory))?;
+        let mut temporary = OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let path = beside.with_file_name(temporary);
+        // A process of this number was killed here before: what it left goes.
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        // New, and so never through a link.
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
+        Ok(Temporary { file, path })
+    }
+
+    fn fill(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes)?;
+        self.file.sync_all()
+    }
+
+    /// Gives the file its name and syncs the directory, which makes that durable.
+    fn rename(self, to: &Path) -> Result<()> {
+        fail_point::reach("output complete");
+        fs::rename(&self.path, to)?;
+        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Once renamed it is gone; an error of the write is the one to report.
+        let _ = fs::remove_file(&self.path);
+    }
+}

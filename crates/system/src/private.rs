@@ -1,0 +1,46 @@
+//! Files that only this user can have written.
+
+use std::fs::{self, DirBuilder, Metadata};
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+
+use rustix::process::geteuid;
+
+use crate::{input, output};
+
+/// Reads a file of at most `most` bytes that nobody but this user can have written: the file and its
+/// directory belong to the user and are writable by nobody else. Errors: those of [`input::read`]; of kind
+/// `PermissionDenied`, what others could have written.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    check_directory(path)?;
+    check(&fs::symlink_metadata(path)?, "the file")?;
+    input::read(path, most)
+}
+
+/// Writes a file whole, in a directory that is made for this user alone where there is none. Errors: the
+/// system's; a directory that others can write to.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    if let Some(directory) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    check_directory(path)?;
+    output::write_with_mode(path, bytes, 0o600)
+}
+
+fn check_directory(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    check(&fs::metadata(directory.unwrap_or(Path::new(".")))?, "its directory")
+}
+
+fn check(metadata: &Metadata, what: &str) -> Result<()> {
+    let denied = |why: &str| Err(Error::new(ErrorKind::PermissionDenied, format!("{what} {why}")));
+    if metadata.uid() != geteuid().as_raw() {
+        return denied("belongs to another user");
+    }
+    // The bits of a link say nothing: it is writable by who can write to its directory.
+    if !metadata.is_symlink() && metadata.mode() & 0o022 != 0 {
+        return denied("can be written by others (chmod go-w)");
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Standard output and standard error: failed writes are errors, and text cannot steer a terminal.
+
+use std::borrow::Cow;
+use std::io::{ErrorKind, IsTerminal, Result, Write};
+
+/// Writes `text` to standard output at once, with control characters made visible if that is a terminal.
+///
+/// Errors: standard output cannot be written. A reader that has gone away is one of kind `BrokenPipe`.
+pub fn print(text: &str) -> Result<()> {
+    let shown = if std::io::stdout().is_terminal() { visible(text) } else { Cow::Borrowed(text) };
+    write(&shown)
+}
+
+/// As [`print`], and a reader that has gone away is no error: it has read what it wanted.
+pub fn print_to_reader(text: &str) -> Result<()> {
+    readers(print(text))
+}
+
+/// As [`print_to_reader`], for text of the program's own whose control characters are colours.
+pub fn print_as_is(text: &str) -> Result<()> {
+    readers(write(text))
+}
+
+fn write(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn readers(written: Result<()>) -> Result<()> {
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
+}
+
+/// Writes a line to standard error, with control characters made visible.
+pub fn say(line: &str) {
+    // A closed standard error leaves nowhere to report the failure.
+    let _ = std::io::stderr().write_all(format!("{}\n", visible(line)).as_bytes());
+}
+
+/// Returns `text` with every control character but tab and line feed replaced by a visible one, and with the
+/// invisible characters that change the order of text spelled out.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match character {
+            // Unicode has a picture of each.
+            '\0'..='\x1f' if is_hidden(character) => {
+                shown.extend(char::from_u32(0x2400 + u32::from(character)));
+            }
+            '\x7f' => shown.push('\u{2421}'),
+            hidden if is_hidden(hidden) => shown.extend(hidden.escape_unicode()),
+            other => shown.push(other),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+fn is_hidden(character: char) -> bool {
+    match character {
+        '\n' | '\t' => false,
+        // Marks, embeddings, overrides and isolates of writing direction.
+        '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        other => other.is_control(),
+    }
+}
