@@ -257,7 +257,7 @@ fn an_interrupt_ends_the_run_with_a_summary() {
         .unwrap();
     let metrics = workplace.path().join("out/metrics.jsonl");
     let lines = || std::fs::read_to_string(&metrics).map_or(0, |lines| lines.lines().count());
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(600);
     while lines() < 3 && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -46,7 +46,7 @@ fn a_rank_that_is_killed_on_another_host_is_named() {
     let pids: Vec<u32> = (0..4).map(|rank| running.pid(rank)).collect();
     let run_dir = running.run_dir.clone();
     signal("KILL", pids[3]);
-    let output = running.end(Duration::from_secs(10));
+    let output = running.end(Duration::from_secs(120));
     assert_ne!(output.status.code(), Some(0));
     assert!(!pids.iter().any(|pid| is_alive(*pid)), "a rank is left");
     let report = std::fs::read_to_string(run_dir.join("logs/failure.txt")).unwrap();

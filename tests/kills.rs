@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, list};
+use system::fail_point;
 
 /// A model so small that most of its time goes into checkpoints.
 const TINY: &str = r#"
@@ -76,96 +77,152 @@ fn succeeded(output: &Output) {
 
 /// Waits until a run has done `step` steps.
 fn await_step(run_dir: &Path, step: u64) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(600);
     while list(run_dir).unwrap().last().is_none_or(|(newest, _)| *newest < step) {
         assert!(Instant::now() < deadline, "no checkpoint of step {step}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Returns whether a checkpoint was being written or deleted.
-fn has_temporary(run_dir: &Path) -> bool {
-    let entries = std::fs::read_dir(run_dir.join("checkpoints")).into_iter().flatten();
-    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with('.'))
+/// The points of the program at which a kill is meant to hit, and how often a run reaches them at least.
+const POINTS: [(&str, u64); 8] = [
+    ("checkpoint directory made", 2),
+    ("checkpoint piece written", 2),
+    ("checkpoint state written", 2),
+    ("checkpoint manifest written", 2),
+    ("checkpoint complete", 2),
+    ("checkpoint published", 2),
+    ("checkpoint renamed to be deleted", 1),
+    ("output complete", 2),
+];
+
+/// Runs that are killed again and again.
+struct Killed<'a> {
+    workplace: &'a Workplace,
+    run_dir: &'a str,
+    /// The newest checkpoint, and how many are kept.
+    newest: u64,
+    kept: usize,
+    kills: usize,
 }
 
-/// Counts of kills.
-#[derive(Default)]
-struct Kills {
-    /// All kills.
-    all: u64,
-    /// Kills during the writing or deletion of a checkpoint.
-    while_writing: u64,
-}
+impl<'a> Killed<'a> {
+    fn new(workplace: &'a Workplace, run_dir: &'a str) -> Self {
+        Killed { workplace, run_dir, newest: 0, kept: 0, kills: 0 }
+    }
 
-impl Kills {
-    /// Kills processes of one run at random moments until `most` kills or the end of the run, which it then
-    /// awaits.
-    fn of_run(&mut self, workplace: &Workplace, run_dir: &str, most: u64, random: &mut u64) {
-        let path = workplace.path(run_dir);
-        let line = ["train", "run.toml", "--run-dir", run_dir, "--resume"];
-        let (mut newest, mut kept) = (0, 0);
-        while self.all < most {
-            let grid = ["parallel.data=1", "parallel.data=2", "parallel.data=4"][self.all as usize % 3];
-            let mut child = workplace.start(&[&line[..], &["--set", grid]].concat());
-            // Knuth's MMIX generator, whose high bits are the random ones.
-            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            std::thread::sleep(Duration::from_millis(5 + (*random >> 33) % 100));
-            child.kill().unwrap();
-            let status = child.wait().unwrap();
-            if status.code().is_some() {
-                assert!(status.success(), "{run_dir}: it ended by itself, with {status}");
-                break;
+    fn line(&self) -> [&'a str; 5] {
+        ["train", "run.toml", "--run-dir", self.run_dir, "--resume"]
+    }
+
+    /// The grids take turns.
+    fn command(&self) -> Command {
+        let grid = ["parallel.data=1", "parallel.data=2", "parallel.data=4"][self.kills % 3];
+        let mut command = self.workplace.plimsoll(&[&self.line()[..], &["--set", grid]].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Starts a run and kills it while it stands at `point` for the `count`-th time; false if it ended before.
+    fn at(&mut self, point: &str, count: u64) -> bool {
+        let reached = self.workplace.path(&format!("{}-{}-reached", self.run_dir, self.kills));
+        let hold = format!("{point}:{count}:{}", reached.display());
+        let mut child = self.command().env(fail_point::VARIABLE, hold).spawn().unwrap();
+        while !reached.exists() {
+            if let Some(status) = child.try_wait().unwrap() {
+                assert!(status.success(), "{point}: it ended by itself, with {status}");
+                return false;
             }
-            self.all += 1;
-            self.while_writing += u64::from(has_temporary(&path));
-            let complete = list(&path).unwrap();
-            for (step, checkpoint) in &complete {
-                assert_eq!(Checkpoint::open(checkpoint).unwrap().step(), *step);
-            }
-            let now = complete.last().map_or(0, |(step, _)| *step);
-            assert!(now >= newest, "{run_dir}: step {newest} was lost, {now} is there");
-            assert!(complete.len() >= kept, "{run_dir}: {complete:?}");
-            (newest, kept) = (now, complete.len().min(2));
+            std::thread::sleep(Duration::from_millis(2));
         }
-        succeeded(&workplace.run(&line));
-        assert_eq!(
-            std::fs::read_dir(path.join("checkpoints")).unwrap().count(),
-            2,
-            "temporaries are removed"
-        );
-        let entries = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
-        let hidden: Vec<_> = entries.filter(|name| name.to_string_lossy().starts_with('.')).collect();
-        assert!(hidden.is_empty(), "{hidden:?}");
+        self.kill(child);
+        true
+    }
+
+    fn kill(&mut self, mut child: Child) -> bool {
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        if status.code().is_some() {
+            assert!(status.success(), "{}: it ended by itself, with {status}", self.run_dir);
+            return false;
+        }
+        self.kills += 1;
+        self.check();
+        true
+    }
+
+    /// Checks that no checkpoint was lost, and that each is whole.
+    fn check(&mut self) {
+        let complete = list(&self.workplace.path(self.run_dir)).unwrap();
+        for (step, checkpoint) in &complete {
+            assert_eq!(Checkpoint::open(checkpoint).unwrap().step(), *step);
+        }
+        let now = complete.last().map_or(0, |(step, _)| *step);
+        assert!(now >= self.newest, "step {} was lost, {now} is there", self.newest);
+        assert!(complete.len() >= self.kept, "{complete:?}");
+        (self.newest, self.kept) = (now, complete.len().min(2));
+    }
+
+    /// Runs to the end, and compares with a run that was never killed.
+    fn ends_as(self, whole: &serde_json::Value) {
+        succeeded(&self.workplace.run(&self.line()));
+        let path = self.workplace.path(self.run_dir);
+        let visible = |directory: &Path| {
+            let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+            let names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
+            assert!(!names.iter().any(|name| name.starts_with('.')), "a temporary is left: {names:?}");
+            names.len()
+        };
+        assert_eq!(visible(&path.join("checkpoints")), 2);
+        visible(&path);
+        let summary = self.workplace.summary(self.run_dir);
+        assert_eq!(summary["weights_sha256"], whole["weights_sha256"]);
+        assert_eq!(summary["losses"], whole["losses"]);
+        let lines = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+        assert_eq!(lines.lines().count(), whole["losses"].as_array().unwrap().len());
     }
 }
 
-#[test]
-fn a_hundred_kills_lose_no_checkpoint_and_change_no_bit() {
-    let workplace = Workplace::new();
+fn whole_run(workplace: &Workplace) -> serde_json::Value {
     succeeded(&workplace.run(&["train", "run.toml", "--run-dir", "whole", "--set", "checkpoint.every=0"]));
-    let whole = workplace.summary("whole");
-    let half = |name: &str, mut random: u64| {
-        let mut kills = Kills::default();
-        for run in 0.. {
-            let run_dir = format!("{name}{run}");
-            kills.of_run(&workplace, &run_dir, 50, &mut random);
-            let summary = workplace.summary(&run_dir);
-            assert_eq!(summary["weights_sha256"], whole["weights_sha256"]);
-            assert_eq!(summary["losses"], whole["losses"]);
-            let lines = std::fs::read_to_string(workplace.path(&run_dir).join("metrics.jsonl")).unwrap();
-            assert_eq!(lines.lines().count(), whole["losses"].as_array().unwrap().len());
-            if kills.all == 50 {
+    workplace.summary("whole")
+}
+
+#[test]
+fn a_kill_at_any_point_of_a_checkpoint_loses_none_and_changes_no_bit() {
+    let workplace = Workplace::new();
+    let whole = whole_run(&workplace);
+    let mut killed = Killed::new(&workplace, "out");
+    for (point, most) in POINTS {
+        for count in 1..=most {
+            assert!(killed.at(point, count), "{point} was reached less than {count} times");
+        }
+    }
+    killed.ends_as(&whole);
+}
+
+/// Kills at random moments: `PLIMSOLL_LONG_TESTS` seconds of them.
+#[test]
+fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
+    let workplace = Workplace::new();
+    let whole = whole_run(&workplace);
+    let mut random = common::random::Random::new(1);
+    let budget = common::random::Budget::of_fuzzer();
+    for run in 0.. {
+        let run_dir = format!("out{run}");
+        let mut killed = Killed::new(&workplace, &run_dir);
+        while budget.allows(killed.kills) {
+            let child = killed.command().spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(5 + random.below(400) as u64));
+            if !killed.kill(child) {
                 break;
             }
         }
-        kills.while_writing
-    };
-    let while_writing = std::thread::scope(|scope| {
-        let other = scope.spawn(|| half("a", 1));
-        half("b", 2) + other.join().unwrap()
-    });
-    assert!(while_writing >= 20, "{while_writing} of a hundred kills came while something was written");
+        killed.ends_as(&whole);
+        if !budget.allows(run + 1) {
+            break;
+        }
+    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub(crate) fn workplace() -> tempfile::TempDir {
 }
 
 /// A command in `directory` without environment variables of a launcher or a user.
-fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
+pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
     // These tests use the CPU even where there is a GPU.
     command.current_dir(directory).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "");
@@ -129,7 +129,7 @@ impl Running {
     pub(crate) fn wait(mut command: Command, directory: &Path) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut running = Running { child, run_dir: directory.join("out") };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(600);
         while running.steps() < 3 {
             let ended = running.child.try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < deadline, "no third step; ended: {ended:?}");

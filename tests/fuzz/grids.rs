@@ -1,0 +1,83 @@
+//! Random grids: the bits of one rank, and the bytes of the plan.
+
+use crate::common::random::{Budget, Random};
+use crate::common::runs::{GPT, MLP, train};
+
+/// Settings of a run that decide its bits.
+fn settings(random: &mut Random, layers: usize) -> Vec<String> {
+    let lanes = 1 << random.below(4);
+    let of_lane = 1 + random.below(3);
+    let micro_batch = 1 + random.below(3);
+    let mut set = vec![
+        format!("train.micro_batch_size={micro_batch}"),
+        format!("train.global_batch_size={}", micro_batch * lanes * of_lane),
+        format!("parallel.lanes={lanes}"),
+        format!("train.seed={}", random.below(1000)),
+        format!("optim.clip_norm={}", random.one(&["0", "0.1", "1.0"])),
+        "train.steps=3".to_owned(),
+    ];
+    if layers > 0 {
+        set.push(format!("model.layers={layers}"));
+        set.push(format!("train.validation_micro_batches={}", 1 + random.below(4)));
+    }
+    if random.once_in(3) {
+        set.push("optim.kind=sgd".to_owned());
+    }
+    set
+}
+
+/// Settings that change where and when things are computed.
+fn grid(random: &mut Random, lanes: usize, micro_batches: usize, layers: usize) -> Vec<String> {
+    let data = 1 << random.below(lanes.ilog2() as usize + 1);
+    // Each rank's micro-batches must be enough for the schedule.
+    let fits = |stages: &usize| micro_batches / data >= *stages;
+    let mut stages: Vec<usize> = (1..=4.min(layers)).filter(fits).collect();
+    if stages.is_empty() {
+        stages.push(1);
+    }
+    let pipeline = *random.one(&stages);
+    let mut set = vec![
+        format!("parallel.data={data}"),
+        format!("parallel.pipeline={pipeline}"),
+        format!("parallel.zero_stage={}", random.below(2)),
+        format!("parallel.bucket_bytes={}", random.one(&[512, 4096, 67_108_864])),
+        format!("parallel.overlap={}", random.one(&["on", "off", "auto"])),
+        format!("memory.recompute={}", random.one(&["none", "block", "1", "auto"])),
+    ];
+    if pipeline > 1 {
+        set.push(format!("parallel.schedule={}", random.one(&["1f1b", "gpipe", "zero-bubble"])));
+        set.push(format!("parallel.partition={}", random.one(&["fastest", "smallest"])));
+    }
+    set
+}
+
+/// Losses, weights and validation loss, as bits; the plan of every rank was right to the byte.
+fn history(text: &str, set: &[String]) -> (Vec<u32>, String, Option<u64>) {
+    let set: Vec<&str> = set.iter().map(String::as_str).collect();
+    let report = train(text, &set);
+    assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{set:?}: {report}");
+    let losses = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
+    (losses, report.summary.weights_sha256.clone(), report.validation_loss.map(f64::to_bits))
+}
+
+#[test]
+fn random_grids_have_the_bits_of_one_rank_and_the_bytes_of_their_plan() {
+    let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(17), 0);
+    while budget.within(round, 4) {
+        // The MLP has five layers.
+        let (text, layers) = if random.once_in(3) { (MLP, 0) } else { (GPT, 1 + random.below(5)) };
+        let common = settings(&mut random, layers);
+        let number = |key: &str| -> usize {
+            let found = common.iter().find_map(|one| one.strip_prefix(key)?.strip_prefix('='));
+            found.unwrap().parse().unwrap()
+        };
+        let lanes = number("parallel.lanes");
+        let micro_batches = number("train.global_batch_size") / number("train.micro_batch_size");
+        let alone = history(text, &common);
+        for _ in 0..3 {
+            let grid = grid(&mut random, lanes, micro_batches, if layers == 0 { 5 } else { layers });
+            assert_eq!(history(text, &[common.clone(), grid.clone()].concat()), alone, "{common:?} {grid:?}");
+        }
+        round += 1;
+    }
+}
