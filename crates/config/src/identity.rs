@@ -87,7 +87,7 @@ impl RunConfig {
     }
 
     fn settings_where(&self, chosen: impl Fn(&Key) -> bool) -> BTreeMap<String, String> {
-        let chosen = self.settings().into_iter().filter(|(key, _)| chosen(key));
+        let chosen = self.portable_settings().into_iter().filter(|(key, _)| chosen(key));
         chosen.map(|(key, value)| (key.path.to_owned(), value.to_string())).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use data::Tokenizer;
 use keys::{Error, Given, Reading, Takes, Value};
 
 pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
@@ -40,6 +41,16 @@ pub(crate) fn file(
     let path = normal(&given.directory().join(written));
     in_utf8(given, key, what, &path)?;
     Ok(Some(path))
+}
+
+/// The name of a tokenizer, or the absolute path of its file.
+pub(crate) fn tokenizer(written: String, given: &Given, key: &str) -> Result<String, Error> {
+    if Tokenizer::NAMES.contains(&written.as_str()) {
+        return Ok(written);
+    }
+    let path = normal(&given.directory().join(written));
+    in_utf8(given, key, "tokenizer", &path)?;
+    Ok(path.to_string_lossy().into_owned())
 }
 
 /// Refuses a path that no text of a configuration can name.

@@ -90,8 +90,28 @@ impl RunConfig {
     /// has a fingerprint of its own, and the partition is compared by its stages.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let text = render(self.settings().into_iter().filter(|(key, _)| !key.is_local));
+        let settings = self.portable_settings();
+        let text = render(settings.into_iter().filter(|(key, _)| !key.is_local));
         format!("{:x}", Sha256::digest(text))
+    }
+
+    /// The resolved configuration as TOML with the tokenizer in the file `tokenizer` beside it.
+    #[must_use]
+    pub fn to_toml_beside(&self, tokenizer: &str) -> String {
+        render(self.settings_with_tokenizer(tokenizer.to_owned()))
+    }
+
+    /// [`RunConfig::settings`] with the tokenizer's identity in place of its path.
+    pub(crate) fn portable_settings(&self) -> Vec<(Key, Value)> {
+        self.settings_with_tokenizer(self.tokenizer.identity())
+    }
+
+    fn settings_with_tokenizer(&self, tokenizer: String) -> Vec<(Key, Value)> {
+        let mut settings = self.settings();
+        for (_, value) in settings.iter_mut().filter(|(key, _)| key.path == Data::tokenizer) {
+            *value = tokenizer.clone().into();
+        }
+        settings
     }
 
     /// Every key that applies, with its value, in the order of the file.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use collective::PeerMethod;
 use data::OrderKind;
 use device::DType;
-use keys::{Interval, Row, Takes, Value, choice, section};
+use keys::{Interval, Row, Takes, choice, section};
 use nn::{MOST_EXTENT, MOST_LAYERS};
 use parallel::Axis;
 use parallel::data::Reduction;
@@ -55,16 +55,14 @@ section! {
                 let is_files = FILES.contains(&given.text(Data::kind)?.as_str());
                 paths::base(path, given, Data::base, is_files)
             });
-        /// The tokenizer: "bytes", or "none" for token shards whose text does not matter.
+        /// The tokenizer: "bytes", "gpt2", or the path of a tokenizer.json, relative to this file; "none" for
+        /// token shards whose text does not matter.
         tokenizer: String = Row::text()
             .derived("\"none\" for token shards, else \"bytes\"", |given| {
                 let is_tokens = given.text(Data::kind)? == DataKind::Tokens.name();
                 Ok(if is_tokens { "none".into() } else { "bytes".into() })
             })
-            .unbuilt(
-                "tokenizers other than \"bytes\" are",
-                |value| matches!(value, Value::Text(name) if name != "bytes" && name != "none"),
-            );
+            .finish(|name, given| paths::tokenizer(name, given, Data::tokenizer));
         /// The fraction of the text, at its end, that is held out for validation if `validation_paths` names
         /// nothing.
         validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);

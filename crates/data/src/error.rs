@@ -155,10 +155,18 @@ pub enum Error {
         /// Requested type.
         wanted: &'static str,
     },
-    /// A tokenizer that this build does not have.
-    #[error("there is no tokenizer '{name}'; there is 'bytes'")]
-    UnknownTokenizer {
-        /// The name as it was given.
-        name: String,
+    /// A file that describes no tokenizer.
+    #[error("{path} is no tokenizer.json: {reason}")]
+    BadTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
+    /// A text that a tokenizer makes no tokens of.
+    #[error("the text cannot be tokenized: {reason}")]
+    NotEncoded {
+        /// The problem.
+        reason: String,
     },
 }

@@ -67,4 +67,4 @@ pub use source::Source;
 pub use stream::{Slice, Split};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};
 pub use token_source::{TokenOptions, TokenSource};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{FileTokenizer, Tokenizer};

@@ -18,6 +18,7 @@ use crate::run_directory::RunDirectory;
 use crate::startup::Startup;
 use crate::train_report::{TrainReport, report};
 use config::{RecomputePolicy, RunConfig};
+use nn::Examples;
 use plan::Fit;
 use plan::partition;
 use plan::recompute;
@@ -178,6 +179,14 @@ fn lost_rank(directory: &RunDirectory, world_size: usize, in_job: bool, lost: &L
     }
 }
 
+/// Returns how the vocabulary follows from the tokenizer, if it has more tokens.
+fn vocabulary_in_words(config: &RunConfig) -> Option<String> {
+    let Examples::Tokens { vocabulary, .. } = config.model.examples() else { return None };
+    let (name, tokens) = (config.tokenizer.name(), config.tokenizer.vocabulary());
+    (tokens > 0 && vocabulary > tokens)
+        .then(|| format!("vocabulary {vocabulary}: the {tokens} tokens of {name}, and some that no text has"))
+}
+
 /// Logs what the run will do and the memory that it will use.
 fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     let config = &setup.config;
@@ -187,6 +196,9 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     }
     if let Some(advice) = config.model.advice(config.precision.compute) {
         tracing::warn!("{advice}");
+    }
+    if let Some(words) = vocabulary_in_words(config) {
+        tracing::info!("{words}");
     }
     tracing::info!("run directory {}", directory.path().display());
     if config.memory.recompute != RecomputePolicy::None {

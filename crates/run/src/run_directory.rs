@@ -9,7 +9,13 @@ use telemetry::run_files;
 
 use crate::error::{Result, RunError};
 use config::RunConfig;
+use data::Tokenizer;
 use worker::Setup;
+
+/// The resolved configuration in a run directory.
+pub(crate) const CONFIG: &str = "config.toml";
+/// The copy of the run's tokenizer there, if it is a file.
+const TOKENIZER: &str = "tokenizer.json";
 
 /// A run directory that this process may write to, until it is dropped or the process ends, however that
 /// happens.
@@ -81,7 +87,7 @@ impl RunDirectory {
             tracing::info!("later checkpoints are now in {}", aside.display());
         }
         let summary = path.join("summary.json");
-        for file in [&summary, &path.join("config.toml")] {
+        for file in [&summary, &path.join(CONFIG), &path.join(TOKENIZER)] {
             run_files::remove_temporaries(file)?;
         }
         if let Err(source) = std::fs::remove_file(&summary)
@@ -98,7 +104,15 @@ impl RunDirectory {
     }
 
     fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
-        run_files::atomic_write(&lock.path().join("config.toml"), config.to_toml().as_bytes())?;
+        let text = match &config.tokenizer {
+            // The run keeps the tokenizer, wherever it came from.
+            Tokenizer::File(file) => {
+                run_files::atomic_write(&lock.path().join(TOKENIZER), file.json())?;
+                config.to_toml_beside(TOKENIZER)
+            }
+            _ => config.to_toml(),
+        };
+        run_files::atomic_write(&lock.path().join(CONFIG), text.as_bytes())?;
         Ok(RunDirectory(Arc::new(lock)))
     }
 

@@ -10,6 +10,7 @@ use tensor::Tensor;
 
 use crate::error::{Result, RunError};
 use crate::resume::check_model;
+use crate::run_directory;
 use config::{self, DataKind, RunConfig};
 use worker::Worker;
 use worker::build;
@@ -60,7 +61,7 @@ pub fn sample(
         let text = format!("--temperature {}: it is a finite number, 0 or more", options.temperature);
         return Err(RunError::Refused(text));
     }
-    let config = RunConfig::load(&run_dir.join("config.toml"), &[])?;
+    let config = RunConfig::load(&run_dir.join(run_directory::CONFIG), &[])?;
     let (false, Examples::Tokens { vocabulary, context }) =
         (config.data.kind == DataKind::Synthetic, config.model.examples())
     else {
@@ -83,7 +84,7 @@ pub fn sample(
 
 /// Errors: a prompt without tokens, or with some that the model does not have.
 fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, vocabulary: usize) -> Result<Vec<u32>> {
-    let tokens = tokenizer.encode(prompt);
+    let tokens = tokenizer.encode(prompt)?;
     if tokens.is_empty() {
         return Err(RunError::Refused("--prompt: a sample goes on from at least one token".to_owned()));
     }
@@ -179,7 +180,8 @@ impl Sampler {
     }
 }
 
-/// Tokens whose text is not certain yet: they may end inside of a character, which the next ones complete.
+/// Tokens that were drawn, whose last text may not be certain yet: it may end inside of a character, which the
+/// next ones complete.
 #[derive(Default)]
 struct Unprinted {
     tokens: Vec<u32>,
@@ -198,10 +200,7 @@ impl Unprinted {
                 self.given = certain.len();
                 new
             }
-            None => {
-                self.tokens.clear();
-                text[std::mem::take(&mut self.given)..].to_owned()
-            }
+            None => text[std::mem::replace(&mut self.given, text.len())..].to_owned(),
         }
     }
 

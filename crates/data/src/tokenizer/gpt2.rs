@@ -1,0 +1,45 @@
+//! GPT-2's tokenizer, whose table is part of the program.
+
+use crate::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tiktoken_rs::{CoreBPE, r50k_base_singleton};
+
+/// Number of tokens.
+pub(super) const VOCABULARY: usize = 50_257;
+/// The token `<|endoftext|>`, the last.
+pub(super) const END_OF_TEXT: u32 = 50_256;
+
+fn table() -> &'static CoreBPE {
+    r50k_base_singleton()
+}
+
+pub(super) fn encode(text: &str) -> Result<Vec<u32>, Error> {
+    // The library panics where its regular expression gives up.
+    let encoded = catch_unwind(AssertUnwindSafe(|| table().encode_ordinary(text)));
+    encoded.map_err(|_| Error::NotEncoded { reason: "its regular expression gave up".to_owned() })
+}
+
+pub(super) fn token(text: &str) -> Option<u32> {
+    match (text, encode(text).ok()?.as_slice()) {
+        ("<|endoftext|>", _) => Some(END_OF_TEXT),
+        (_, [token]) => Some(*token),
+        _ => None,
+    }
+}
+
+pub(super) fn decode(tokens: &[u32]) -> String {
+    let mut bytes = Vec::new();
+    for token in tokens {
+        match table().decode_bytes(&[*token]) {
+            Ok(text) => bytes.extend(text),
+            // 0xFF is in no UTF-8 text.
+            Err(_) => bytes.push(0xFF),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub(super) fn byte_lengths() -> Vec<u32> {
+    let length = |token: u32| table().decode_bytes(&[token]).map_or(0, |bytes| bytes.len() as u32);
+    (0..END_OF_TEXT).map(length).chain([0]).collect()
+}

@@ -1,0 +1,233 @@
+//! From text to token numbers and back.
+
+mod file;
+mod gpt2;
+
+use crate::Error;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use file::FileTokenizer;
+
+/// Tokens of the vocabulary of bytes.
+const BYTES: usize = 256;
+
+/// A tokenizer. The numbers it gives are smaller than [`Tokenizer::vocabulary`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Tokenizer {
+    /// The tokenizer of token shards that nobody has named: their tokens are numbers without a text.
+    None,
+    /// Each byte is a token: a vocabulary of 256, and any file is a text.
+    Bytes,
+    /// GPT-2's byte-level byte-pair encoding.
+    Gpt2,
+    /// A `tokenizer.json`.
+    File(Arc<FileTokenizer>),
+}
+
+impl Tokenizer {
+    /// The names that are not those of files.
+    pub const NAMES: &'static [&'static str] = &["none", "bytes", "gpt2"];
+
+    /// The tokenizer called `name` in a configuration: one of [`Tokenizer::NAMES`], or the path of a
+    /// `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::BadTokenizer`] names a file that is no tokenizer; one that is missing or unreadable.
+    pub fn from_name(name: &str) -> Result<Self, Error> {
+        match name {
+            "none" => Ok(Self::None),
+            "bytes" => Ok(Self::Bytes),
+            "gpt2" => Ok(Self::Gpt2),
+            path => FileTokenizer::load(Path::new(path)).map(Self::File),
+        }
+    }
+
+    /// The name that [`Tokenizer::from_name`] knows it by.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::None => "none",
+            Self::Bytes => "bytes",
+            Self::Gpt2 => "gpt2",
+            Self::File(file) => file.name(),
+        }
+    }
+
+    /// What tells two tokenizers apart, wherever their files are: the name, or the SHA-256 of the file.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        match self {
+            Self::File(file) => format!("sha256:{}", file.sha256()),
+            _ => self.name().to_owned(),
+        }
+    }
+
+    /// Number of tokens: one more than the largest token; 0 if it is not known.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Bytes => BYTES,
+            Self::Gpt2 => gpt2::VOCABULARY,
+            Self::File(file) => file.vocabulary(),
+        }
+    }
+
+    /// The token that goes before a document, if there is a usual one: NUL for bytes, `<|endoftext|>` for
+    /// GPT-2.
+    #[must_use]
+    pub fn separator(&self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Bytes => Some(0),
+            Self::Gpt2 => Some(gpt2::END_OF_TEXT),
+            Self::File(file) => file.separator(),
+        }
+    }
+
+    /// The token that is written as `text`.
+    #[must_use]
+    pub fn token(&self, text: &str) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Bytes => <[u8; 1]>::try_from(text.as_bytes()).ok().map(|[byte]| u32::from(byte)),
+            Self::Gpt2 => gpt2::token(text),
+            Self::File(file) => file.token(text),
+        }
+    }
+
+    /// The tokens of a text; none without a tokenizer. A special token that is spelled out in the text is text.
+    ///
+    /// # Errors
+    /// [`Error::NotEncoded`] for a text that the tokenizer refuses.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        match self {
+            Self::None => Ok(Vec::new()),
+            Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Self::Gpt2 => gpt2::encode(text),
+            Self::File(file) => file.encode(text),
+        }
+    }
+
+    /// The text of some tokens, for printing: what is not UTF-8, and tokens outside of the vocabulary,
+    /// become U+FFFD. Without a tokenizer, their numbers.
+    #[must_use]
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        match self {
+            Self::None => tokens.iter().map(|token| format!("<{token}>")).collect(),
+            Self::Bytes => {
+                // 0xFF is in no UTF-8 text.
+                let bytes: Vec<u8> =
+                    tokens.iter().map(|token| u8::try_from(*token).unwrap_or(0xFF)).collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            Self::Gpt2 => gpt2::decode(tokens),
+            Self::File(file) => file.decode(tokens),
+        }
+    }
+
+    /// Bytes of text of every token, 0 for special ones; `None` if tokens are not made of bytes.
+    #[must_use]
+    pub fn byte_lengths(&self) -> Option<Vec<u32>> {
+        match self {
+            Self::None => None,
+            Self::Bytes => Some(vec![1; BYTES]),
+            Self::Gpt2 => Some(gpt2::byte_lengths()),
+            Self::File(file) => file.byte_lengths(),
+        }
+    }
+
+    /// Returns whether a text may be cut before a single space between two visible characters, and its pieces
+    /// encoded apart, with the same tokens as the whole: so for tokenizers whose tokens are made of bytes and
+    /// that split a text at spaces first.
+    #[must_use]
+    pub fn splits_at_spaces(&self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Bytes | Self::Gpt2 => true,
+            Self::File(file) => file.splits_at_spaces(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn decoding_is_lossy_where_it_must_be() {
+        let table: [(Tokenizer, &[u32], &str); 6] = [
+            (Tokenizer::Bytes, &[104, 105], "hi"),
+            (Tokenizer::Bytes, &[0xC3, 0xA9], "é"),
+            (Tokenizer::Bytes, &[104, 0xC3, 105], "h\u{FFFD}i"),
+            (Tokenizer::Bytes, &[104, 256, u32::MAX], "h\u{FFFD}\u{FFFD}"),
+            // 127 is the byte 0xC3 there.
+            (Tokenizer::Gpt2, &[31373, 127, 31373, 50257], "hello\u{FFFD}hello\u{FFFD}"),
+            (Tokenizer::None, &[1, 2], "<1><2>"),
+        ];
+        for (tokenizer, tokens, text) in table {
+            assert_eq!(tokenizer.decode(tokens), text, "{tokens:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_found_again_and_others_are_files() {
+        for name in Tokenizer::NAMES {
+            assert_eq!(Tokenizer::from_name(name).unwrap().name(), *name);
+        }
+        let refused = Tokenizer::from_name("gtp2").unwrap_err();
+        assert_eq!(refused.to_string(), "there is no file gtp2");
+    }
+
+    /// Tokens of tiktoken's `get_encoding("gpt2")` in Python.
+    #[test]
+    fn gpt2_has_its_tokens() {
+        let table: [(&str, &[u32]); 4] = [
+            ("hello world", &[31373, 995]),
+            ("First Citizen:\nBefore we proceed", &[5962, 22307, 25, 198, 8421, 356, 5120]),
+            ("a  b\n\n c", &[64, 220, 275, 628, 269]),
+            ("<|endoftext|>", &[27, 91, 437, 1659, 5239, 91, 29]),
+        ];
+        for (text, tokens) in table {
+            assert_eq!(Tokenizer::Gpt2.encode(text).unwrap(), tokens, "{text}");
+            assert_eq!(Tokenizer::Gpt2.decode(tokens), text);
+        }
+        assert_eq!(Tokenizer::Gpt2.separator(), Tokenizer::Gpt2.token("<|endoftext|>"));
+        assert_eq!(Tokenizer::Gpt2.byte_lengths().unwrap()[31373], 5);
+    }
+
+    /// The longest runs that a regular expression might give up on.
+    #[test]
+    fn gpt2_takes_any_text() {
+        for character in [" ", "\n", "a", "1", "!", "é", " a"] {
+            let text = character.repeat(3_000_000 / character.len());
+            assert_eq!(
+                Tokenizer::Gpt2.decode(&Tokenizer::Gpt2.encode(&text).unwrap()),
+                text,
+                "{character:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_comes_back(text in "\\PC{0,60}") {
+            for tokenizer in [Tokenizer::Bytes, Tokenizer::Gpt2] {
+                let tokens = tokenizer.encode(&text).unwrap();
+                let lengths = tokenizer.byte_lengths().unwrap();
+                prop_assert_eq!(tokens.iter().map(|token| lengths[*token as usize] as usize).sum::<usize>(), text.len());
+                prop_assert_eq!(tokenizer.decode(&tokens), text.as_str());
+            }
+        }
+
+        #[test]
+        fn a_cut_before_a_space_changes_no_token(left in "[a-z0-9 é!\n']{0,20}", right in "[a-z0-9 é!\n']{0,20}") {
+            let (left, right) = (format!("{left}x"), format!(" y{right}"));
+            let encode = |text: &str| Tokenizer::Gpt2.encode(text).unwrap();
+            prop_assert_eq!([encode(&left), encode(&right)].concat(), encode(&format!("{left}{right}")));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Errors of tokenizing; each names the file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Result of tokenizing.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The files or the tokenizer are wrong.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// An input that cannot be tokenized.
+    #[error("{}{}: {reason}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The line of JSON lines, or the row of Parquet, from 1.
+        line: Option<u64>,
+        /// The problem.
+        reason: String,
+    },
+    /// Options that do not go together.
+    #[error("{0}")]
+    Refused(String),
+    /// An operation of the file system failed.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// The operation.
+        action: &'static str,
+        /// The error of the operating system.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn file(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File { path: path.to_owned(), action, source }
+    }
+
+    /// Returns whether the command line or the data is wrong, and not the machine.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        !matches!(self, Self::File { .. })
+    }
+}

@@ -1,0 +1,185 @@
+//! Input files as units: text, JSON lines and Parquet, plain or compressed.
+
+use crate::error::{Error, Result};
+use crate::job::{HeldOut, Job};
+use crate::parquet_file;
+use crate::progress::BytesRead;
+use crate::text::{self, Division, Piece};
+use crate::unit::{Content, Unit};
+use data::Tokenizer;
+use flate2::read::MultiGzDecoder;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes that are read ahead of decompression and of lines.
+const BUFFER: usize = 1 << 18;
+
+/// What a file holds, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    JsonLines,
+    Parquet,
+}
+
+impl Kind {
+    fn of(path: &Path) -> Self {
+        let plain = match extension(path) {
+            "gz" | "zst" => path.with_extension(""),
+            _ => path.to_path_buf(),
+        };
+        match extension(&plain) {
+            "jsonl" | "ndjson" | "json" => Self::JsonLines,
+            "parquet" => Self::Parquet,
+            _ => Self::Text,
+        }
+    }
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
+}
+
+/// The units of a job's files, in order.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    job: &'a Job,
+    read: &'a BytesRead,
+    /// Documents of JSON lines and Parquet so far.
+    documents: u64,
+}
+
+/// Takes units until it returns false.
+pub(crate) type Take<'a> = &'a mut dyn FnMut(Unit) -> bool;
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(job: &'a Job, read: &'a BytesRead) -> Self {
+        Self { job, read, documents: 0 }
+    }
+
+    /// Calls `take` with every unit.
+    pub(crate) fn run(mut self, take: Take<'_>) -> Result<()> {
+        for path in &self.job.files {
+            let goes_on = match Kind::of(path) {
+                Kind::Text => self.text(path, take)?,
+                Kind::JsonLines => self.json_lines(path, take)?,
+                Kind::Parquet => self.parquet(path, take)?,
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&self, path: &Path, take: Take<'_>) -> Result<bool> {
+        let job = self.job;
+        let shared: Arc<Path> = path.into();
+        let division = Division {
+            document_end: job.document_end.as_ref().map(String::as_bytes),
+            at_spaces: job.tokenizer.splits_at_spaces(),
+        };
+        let border = match job.held_out {
+            HeldOut::Fraction(fraction) => {
+                let in_bytes = job.tokenizer == Tokenizer::Bytes;
+                let uncounted = BytesRead::default();
+                text::split_at(path, fraction, in_bytes, &|| open(path, &uncounted))?
+            }
+            _ => u64::MAX,
+        };
+        let mut input = open(path, self.read)?;
+        for (length, is_validation) in [(border, false), (u64::MAX, true)] {
+            let mut unit = |Piece { bytes, starts_document }| {
+                let (content, path) = (Content::Text(bytes), Arc::clone(&shared));
+                take(Unit { content, path, line: None, starts_document, is_validation })
+            };
+            if !text::divide(path, &mut input, length, division, &mut unit)? {
+                return Ok(false);
+            }
+            if border == u64::MAX {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    fn json_lines(&mut self, path: &Path, take: Take<'_>) -> Result<bool> {
+        let shared: Arc<Path> = path.into();
+        let mut input = BufReader::with_capacity(BUFFER, open(path, self.read)?);
+        for number in 1.. {
+            let mut line = Vec::new();
+            if input.read_until(b'\n', &mut line).map_err(Error::file(path, "read it"))? == 0 {
+                break;
+            }
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let unit = self.document(Content::JsonLine(line), &shared, number);
+            if !take(unit) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn parquet(&mut self, path: &Path, take: Take<'_>) -> Result<bool> {
+        if extension(path) != "parquet" {
+            let reason = "a Parquet file is compressed inside, not as a whole".to_owned();
+            return Err(Error::Invalid { path: path.to_path_buf(), line: None, reason });
+        }
+        let shared: Arc<Path> = path.into();
+        let key = &self.job.text_key;
+        let mut row = 0;
+        parquet_file::read(path, key, self.read, &mut |content| {
+            row += 1;
+            take(self.document(content, &shared, row))
+        })
+    }
+
+    /// A whole document, held out if the generator draws it.
+    fn document(&mut self, content: Content, path: &Arc<Path>, line: u64) -> Unit {
+        let number = self.documents;
+        self.documents += 1;
+        let is_validation = match self.job.held_out {
+            HeldOut::Fraction(fraction) => {
+                let key = philox::key_of_name(0, "tokenize.validation");
+                let word = philox::philox4x32(key, [number as u32, (number >> 32) as u32, 0, 0])[0];
+                f64::from(philox::uniform(word)) < fraction
+            }
+            _ => false,
+        };
+        Unit { content, path: Arc::clone(path), line: Some(line), starts_document: true, is_validation }
+    }
+}
+
+/// Opens a file, decompressed by its name. Bytes of the file itself are counted in `read`.
+fn open<'a>(path: &Path, read: &'a BytesRead) -> Result<Box<dyn Read + 'a>> {
+    let file = File::open(path).map_err(Error::file(path, "open it"))?;
+    let counted = Counted { file, read };
+    let buffered = BufReader::with_capacity(BUFFER, counted);
+    Ok(match extension(path) {
+        "gz" => Box::new(MultiGzDecoder::new(buffered)),
+        "zst" => {
+            let decoder = zstd::stream::read::Decoder::with_buffer(buffered);
+            Box::new(decoder.map_err(Error::file(path, "decompress it"))?)
+        }
+        _ => Box::new(buffered),
+    })
+}
+
+/// A file whose bytes are counted as they are read.
+#[derive(Debug)]
+struct Counted<'a> {
+    file: File,
+    read: &'a BytesRead,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(out)?;
+        self.read.add(read as u64);
+        Ok(read)
+    }
+}

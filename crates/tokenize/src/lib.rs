@@ -1,0 +1,38 @@
+//! Tokenizing: from text in the formats that people have to shards of tokens.
+//!
+//! The one idea: a corpus is a sequence of *units*, pieces of documents whose borders follow from the input
+//! alone. Units are encoded on all cores and written in order, so the shards are the same bytes whatever the
+//! number of threads, and a killed run goes on after the last unit that it had written.
+//!
+//! Inputs are text, JSON lines and Parquet, each plain, `.gz` or `.zst`; a file is read as a stream, so a
+//! corpus may be larger than memory. Outputs are the formats of nanoGPT and llm.c, which `data::Corpus` reads.
+//!
+//! ```
+//! use tokenize::{Job, tokenize};
+//!
+//! let directory = tempfile::tempdir()?;
+//! let text = directory.path().join("a.txt");
+//! std::fs::write(&text, "hello world")?;
+//! let job = Job::new(vec![text], data::Tokenizer::Gpt2, directory.path().join("tokens"))?;
+//! assert_eq!(tokenize(&job)?.training_tokens, 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod encode;
+mod error;
+mod input;
+mod job;
+mod output;
+mod parquet_file;
+mod progress;
+mod run;
+mod shards;
+mod text;
+mod train;
+mod unit;
+
+pub use error::{Error, Result};
+pub use job::{Format, HeldOut, Job};
+pub use output::Counts;
+pub use run::tokenize;
+pub use train::train_tokenizer;

@@ -1,0 +1,227 @@
+//! The directory of a job's output: whole, or beside it in the making.
+
+use crate::error::{Error, Result};
+use crate::job::{HeldOut, Job};
+use crate::shards::{Reached, Shards};
+use data::Tokenizer;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// The record of a job in its output.
+const RECORD: &str = "tokens.json";
+/// The copy of the tokenizer beside the tokens.
+const TOKENIZER: &str = "tokenizer.json";
+
+/// What a job has tokenized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Tokens of training.
+    pub training_tokens: u64,
+    /// Tokens of validation.
+    pub validation_tokens: u64,
+    /// Documents.
+    pub documents: u64,
+    /// Bytes of text.
+    pub bytes: u64,
+    /// Documents and pieces that were left out since they are invalid.
+    pub skipped: u64,
+}
+
+/// How far a job has come, as its record says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    /// [`Job::fingerprint`].
+    job: String,
+    /// The tokenizer's identity.
+    tokenizer: String,
+    /// Units that are in the shards.
+    units: u64,
+    training: Reached,
+    validation: Reached,
+    counts: Counts,
+}
+
+/// A job's output in the making: the directory `OUTPUT.partial`, which one process at a time writes to.
+#[derive(Debug)]
+pub(crate) struct Output {
+    directory: PathBuf,
+    _lock: File,
+    record: Record,
+    /// Tokens that go to validation first.
+    first: u64,
+    training: Shards,
+    validation: Shards,
+}
+
+/// The state of a job's output.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The job was done before.
+    Whole(Counts),
+    /// It is to be done, or to go on.
+    Partial(Box<Output>),
+}
+
+impl Output {
+    /// Opens the output of `job`. Errors: a directory with something else in it; another process at work.
+    pub(crate) fn open(job: &Job) -> Result<Found> {
+        let fingerprint = job.fingerprint()?;
+        if let Some(counts) = whole(job, &fingerprint)? {
+            return Ok(Found::Whole(counts));
+        }
+        let directory = partial(&job.output);
+        fs::create_dir_all(&directory).map_err(Error::file(&directory, "make the directory"))?;
+        let lock = lock(&directory)?;
+        // Another process may have ended meanwhile.
+        if let Some(counts) = whole(job, &fingerprint)? {
+            let _ = fs::remove_dir_all(&directory);
+            return Ok(Found::Whole(counts));
+        }
+        let record = match read_record(&directory)? {
+            Some(record) if record.job == fingerprint => record,
+            _ => Record { job: fingerprint, tokenizer: job.tokenizer.identity(), ..start(job) },
+        };
+        let shards = |name, limit, reached| {
+            Shards::resume(&directory, name, job.format, job.encoding(), limit, reached)
+        };
+        let first = match job.held_out {
+            HeldOut::Tokens(tokens) => tokens,
+            HeldOut::Shard => job.shard_tokens,
+            HeldOut::Nothing | HeldOut::Fraction(_) => 0,
+        };
+        let training = shards("train", job.shard_tokens, record.training)?;
+        let validation = shards("val", job.shard_tokens.max(first), record.validation)?;
+        Ok(Found::Partial(Box::new(Self { directory, _lock: lock, record, first, training, validation })))
+    }
+
+    /// Number of units that are in the shards already.
+    pub(crate) fn units(&self) -> u64 {
+        self.record.units
+    }
+
+    /// Tokens in all shards.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.training.reached().total + self.validation.reached().total
+    }
+
+    /// Appends the tokens of a unit, of `bytes` bytes of text, in which a document began or not.
+    pub(crate) fn append(
+        &mut self,
+        tokens: &[u32],
+        is_validation: bool,
+        bytes: u64,
+        starts_document: bool,
+    ) -> Result<()> {
+        let room = self.first.saturating_sub(self.validation.reached().total);
+        let held_out = if is_validation { u64::MAX } else { room };
+        let split = tokens.len().min(usize::try_from(held_out).unwrap_or(usize::MAX));
+        let (validation, training) = tokens.split_at(split);
+        self.validation.append(validation)?;
+        self.training.append(training)?;
+        self.record.units += 1;
+        self.record.counts.documents += u64::from(starts_document);
+        self.record.counts.bytes += bytes;
+        Ok(())
+    }
+
+    /// Counts a unit that was left out.
+    pub(crate) fn skip(&mut self) {
+        self.record.units += 1;
+        self.record.counts.skipped += 1;
+    }
+
+    /// Records how far the job has come, for one that goes on after a kill.
+    pub(crate) fn save(&mut self) -> Result<()> {
+        self.training.sync()?;
+        self.validation.sync()?;
+        self.record.training = self.training.reached();
+        self.record.validation = self.validation.reached();
+        self.record.counts.training_tokens = self.record.training.total;
+        self.record.counts.validation_tokens = self.record.validation.total;
+        let text = serde_json::to_string_pretty(&self.record).unwrap_or_default();
+        write_atomically(&self.directory.join(RECORD), text.as_bytes())
+    }
+
+    /// Gives the directory its name. Errors: no token at all.
+    pub(crate) fn publish(mut self, job: &Job) -> Result<Counts> {
+        self.save()?;
+        let counts = self.record.counts;
+        if counts.training_tokens == 0 {
+            return Err(Error::Refused("the files hold no token to train on".to_owned()));
+        }
+        if job.held_out != HeldOut::Nothing && counts.validation_tokens == 0 {
+            return Err(Error::Refused("the files hold no token to validate on".to_owned()));
+        }
+        if let Tokenizer::File(file) = &job.tokenizer {
+            write_atomically(&self.directory.join(TOKENIZER), file.json())?;
+        }
+        fs::rename(&self.directory, &job.output).map_err(Error::file(&job.output, "put it in place"))?;
+        let parent = job.output.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let synced = File::open(parent).and_then(|directory| directory.sync_all());
+        synced.map_err(Error::file(parent, "bring it to the disk"))?;
+        Ok(counts)
+    }
+}
+
+/// The record before the first unit. Where the first shard is held out, training begins with the next number,
+/// as in llm.c's shards of FineWeb.
+fn start(job: &Job) -> Record {
+    let shard = u64::from(job.held_out == HeldOut::Shard);
+    Record { training: Reached { shard, ..Reached::default() }, ..Record::default() }
+}
+
+/// The directory in which `output` is made.
+fn partial(output: &Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+/// The counts of the output if it is this job's. Errors: something else is there.
+fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
+    let is_empty = match fs::read_dir(&job.output) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(Error::file(&job.output, "read it"))?.next().is_none(),
+    };
+    match read_record(&job.output)? {
+        Some(record) if record.job == fingerprint => Ok(Some(record.counts)),
+        _ if is_empty => Ok(None),
+        _ => {
+            let text = format!("{} exists and holds something else", job.output.display());
+            Err(Error::Refused(text))
+        }
+    }
+}
+
+/// The record in `directory`; `None` if there is none, or one that does not parse.
+fn read_record(directory: &Path) -> Result<Option<Record>> {
+    let path = directory.join(RECORD);
+    match fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => Ok(serde_json::from_slice(&read.map_err(Error::file(&path, "read it"))?).ok()),
+    }
+}
+
+fn lock(directory: &Path) -> Result<File> {
+    let file = File::open(directory).map_err(Error::file(directory, "open it"))?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let text = format!("another process is writing to {}", directory.display());
+            Err(Error::Refused(text))
+        }
+        // Some network file systems lock no directories. There one has to be as careful as without this.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+    }
+}
+
+fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        fs::write(&temporary, bytes)?;
+        File::open(&temporary)?.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(Error::file(path, "write it"))
+}

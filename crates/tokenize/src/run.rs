@@ -1,0 +1,96 @@
+//! A job from start to end.
+
+use crate::encode::encode_all;
+use crate::error::{Error, Result};
+use crate::input::Reader;
+use crate::job::Job;
+use crate::output::{Counts, Found, Output};
+use crate::progress::{BytesRead, Progress};
+use crate::unit::Unit;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Bytes of text that are encoded together, on all cores.
+const BATCH: usize = 8 << 20;
+/// Batches that are read ahead.
+const AHEAD: usize = 2;
+/// Time between two records of how far a job has come.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
+
+/// Tokenizes the files of `job` into its output directory, or goes on where a killed process stopped. The
+/// directory appears when it is complete. If it is there and of the same job, nothing is done.
+///
+/// # Errors
+/// Options that do not go together; an output directory that holds something else or that another process
+/// writes to; files that are unreadable or hold what cannot be tokenized; no tokens.
+pub fn tokenize(job: &Job) -> Result<Counts> {
+    job.check()?;
+    let mut output = match Output::open(job)? {
+        Found::Whole(counts) => return Ok(counts),
+        Found::Partial(output) => output,
+    };
+    let total = job.files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|file| file.len()).sum();
+    let (progress, read) = (Progress::new(total, job.show_progress), BytesRead::default());
+    let skip = output.units();
+    let (sender, receiver) = sync_channel(AHEAD);
+    std::thread::scope(|scope| {
+        let reader = Reader::new(job, &read);
+        let reading = scope.spawn(move || send(reader, skip, &sender));
+        let written = receive(job, &receiver, &mut output, &|tokens| progress.update(&read, tokens));
+        // The reader ends when nobody receives.
+        drop(receiver);
+        let read = reading.join();
+        written?;
+        read.unwrap_or_else(|_| Err(Error::Refused("the reader of the files panicked".to_owned())))
+    })?;
+    progress.finish();
+    output.publish(job)
+}
+
+/// Sends the units of the files from number `skip` on, in batches.
+fn send(reader: Reader<'_>, skip: u64, batches: &SyncSender<Vec<Unit>>) -> Result<()> {
+    let (mut batch, mut bytes, mut number) = (Vec::new(), 0, 0);
+    reader.run(&mut |unit| {
+        number += 1;
+        if number <= skip {
+            return true;
+        }
+        bytes += unit.content.bytes();
+        batch.push(unit);
+        if bytes < BATCH {
+            return true;
+        }
+        bytes = 0;
+        batches.send(std::mem::take(&mut batch)).is_ok()
+    })?;
+    // If nobody receives, that side has the error.
+    let _ = batches.send(batch);
+    Ok(())
+}
+
+/// Encodes and writes batches as they come.
+fn receive(
+    job: &Job,
+    batches: &Receiver<Vec<Unit>>,
+    output: &mut Output,
+    progress: &dyn Fn(u64),
+) -> Result<()> {
+    let (mut saved, before) = (Instant::now(), output.tokens());
+    for units in batches {
+        for (unit, encoded) in units.iter().zip(encode_all(job, &units)?) {
+            match encoded.is_skipped {
+                true => output.skip(),
+                false => {
+                    let (validates, begins) = (unit.is_validation, unit.starts_document);
+                    output.append(&encoded.tokens, validates, encoded.bytes, begins)?;
+                }
+            }
+        }
+        progress(output.tokens() - before);
+        if saved.elapsed() >= SAVE_EVERY {
+            output.save()?;
+            saved = Instant::now();
+        }
+    }
+    Ok(())
+}

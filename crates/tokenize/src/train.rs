@@ -1,0 +1,101 @@
+//! Training a byte-level byte-pair encoding.
+
+use crate::error::{Error, Result};
+use crate::input::Reader;
+use crate::job::Job;
+use crate::progress::BytesRead;
+use crate::unit::Content;
+use data::Tokenizer;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::sync_channel;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer as Trained};
+
+/// The token that goes before each document.
+const SEPARATOR: &str = "<|endoftext|>";
+/// The bytes, each of which is a token, and the separator.
+const LEAST: usize = 257;
+/// Pieces of text that are read ahead.
+const AHEAD: usize = 64;
+
+/// Trains a tokenizer of `vocabulary` tokens on the text of `files`, in GPT-2's way: pieces by its pattern,
+/// each byte a token, pairs merged by their frequency, and `<|endoftext|>`. Writes it to `output`, a
+/// `tokenizer.json`, and returns the number of its tokens, which is smaller where the text has fewer pairs.
+///
+/// # Errors
+/// A vocabulary below 257; files that are unreadable or no text; a file that cannot be written.
+pub fn train_tokenizer(
+    files: Vec<PathBuf>,
+    vocabulary: usize,
+    text_key: &str,
+    output: &Path,
+) -> Result<usize> {
+    if vocabulary < LEAST {
+        let text = format!("a vocabulary of {vocabulary} is less than 256 bytes and {SEPARATOR}");
+        return Err(Error::Refused(text));
+    }
+    // Bytes: what is read is the text itself, in pieces that end at spaces.
+    let mut job = Job::new(files, Tokenizer::Bytes, PathBuf::new())?;
+    text_key.clone_into(&mut job.text_key);
+    let mut tokenizer = Trained::new(BPE::default());
+    tokenizer
+        .with_pre_tokenizer(Some(ByteLevel::new(false, true, true)))
+        .with_decoder(Some(ByteLevel::new(true, true, true)));
+    let mut trainer: TrainerWrapper = BpeTrainer::builder()
+        .vocab_size(vocabulary)
+        .show_progress(false)
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .special_tokens(vec![AddedToken::from(SEPARATOR, true)])
+        .build()
+        .into();
+    feed(&job, |texts| tokenizer.train(&mut trainer, texts).map(|_| ()))?;
+    let json = tokenizer.to_string(true).map_err(|error| Error::Refused(error.to_string()))?;
+    std::fs::write(output, json).map_err(Error::file(output, "write it"))?;
+    Ok(tokenizer.get_vocab_size(true))
+}
+
+/// Hands the texts of `job` to `train` as they are read.
+fn feed<E: ToString>(
+    job: &Job,
+    train: impl FnOnce(Box<dyn Iterator<Item = String> + Send>) -> std::result::Result<(), E>,
+) -> Result<()> {
+    let (sender, receiver) = sync_channel::<String>(AHEAD);
+    // An iterator cannot fail, so what is wrong with a file is kept here.
+    let failed = Mutex::new(None);
+    let failed = &failed;
+    let keep = move |error| {
+        if let Ok(mut failed) = failed.lock() {
+            *failed = Some(error);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let read = BytesRead::default();
+            let read = Reader::new(job, &read).run(&mut |unit| {
+                let text = match unit.content {
+                    Content::JsonLine(line) => crate::encode::text_of(&line, &job.text_key),
+                    Content::Text(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string()),
+                    Content::Invalid(reason) => Err(reason),
+                };
+                match text {
+                    Ok(text) => sender.send(text).is_ok(),
+                    Err(reason) => {
+                        keep(Error::Invalid { path: unit.path.to_path_buf(), line: unit.line, reason });
+                        false
+                    }
+                }
+            });
+            if let Err(error) = read {
+                keep(error);
+            }
+        });
+        train(Box::new(receiver.into_iter())).map_err(|error| Error::Refused(error.to_string()))
+    })?;
+    match failed.lock().ok().and_then(|mut failed| failed.take()) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,38 @@
+//! Units of text: what is encoded at once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+/// A document, or a piece of one.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    pub(crate) content: Content,
+    /// The file.
+    pub(crate) path: Arc<Path>,
+    /// The line of JSON lines, or the row of Parquet, from 1; none of a text.
+    pub(crate) line: Option<u64>,
+    /// Whether a document begins here.
+    pub(crate) starts_document: bool,
+    /// Whether it is held out.
+    pub(crate) is_validation: bool,
+}
+
+/// The bytes of a unit.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// The text itself.
+    Text(Vec<u8>),
+    /// A line of JSON that holds it.
+    JsonLine(Vec<u8>),
+    /// Nothing that could be read: why.
+    Invalid(String),
+}
+
+impl Content {
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Text(bytes) | Self::JsonLine(bytes) => bytes.len(),
+            Self::Invalid(_) => 0,
+        }
+    }
+}
