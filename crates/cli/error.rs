@@ -30,6 +30,9 @@ pub(crate) enum CliError {
     /// The measurement was refused or failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// Tokenizing was refused or failed.
+    #[error(transparent)]
+    Tokenize(#[from] tokenize::Error),
     /// A file of measurements could not be read or written.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
@@ -65,6 +68,13 @@ impl JobError for CliError {
     fn exit_status(&self) -> u8 {
         match self {
             CliError::Refused(_) | CliError::Config(_) => 2,
+            CliError::Tokenize(error) => {
+                if error.is_refused() {
+                    2
+                } else {
+                    1
+                }
+            }
             CliError::Shown { status } => *status,
             CliError::OneRank(error) => error.exit_status(),
             CliError::Plan(error) => error.exit_status(),

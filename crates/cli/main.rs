@@ -17,6 +17,7 @@ mod profile;
 mod replay;
 mod report;
 mod sample;
+mod tokenize;
 mod train;
 
 use std::process::ExitCode;
@@ -46,6 +47,9 @@ enum Command {
     Sample(sample::SampleArgs),
     Report(report::ReportArgs),
     Replay(replay::ReplayArgs),
+    Tokenize(tokenize::TokenizeArgs),
+    #[command(subcommand)]
+    Tokenizer(tokenize::TokenizerCommand),
     /// Measure a part of Plimsoll
     #[command(subcommand)]
     Bench(Bench),
@@ -82,6 +86,8 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Sample(args) => sample::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Tokenizer(command) => tokenize::run_tokenizer(&command),
         Command::Report(args) => report::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),

@@ -102,11 +102,7 @@ impl Corpus {
     /// Those of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or no
     /// token.
     pub fn open_shards(base: &Path, patterns: &[String]) -> Result<Self, Error> {
-        let mut all = Vec::new();
-        for pattern in patterns {
-            all.extend(files::matching(base, pattern)?);
-        }
-        let parts = files::sorted_once(all).into_iter().map(|path| {
+        let parts = files::files(base, patterns)?.into_iter().map(|path| {
             let file = DataFile::open(&path)?;
             let (encoding, tokens) = encoding::recognise(&file)?;
             Ok(Part { start: 0, tokens, encoding, bytes: Bytes::File(file) })

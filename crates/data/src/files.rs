@@ -6,6 +6,21 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+/// The files that paths and globs name, relative to `base`: sorted by path, each once.
+///
+/// # Errors
+/// No pattern; a glob that is wrong or matches no file.
+pub fn files(base: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Error> {
+    if patterns.is_empty() {
+        return Err(Error::NoPaths);
+    }
+    let mut all = Vec::new();
+    for pattern in patterns {
+        all.extend(matching(base, pattern)?);
+    }
+    Ok(sorted_once(all))
+}
+
 /// The files that one pattern names: sorted, regular or not (mapping tells), at least one.
 ///
 /// A path that exists is taken as it is, also if it has `*`, `?` or `[` in its name. Otherwise those make

@@ -61,6 +61,7 @@ pub use bigram::Bigrams;
 pub use corpus::Corpus;
 pub use encoding::{Encoding, HEADER_BYTES, Header};
 pub use error::Error;
+pub use files::files;
 pub use order::{OrderKind, Position, Sequential, Shuffled};
 pub use permutation::Permutation;
 pub use source::Source;
