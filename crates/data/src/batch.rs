@@ -98,6 +98,26 @@ pub struct MicroBatch {
     pub targets: HostArray,
 }
 
+/// Rows and columns of an array of every micro-batch of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayShape {
+    /// Sequences or samples.
+    pub rows: usize,
+    /// Values of one.
+    pub columns: usize,
+    /// True for measurements (`f32`), false for token and class numbers (`u32`).
+    pub floats: bool,
+}
+
+/// Shapes of the arrays of every micro-batch of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchShape {
+    /// Shape of the inputs.
+    pub inputs: ArrayShape,
+    /// Shape of the targets.
+    pub targets: ArrayShape,
+}
+
 /// The number of values in a `rows` × `columns` array, if there can be such an array.
 pub(crate) fn checked_shape(rows: usize, columns: usize) -> Result<usize, Error> {
     rows.checked_mul(columns)

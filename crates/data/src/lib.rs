@@ -56,7 +56,7 @@ mod synthetic;
 mod token_source;
 mod tokenizer;
 
-pub use batch::{HostArray, HostData, MicroBatch};
+pub use batch::{ArrayShape, BatchShape, HostArray, HostData, MicroBatch};
 pub use bigram::Bigrams;
 pub use corpus::Corpus;
 pub use encoding::{Encoding, HEADER_BYTES, Header};

@@ -1,6 +1,6 @@
 //! Sources of micro-batches.
 
-use crate::{Error, MicroBatch};
+use crate::{BatchShape, Error, MicroBatch};
 
 /// A source of micro-batches, each a pure function of its number. Shared by the ranks of a process.
 ///
@@ -20,6 +20,9 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// [`Error::NoSuchValidation`] if `index` is not below [`Source::validation_micro_batches`].
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error>;
+
+    /// Shapes of every micro-batch. Reads no data: a plan needs the shapes alone.
+    fn shape(&self) -> BatchShape;
 
     /// Number of validation micro-batches.
     fn validation_micro_batches(&self) -> u64;

@@ -1,7 +1,7 @@
 //! Micro-batches from a random number generator: for benchmarks, plans and tests.
 
 use crate::batch::checked_shape;
-use crate::{Error, MicroBatch, Source};
+use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source};
 use philox::{key_of_name, normals, philox4x32};
 
 /// Content of synthetic micro-batches.
@@ -142,6 +142,18 @@ impl Source for SyntheticSource {
         }
         self.fill(self.validation_key, index, out);
         Ok(())
+    }
+
+    fn shape(&self) -> BatchShape {
+        let array = |columns, floats| ArrayShape { rows: self.options.micro_batch, columns, floats };
+        match self.options.kind {
+            SyntheticKind::Tokens { context, .. } => {
+                BatchShape { inputs: array(context, false), targets: array(context, false) }
+            }
+            SyntheticKind::Regression { inputs, outputs } => {
+                BatchShape { inputs: array(inputs, true), targets: array(outputs, true) }
+            }
+        }
     }
 
     fn validation_micro_batches(&self) -> u64 {

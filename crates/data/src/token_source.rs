@@ -4,7 +4,7 @@ use crate::batch::checked_shape;
 use crate::bigram::Bigrams;
 use crate::order::{OrderKind, Position};
 use crate::stream::{Order, Slice, Split, validated_at};
-use crate::{Error, MicroBatch, Source, Tokenizer};
+use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source, Tokenizer};
 
 /// Tokens at the start of a corpus that are held against the vocabulary when it is opened.
 const LOOKED_AT: u64 = 4096;
@@ -166,6 +166,12 @@ impl Source for TokenSource {
         }
         let first = index.saturating_mul(self.options.micro_batch as u64);
         self.fill(&self.split.validation, out, |row| self.validation_start(first.saturating_add(row as u64)))
+    }
+
+    fn shape(&self) -> BatchShape {
+        let TokenOptions { context: columns, micro_batch: rows, .. } = self.options;
+        let tokens = ArrayShape { rows, columns, floats: false };
+        BatchShape { inputs: tokens, targets: tokens }
     }
 
     fn validation_micro_batches(&self) -> u64 {

@@ -76,6 +76,8 @@ pub(crate) struct History {
     events: VecDeque<Event>,
     /// When the operation under way began: its events carry one time, and the clock is read once.
     now_us: u64,
+    /// Digest of the events since it was last taken; `None` while nobody asks for one.
+    digest: Option<u64>,
 }
 
 /// Room that is taken at once, so that events do not wait for the ring to grow.
@@ -84,7 +86,18 @@ const ROOM: usize = 1 << 17;
 impl History {
     /// Starts anew with room for `capacity` events; 0 stops.
     pub(crate) fn set_capacity(&mut self, capacity: usize) {
-        *self = History { capacity, events: VecDeque::with_capacity(capacity.min(ROOM)), now_us: 0 };
+        let events = VecDeque::with_capacity(capacity.min(ROOM));
+        *self = History { capacity, events, ..History::default() };
+    }
+
+    /// Starts a digest of the events from here on.
+    pub(crate) fn start_digest(&mut self) {
+        self.digest = Some(0);
+    }
+
+    /// Returns the digest since it was started or last taken; 0 if it was not started.
+    pub(crate) fn take_digest(&mut self) -> u64 {
+        self.digest.as_mut().map_or(0, std::mem::take)
     }
 
     /// An operation begins.
@@ -115,6 +128,16 @@ impl History {
         stream: Stream,
         tag: Tag,
     ) {
+        if let Some(digest) = &mut self.digest
+            && action != Action::Mark
+        {
+            let Tag { category, module, operator, .. } = tag;
+            let who = [category.index() as u64, u64::from(module.0), operator.as_ptr().addr() as u64];
+            let what = [action as u64, address, size, block, stream.0];
+            for word in what.into_iter().chain(who) {
+                *digest = mixed(*digest ^ word);
+            }
+        }
         if self.on() {
             self.push(Event { action, address, size, block, stream, time_us: self.now_us, tag });
         }
@@ -132,6 +155,14 @@ impl History {
     pub(crate) fn events(&self) -> Vec<Event> {
         self.events.iter().copied().collect()
     }
+}
+
+/// The finaliser of SplitMix64: each bit of the result depends on each of `word`.
+fn mixed(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 fn now_us() -> u64 {

@@ -193,6 +193,12 @@ impl Statistics {
         &self.arrays[metric as usize][kind as usize]
     }
 
+    /// Number of blocks handed out so far.
+    #[must_use]
+    pub const fn handed_out(&self) -> u64 {
+        self.metric(Metric::Allocation, PoolKind::All).allocated as u64
+    }
+
     /// Bytes of blocks handed out.
     #[must_use]
     pub const fn allocated(&self) -> u64 {

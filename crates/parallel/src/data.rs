@@ -16,6 +16,7 @@ pub(crate) use gather::between_compute;
 pub use gather::{gather_sums, gather_weights};
 pub use lanes::Lanes;
 pub use options::{Reduction, ReductionOptions};
+pub(crate) use reduction::SinkPhase;
 pub use reduction::{GradientReduction, MicroBatchSink};
 pub use tree::{TreeSum, tree_sums};
 pub use zero::{OptimizerShards, ParameterShard, shards_optimizer};

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use collective::{Communicator, OperationTraffic};
-use device::{Description, Device};
+use device::{Description, Device, DeviceOptions};
 use memory::Statistics;
 use parallel::{Axis, RankGrid};
 use telemetry::step_trace::RunPart;
+use telemetry::units::grouped;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
-use crate::error::Result;
+use crate::error::{PlanError, Result};
 use crate::imitated::MOST_BYTES;
 use worker::expected::{PLANNED_EVENTS, PlannedParts};
 use worker::{Calendar, Setup, Worker};
@@ -71,31 +72,44 @@ impl Layout {
 /// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed
 /// over. Errors: those of the run; out of memory where the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
-    let setup = Setup { history: PLANNED_EVENTS, ..setup.on_meta() };
+    let setup = Setup {
+        history: PLANNED_EVENTS,
+        passes_over_from: setup.passes_over_from.or(Some(REPEATS_FROM)),
+        ..setup.on_meta()
+    };
     let config = Arc::clone(&setup.config);
     let communicator = Communicator::counted(rank, config.world_size());
     let mut worker = Worker::new(&setup, communicator)?;
     let calendar = Calendar::new(&config);
     let mut parts = PlannedParts::default();
-    parts.add(worker.device(), RunPart::Start, 0);
-    // Collection by age counts requests, so there passed-over steps would matter.
-    let ages = setup.device.settings.garbage_collection_threshold > 0.0;
+    add(&mut parts, &worker, RunPart::Start, 0);
+    // Collection by age counts requests, so there passed-over steps would matter until all kinds of steps have
+    // settled.
+    let (ages, mut aged) = (collects_by_age(&setup), 0);
     let mut before = Layout::of(worker.device());
     // Whether a step without and one with a validation leave the layout as it is now.
     let mut settled = [false; 2];
     let mut step_traffic = OperationTraffic::default();
-    for step in setup.first_step()..calendar.steps {
+    let mut step = setup.first_step();
+    while step < calendar.steps {
         let validates = calendar.validates_after(step);
-        if settled[usize::from(validates)] && !ages {
-            continue;
+        if settled[usize::from(validates)] {
+            match calendar.next(step, !validates).filter(|_| !settled[usize::from(!validates)]) {
+                Some(_) if ages => check_passed(&setup, &mut aged)?,
+                Some(next) => {
+                    step = next;
+                    continue;
+                }
+                None => break,
+            }
         }
-        let sent = worker.traffic().total();
+        let sent = traffic(&worker);
         worker.step(step)?;
-        step_traffic = worker.traffic().total() - sent;
-        parts.add(worker.device(), RunPart::Step, step + 1);
+        step_traffic = traffic(&worker) - sent;
+        add(&mut parts, &worker, RunPart::Step, step + 1);
         if validates {
             worker.validate()?;
-            parts.add(worker.device(), RunPart::Validation, step + 1);
+            add(&mut parts, &worker, RunPart::Validation, step + 1);
         }
         if parts.grows() {
             break;
@@ -107,10 +121,48 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
             settled = [false; 2];
         }
         before = after;
+        step += 1;
     }
     let statistics = worker.device().statistics();
     let counters = worker.counters(PhaseTimes::default(), DriverAccount::default());
     Ok(Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true })
+}
+
+fn add(parts: &mut PlannedParts, worker: &Worker, part: RunPart, step: u64) {
+    parts.add(worker.device(), worker.passed_over().allocations, part, step);
+}
+
+fn traffic(worker: &Worker) -> OperationTraffic {
+    let mut traffic = worker.traffic().total();
+    traffic += worker.passed_over().traffic;
+    traffic
+}
+
+/// The number of allocations of a step from which repeated micro-batches are passed over. Shorter steps have
+/// all their events in the plan, to be compared with the run's.
+const REPEATS_FROM: u64 = 1 << 16;
+
+/// Most steps that are run on Meta only because blocks grow older in them.
+const MOST_AGED: u64 = 1 << 13;
+
+fn collects_by_age(setup: &Setup) -> bool {
+    let DeviceOptions { settings, limit_bytes } = &setup.device;
+    let limited = limit_bytes.is_some() || settings.per_process_memory_fraction < 1.0;
+    limited && settings.garbage_collection_threshold > 0.0
+}
+
+/// Counts a step that is run only because blocks grow older in it. Errors: too many of them.
+fn check_passed(setup: &Setup, aged: &mut u64) -> Result<()> {
+    *aged += 1;
+    if *aged <= MOST_AGED {
+        return Ok(());
+    }
+    let place = setup.config.origins.of("memory.allocator");
+    let most = grouped(MOST_AGED);
+    Err(PlanError::Refused(format!(
+        "{place}: garbage_collection_threshold releases blocks by their age, so a plan runs every step up to \
+         the first validation, at most {most}: set train.validate_every to fewer"
+    )))
 }
 
 /// The properties that decide a rank's memory.

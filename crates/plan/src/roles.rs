@@ -80,7 +80,9 @@ pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
 
 /// The plans of a run that may not fit. Errors: that, as soon as a rank does not; those of the run.
 pub fn plan_within(setup: &Setup) -> Result<Plans> {
-    plan_roles(&imitation(setup)?, plan)
+    // Only figures are asked for, never what a run would be compared with.
+    let setup = Setup { passes_over_from: Some(0), ..imitation(setup)? };
+    plan_roles(&setup, plan)
 }
 
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
@@ -156,7 +158,12 @@ fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> R
     let work = || {
         let mut done = Vec::new();
         while let Some(rank) = ranks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            done.push((*rank, body(*rank)));
+            let planned = body(*rank);
+            if planned.is_err() {
+                // The ranks after it do not matter any more.
+                next.store(ranks.len(), Ordering::Relaxed);
+            }
+            done.push((*rank, planned));
         }
         done
     };

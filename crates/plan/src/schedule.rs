@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parallel::pipeline::{ActionTimes, Schedule, StageTimes, Timeline, loads, simulate, svg, text};
 use telemetry::units::grouped;
@@ -13,7 +14,6 @@ use crate::target::PlanOptions;
 use config::RunConfig;
 use worker::Placement;
 use worker::Setup;
-use worker::blueprint;
 
 /// Parts of a step that pictures tell apart.
 const PARTS: u64 = 1000;
@@ -22,7 +22,7 @@ const PARTS: u64 = 1000;
 /// have on Meta, or what the configuration's profile says; transfers are taken to be hidden.
 #[derive(Clone, Debug)]
 pub struct PlannedSchedule {
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     /// In parts of the step.
     timeline: Timeline,
     /// The shortest pass.
@@ -57,7 +57,7 @@ impl PlannedSchedule {
     pub fn of(setup: &Setup) -> Result<Self> {
         let (config, blueprint) = (&setup.config, &setup.blueprint);
         let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
-        let schedule = blueprint::schedule(config)?;
+        let schedule = Arc::clone(&blueprint.schedule);
         let stages: Vec<StageTimes> = blueprint.stages.iter().map(|stage| costs.of_stage(stage)).collect();
         let refused = |error: parallel::pipeline::ScheduleError| PlanError::Refused(error.to_string());
         let timeline =

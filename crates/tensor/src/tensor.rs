@@ -77,9 +77,19 @@ impl Tensor {
         shape: impl Into<Shape>,
         category: Category,
     ) -> Result<Self> {
-        let tensor = Self::empty(device, shape, T::DTYPE, Request::new(category, "from_host"))?;
+        let tensor = Self::for_host(device, shape, T::DTYPE, category)?;
         tensor.set(values)?;
         Ok(tensor)
+    }
+
+    /// Allocates a tensor as [`Tensor::from_host`] does, without the values. Errors: out of memory.
+    pub fn for_host(
+        device: &Device,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        category: Category,
+    ) -> Result<Self> {
+        Self::empty(device, shape, dtype, Request::new(category, "from_host"))
     }
 
     /// `shape` elements of this tensor's storage, `offset` elements after this view's first.

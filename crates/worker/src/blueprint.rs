@@ -2,6 +2,7 @@
 //! stages, and holds its own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use autograd::{Mode, Tape};
 use device::{Description, Device, DeviceOptions};
@@ -37,6 +38,8 @@ pub struct Blueprint {
     grid: RankGrid,
     /// The layers of each stage.
     pub stages: Vec<Stage>,
+    /// The actions of all ranks of a pipeline in a step.
+    pub schedule: Arc<Schedule>,
     /// Every parameter, in the order of the whole model, which is that of the stages.
     pub parameters: Vec<Entry>,
     /// Every buffer, in the order of the stages.
@@ -89,7 +92,8 @@ impl Blueprint {
         };
         let places = places.into_iter().map(in_order).collect();
         let grid = RankGrid::new(&config.parallel.axes(), 0)?;
-        Ok(Blueprint { grid, stages, parameters, buffers, places, crossings, shards })
+        let schedule = Arc::new(schedule(config)?);
+        Ok(Blueprint { grid, stages, schedule, parameters, buffers, places, crossings, shards })
     }
 
     /// Returns the index in the whole model of a stage's parameter, and whether this stage's copy is the

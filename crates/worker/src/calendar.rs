@@ -25,10 +25,45 @@ impl Calendar {
         due || step + 1 == self.steps
     }
 
+    /// Returns the first step after `step` that a validation follows, or that none does; `None` if there is no
+    /// such step.
+    pub fn next(&self, step: u64, validates: bool) -> Option<u64> {
+        let after = step.saturating_add(1);
+        if !validates {
+            // Only at the end do validations follow two steps in turn, unless they follow all.
+            let later = after..after.saturating_add(2).min(self.steps);
+            return later.into_iter().find(|step| !self.validates_after(*step));
+        }
+        let last = self.steps.checked_sub(1).filter(|last| *last > step)?;
+        let due = after.saturating_add(1).checked_next_multiple_of(self.validate_every);
+        Some(due.map_or(last, |due| (due - 1).min(last)))
+    }
+
     /// Returns whether a checkpoint follows step `step`, counted from 0: every `save_every` steps, and after
     /// the last, also of an interrupted run.
     pub fn saves_after(&self, step: u64, interrupted: bool) -> bool {
         let last = interrupted || step + 1 == self.steps;
         self.save_every > 0 && (last || (step + 1).is_multiple_of(self.save_every))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Calendar;
+
+    #[test]
+    fn the_next_step_of_a_kind_is_the_first_one() {
+        for steps in 1..12 {
+            for validate_every in 0..6 {
+                let calendar = Calendar { steps, validate_every, save_every: 0 };
+                for step in 0..steps {
+                    for validates in [false, true] {
+                        let expected =
+                            (step + 1..steps).find(|later| calendar.validates_after(*later) == validates);
+                        assert_eq!(calendar.next(step, validates), expected, "{calendar:?} {step}");
+                    }
+                }
+            }
+        }
     }
 }

@@ -37,6 +37,8 @@ pub struct PlannedPart {
 pub struct PlannedParts {
     parts: Vec<PlannedPart>,
     handed_out: u64,
+    /// Allocations that the worker has passed over.
+    passed_over: u64,
     graph: GraphCheck,
     /// By kind of part, the number of successive parts that left more behind than they found.
     growing: [u32; 3],
@@ -59,19 +61,22 @@ pub struct PlannedPeak {
 }
 
 impl PlannedParts {
-    /// Adds the part that `device` has just completed, and restarts its history.
-    pub fn add(&mut self, device: &Device, part: RunPart, step: u64) {
+    /// Adds the part that `device` has just completed, and restarts its history. `passed_over` is the number of
+    /// allocations so far that its worker has passed over.
+    pub fn add(&mut self, device: &Device, passed_over: u64, part: RunPart, step: u64) {
+        let left_out = passed_over - std::mem::replace(&mut self.passed_over, passed_over);
         let before = self.handed_out;
         let (figures, handed_out, snapshot) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
-            let (figures, handed_out) =
-                (Figures::of(statistics, before), Figures::allocations_so_far(statistics));
+            let (mut figures, handed_out) = (Figures::of(statistics, before), statistics.handed_out());
+            figures.allocations += left_out;
             let snapshot = allocator.snapshot();
             allocator.record_history(PLANNED_EVENTS);
             (figures, handed_out, snapshot)
         });
         self.handed_out = handed_out;
         let trace = StepTrace::read(&snapshot).unwrap_or_else(|| StepTrace::of_now(&snapshot, part, step));
+        let trace = StepTrace { left_out, ..trace };
         let left = self.graph.left();
         self.graph.check(device, part, step, || trace.clone());
         let growing = &mut self.growing[part as usize];

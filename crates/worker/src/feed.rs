@@ -1,7 +1,7 @@
 //! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
 use autograd::GradientSink;
-use data::{HostArray, HostData, MicroBatch};
+use data::{ArrayShape, HostArray, HostData, MicroBatch};
 use device::{Category, DType, Device, Mark};
 use half::bf16;
 use parallel::data::MicroBatchSink;
@@ -26,8 +26,23 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
     })
 }
 
-/// Returns inputs and targets of the first micro-batch. Errors: data that cannot be read; the device's.
+/// Allocates an array as [`upload`] does, without the values: on Meta nothing reads them.
+fn allocate(device: &Device, array: ArrayShape, dtype: DType) -> Result<Tensor> {
+    let dtype = match (array.floats, dtype) {
+        (false, _) => DType::U32,
+        (true, DType::Bf16) => DType::Bf16,
+        (true, _) => DType::F32,
+    };
+    Ok(Tensor::for_host(device, [array.rows, array.columns], dtype, Category::Input)?)
+}
+
+/// Returns inputs and targets of the first micro-batch; on Meta, of its shape. Errors: data that cannot be
+/// read; the device's.
 pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<(Tensor, Tensor)> {
+    if device.is_meta() {
+        let shape = dataset.source.shape();
+        return Ok((allocate(device, shape.inputs, dtype)?, allocate(device, shape.targets, dtype)?));
+    }
     let mut batch = MicroBatch::default();
     dataset.source.train(0, &mut batch)?;
     Ok((upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?))
@@ -123,11 +138,17 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn inputs(&mut self, micro_batch: usize) -> Result<Tensor> {
+        if self.device.is_meta() {
+            return allocate(self.device, self.dataset.source.shape().inputs, self.dtype);
+        }
         self.load(micro_batch)?;
         upload(self.device, &self.batch.inputs, self.dtype)
     }
 
     fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
+        if self.device.is_meta() {
+            return allocate(self.device, self.dataset.source.shape().targets, self.dtype);
+        }
         self.load(micro_batch)?;
         upload(self.device, &self.batch.targets, self.dtype)
     }

@@ -36,6 +36,9 @@ pub struct Setup {
     pub hook: Option<ModelHook>,
     /// Least number of allocator events that every rank records.
     pub history: usize,
+    /// In a plan, the number of allocations of a part of the run from which micro-batches that repeat others
+    /// are passed over; `None` in a run.
+    pub passes_over_from: Option<u64>,
     /// The plans that ranks are compared with.
     pub planned: Arc<Expected>,
 }
@@ -72,6 +75,7 @@ impl Setup {
             start: Start::Drawn,
             hook: None,
             history: 0,
+            passes_over_from: None,
             planned: Arc::default(),
         })
     }

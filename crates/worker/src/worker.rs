@@ -8,13 +8,13 @@ use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
 use optim::{NamedState, Optimizer, Schedule};
 use parallel::data::ParameterShard;
-use parallel::pipeline::{Executor, StagePart, TiedGradient};
+use parallel::pipeline::{Executor, PassedOver, StagePart, TiedGradient};
 use parallel::{Axis, Planes, RankGrid};
 use telemetry::step_trace::RunPart;
 use tensor::Tensor;
 
 use crate::account::Account;
-use crate::blueprint::{self, Blueprint};
+use crate::blueprint::Blueprint;
 use crate::build;
 use crate::connect;
 use crate::error::{Result, WorkerError};
@@ -46,6 +46,8 @@ pub struct Worker {
     /// The stages of this rank.
     parts: Vec<StagePart>,
     executor: Executor,
+    /// Totals of what the executor has passed over.
+    passed_over: PassedOver,
     /// Gradients that the optimizer reads, stage by stage.
     gradients: Vec<Tensor>,
     /// The gradients among them whose weight is tied to one on another rank.
@@ -115,6 +117,11 @@ impl Worker {
             Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
             Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
         ];
+        let schedule = Arc::clone(&blueprint.schedule);
+        let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
+        if let Some(allocations) = setup.passes_over_from {
+            executor.pass_over_repeats(allocations);
+        }
         let planned = setup.planned.get(&grid.rank()).cloned();
         let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), config.train.steps),
@@ -123,12 +130,8 @@ impl Worker {
             phases: Phases::new(&device),
             planes,
             tied: tied(&grid, &blueprint, &parts),
-            executor: Executor::new(
-                &device,
-                grid,
-                blueprint::schedule(config)?,
-                blueprint.crossings.clone(),
-            )?,
+            executor,
+            passed_over: PassedOver::default(),
             blueprint,
             parts,
             gradients,

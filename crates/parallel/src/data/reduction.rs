@@ -48,6 +48,22 @@ pub struct GradientReduction {
     waiting: Vec<usize>,
 }
 
+/// Properties of a micro-batch that decide what its backward pass asks of the gradient buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SinkPhase {
+    /// Gradients are added to those of the lane.
+    accumulates: bool,
+    /// Gradients are reduced over ranks.
+    reduces: bool,
+}
+
+impl SinkPhase {
+    /// Returns true if two phases differ, and only in that gradients are written or added.
+    pub(crate) fn differs_in_accumulation(self, other: SinkPhase) -> bool {
+        self == SinkPhase { accumulates: !other.accumulates, ..other }
+    }
+}
+
 /// Buffers for what the other ranks send of one bucket, for [`Reduction::Tree`].
 #[derive(Debug)]
 struct Scratch {
@@ -132,7 +148,21 @@ impl GradientReduction {
 
     /// Returns true if the next micro-batch is the step's last, whose gradients are reduced over ranks.
     pub fn reduces_next(&self) -> bool {
-        self.options.ranks > 1 && self.micro_batch + 1 == self.options.lanes.micro_batches()
+        self.phase(self.micro_batch).reduces
+    }
+
+    /// The phase of one of this rank's micro-batches in a step.
+    pub(crate) fn phase(&self, micro_batch: usize) -> SinkPhase {
+        let ReductionOptions { lanes, ranks, .. } = &self.options;
+        SinkPhase {
+            accumulates: !micro_batch.is_multiple_of(lanes.micro_batches_per_lane),
+            reduces: *ranks > 1 && micro_batch + 1 == lanes.micro_batches(),
+        }
+    }
+
+    /// Goes on as if `micro_batches` more of the step's micro-batches had ended.
+    pub(crate) fn pass_over(&mut self, micro_batches: usize) {
+        self.micro_batch += micro_batches;
     }
 
     /// Ends a micro-batch, all of whose gradients exist. Where the model ends, adds its loss in the same
@@ -203,7 +233,7 @@ impl GradientReduction {
     }
 
     fn first_of_lane(&self) -> bool {
-        self.micro_batch.is_multiple_of(self.options.lanes.micro_batches_per_lane)
+        !self.phase(self.micro_batch).accumulates
     }
 
     fn last_of_lane(&self) -> bool {

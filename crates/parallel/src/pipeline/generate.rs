@@ -6,12 +6,15 @@ use crate::pipeline::schedule::Schedule;
 use crate::pipeline::shape::Shape;
 use crate::pipeline::{communication, gpipe, interleaved, one_f_one_b, zero_bubble};
 
+/// Most forward passes of a step through a pipeline: the lists of their actions take some 100 MB.
+const MOST_PASSES: usize = 1 << 18;
+
 impl Schedule {
     /// Generates the schedule of a kind and shape.
     ///
     /// # Errors
     /// A shape with a zero; several chunks per rank where the kind is not interleaved; an interleaved
-    /// schedule whose micro-batches are not a multiple of its ranks.
+    /// schedule whose micro-batches are not a multiple of its ranks; more passes than a list can hold.
     pub fn new(kind: ScheduleKind, shape: Shape) -> Result<Self> {
         Self::check(kind, shape)?;
         let Shape { ranks, chunks, micro_batches } = shape;
@@ -38,6 +41,14 @@ impl Schedule {
             return refuse(format!(
                 "{ranks} ranks with {chunks} stages each and {micro_batches} micro-batches: \
                  there is nothing to schedule"
+            ));
+        }
+        let passes = ranks.saturating_mul(chunks).saturating_mul(micro_batches);
+        if ranks > 1 && passes > MOST_PASSES {
+            return refuse(format!(
+                "{micro_batches} micro-batches through {} stages are {passes} forward passes, and what holds \
+                 and plans them one by one takes at most {MOST_PASSES}: use fewer, larger micro-batches",
+                ranks.saturating_mul(chunks)
             ));
         }
         match kind {

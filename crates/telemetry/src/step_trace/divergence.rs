@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use memory::{Metric, PoolKind, Statistics};
+use memory::Statistics;
 use serde::{Deserialize, Serialize};
 
 use super::{Difference, Holding, LiveSet, RunPart};
@@ -32,14 +32,8 @@ impl Figures {
             reserved_bytes: statistics.reserved(),
             peak_allocated_bytes: statistics.peak_allocated(),
             peak_reserved_bytes: statistics.peak_reserved(),
-            allocations: Figures::allocations_so_far(statistics).saturating_sub(before),
+            allocations: statistics.handed_out().saturating_sub(before),
         }
-    }
-
-    /// Number of allocations since the allocator was created.
-    #[must_use]
-    pub fn allocations_so_far(statistics: &Statistics) -> u64 {
-        u64::try_from(statistics.metric(Metric::Allocation, PoolKind::All).allocated).unwrap_or(0)
     }
 
     fn named(&self) -> [(&'static str, u64); 5] {

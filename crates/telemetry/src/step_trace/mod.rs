@@ -198,13 +198,21 @@ pub struct StepTrace {
     pub events: Vec<TraceEvent>,
     /// Marks, in order.
     pub marks: Vec<Mark>,
+    /// Number of allocations that a plan left out of `events`, because they repeat those before them; 0 in a
+    /// run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl StepTrace {
     /// Returns whether two traces have the same blocks, events and marks; their steps may differ.
     #[must_use]
     pub fn repeats(&self, other: &StepTrace) -> bool {
-        let what = |trace: &StepTrace| (trace.part, trace.reserved);
+        let what = |trace: &StepTrace| (trace.part, trace.reserved, trace.left_out);
         what(self) == what(other)
             && self.owners == other.owners
             && self.held == other.held

@@ -61,6 +61,7 @@ impl Reader<'_> {
             reserved,
             events: Vec::new(),
             marks: Vec::new(),
+            left_out: 0,
         };
         for event in events {
             let driver = |owner, taken, returned| TraceEvent::Driver { owner, taken, returned };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use collective::{ControlPlane, Traffic};
 use device::Mark;
+use parallel::pipeline::PassedOver;
 use telemetry::step_trace::{Divergence, RunPart};
 
 use super::Worker;
@@ -27,6 +28,12 @@ impl Worker {
     /// Bytes that the rank has sent and received.
     pub fn traffic(&self) -> Traffic {
         self.planes.traffic()
+    }
+
+    /// Totals of the micro-batches that were passed over because they repeat others
+    /// ([`Setup::passes_over_from`](crate::Setup)).
+    pub fn passed_over(&self) -> PassedOver {
+        self.passed_over
     }
 
     /// Records every step and every call of the rank's planes in `status`.

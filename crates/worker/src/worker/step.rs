@@ -53,7 +53,7 @@ impl Worker {
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, batch, phases);
         feed.marks = self.marks.as_mut();
         let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
-        ran.map_err(|source| WorkerError::Step {
+        self.passed_over += ran.map_err(|source| WorkerError::Step {
             step,
             micro_batch: first + feed.at.map_or(0, |action| action.micro_batch as u64),
             source: Box::new(source),
@@ -179,7 +179,7 @@ impl Worker {
         let (batch, phases) = (&mut self.batch, &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &self.setup.dataset, dtype, numbers, batch, phases);
         let scope = self.device.module("validation");
-        self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
+        self.passed_over += self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         drop(scope);
         Ok(feed.losses)
     }

@@ -13,20 +13,25 @@
 
 mod forward;
 mod passes;
+mod repeats;
 mod transfers;
 mod transit;
+
+use std::sync::Arc;
 
 use autograd::Mode;
 use device::{DType, Device};
 use nn::Model;
 use tensor::{Shape, Tensor};
 
-use crate::data::{GradientReduction, MicroBatchSink};
+use crate::data::{GradientReduction, MicroBatchSink, SinkPhase};
 use crate::error::{ParallelError, Result};
 use crate::grid::{Axis, RankGrid};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 use crate::planes::Planes;
+pub use repeats::PassedOver;
+use repeats::{Repeats, Repetition};
 use transit::{InTransit, Queues};
 
 /// A stage of the model on the rank that holds it.
@@ -98,8 +103,10 @@ pub trait Feed {
 pub struct Executor {
     device: Device,
     grid: RankGrid,
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     crossings: Vec<Crossing>,
+    /// The number of allocations of a walk from which repeated micro-batches are passed over.
+    passes_over_from: Option<u64>,
 }
 
 impl Executor {
@@ -111,9 +118,10 @@ impl Executor {
     pub fn new(
         device: &Device,
         grid: RankGrid,
-        schedule: Schedule,
+        schedule: impl Into<Arc<Schedule>>,
         crossings: Vec<Crossing>,
     ) -> Result<Self> {
+        let schedule = schedule.into();
         if schedule.ranks != grid.size(Axis::Pipeline) || schedule.stages != crossings.len() + 1 {
             return Err(ParallelError::Grid(format!(
                 "a schedule of {} stages on {} ranks is not one for {} cuts on {}",
@@ -123,7 +131,13 @@ impl Executor {
                 grid.size(Axis::Pipeline)
             )));
         }
-        Ok(Executor { device: device.clone(), grid, schedule, crossings })
+        Ok(Executor { device: device.clone(), grid, schedule, crossings, passes_over_from: None })
+    }
+
+    /// Passes over micro-batches that repeat those before them, in walks of about `allocations` allocations or
+    /// more. Only for plans: nothing may depend on values.
+    pub fn pass_over_repeats(&mut self, allocations: u64) {
+        self.passes_over_from = Some(allocations);
     }
 
     /// The schedule.
@@ -139,6 +153,7 @@ impl Executor {
     /// The forward and backward passes of a step: `parts` are this rank's stages, and the loss of each
     /// micro-batch is multiplied by `scale`. `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of
     /// gradients over ranks have begun where it returns, and [`GradientReduction::finish`] completes them.
+    /// Returns what was passed over.
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
@@ -146,26 +161,21 @@ impl Executor {
         mode: Mode,
         scale: f32,
         feed: &'a mut F,
-    ) -> std::result::Result<(), F::Error> {
-        let mut walk = Walk::new(self, parts, planes, feed, scale, mode)?;
-        self.schedule.actions[self.grid.coordinate(Axis::Pipeline)]
-            .iter()
-            .try_for_each(|action| walk.perform(*action))?;
-        walk.transit.let_go().map_err(F::Error::from)
+    ) -> std::result::Result<PassedOver, F::Error> {
+        let walk = Walk::new(self, parts, planes, feed, scale, mode)?;
+        walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
-    /// The losses of `micro_batches` micro-batches, in [`Mode::Evaluate`].
+    /// The losses of `micro_batches` micro-batches, in [`Mode::Evaluate`]. Returns what was passed over.
     pub fn validate<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
         planes: &'a mut Planes,
         micro_batches: usize,
         feed: &'a mut F,
-    ) -> std::result::Result<(), F::Error> {
+    ) -> std::result::Result<PassedOver, F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), micro_batches);
-        let mut walk = Walk::new(self, parts, planes, feed, 1.0, Mode::Evaluate)?;
-        actions.into_iter().try_for_each(|action| walk.perform(action))?;
-        walk.transit.let_go().map_err(F::Error::from)
+        Walk::new(self, parts, planes, feed, 1.0, Mode::Evaluate)?.run(&actions)
     }
 }
 
@@ -194,6 +204,42 @@ impl<'a, F: Feed> Walk<'a, F> {
         let queues = parts.iter().map(|_| Queues::default()).collect();
         let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1)?;
         Ok(Walk { executor, parts, planes, feed, scale, mode, queues, transit })
+    }
+
+    /// Performs `actions` in order.
+    fn run(mut self, actions: &[Action]) -> std::result::Result<PassedOver, F::Error> {
+        let executor = self.executor;
+        let mut repeats = executor
+            .passes_over_from
+            .map(|least| Repeats::new(&executor.device, least, actions, |action| self.phase(action)));
+        let (mut done, mut passed_over) = (0, PassedOver::default());
+        while let Some(action) = actions.get(done) {
+            self.perform(*action)?;
+            done += 1;
+            let Some(repeats) = repeats.as_mut().filter(|_| action.kind.is_compute()) else { continue };
+            let traffic = self.planes.traffic().total();
+            if let Some(found) = repeats.note(&executor.device, done, traffic) {
+                done += found.actions;
+                self.pass_over(&found);
+                passed_over += found.totals;
+            }
+        }
+        self.transit.let_go()?;
+        Ok(passed_over)
+    }
+
+    /// The phase of the gradients of an action; the same for all actions without gradients.
+    fn phase(&self, action: &Action) -> SinkPhase {
+        let place = self.place(*action).ok().filter(|_| self.mode != Mode::Evaluate);
+        place.map_or_else(SinkPhase::default, |place| self.parts[place].reduction.phase(action.micro_batch))
+    }
+
+    /// Goes on as if the actions of a repetition had been performed.
+    fn pass_over(&mut self, repetition: &Repetition) {
+        self.queues.iter_mut().for_each(|queues| queues.pass_over(repetition.micro_batches));
+        if self.mode != Mode::Evaluate {
+            self.parts.iter_mut().for_each(|part| part.reduction.pass_over(repetition.micro_batches));
+        }
     }
 
     fn perform(&mut self, action: Action) -> std::result::Result<(), F::Error> {

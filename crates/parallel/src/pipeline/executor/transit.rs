@@ -29,6 +29,10 @@ impl<T> Queue<T> {
         let next = self.0.pop_front().filter(|(micro_batch, _)| *micro_batch == action.micro_batch);
         next.map(|(_, thing)| thing).ok_or(ParallelError::Unsound { action })
     }
+
+    fn pass_over(&mut self, micro_batches: usize) {
+        self.0.iter_mut().for_each(|(micro_batch, _)| *micro_batch += micro_batches);
+    }
 }
 
 /// A tensor that a pass will take.
@@ -80,6 +84,18 @@ pub(super) struct Queues {
     pub(super) input_gradients: Queue<Outgoing>,
     pub(super) live: Queue<Live>,
     pub(super) pending: Queue<Pending>,
+}
+
+impl Queues {
+    /// Makes every value that of so many micro-batches later.
+    pub(super) fn pass_over(&mut self, micro_batches: usize) {
+        self.inputs.pass_over(micro_batches);
+        self.gradients.pass_over(micro_batches);
+        self.outputs.pass_over(micro_batches);
+        self.input_gradients.pass_over(micro_batches);
+        self.live.pass_over(micro_batches);
+        self.pending.pass_over(micro_batches);
+    }
 }
 
 /// Tensors between the compute and the transfer stream.

@@ -1,0 +1,116 @@
+//! The cost of a plan follows its distinct work, and passing over what repeats changes no figure.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+use std::path::Path;
+
+use config::RunConfig;
+use device::Description;
+use plan::{Plan, PlanDevice, plan, prepare};
+use telemetry::Statistic;
+use worker::{Placement, Setup};
+
+const GPT: &str = "[model]
+kind = \"gpt\"
+layers = 2
+heads = 2
+width = 32
+context = 16
+vocabulary = 64
+[data]
+kind = \"synthetic\"
+[train]
+steps = 3
+micro_batch_size = 2
+global_batch_size = 64
+[parallel]
+bucket_bytes = 16384
+";
+
+fn setup(gpu: bool, sets: &[&str]) -> Setup {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let config = RunConfig::parse(GPT, "test.toml", Path::new("/"), &sets).unwrap();
+    let device = if gpu { PlanDevice::shipped().unwrap() } else { PlanDevice::host() };
+    let connected = config.world_size() > 1;
+    prepare(config, Placement::Meta(device.description(connected))).unwrap()
+}
+
+/// The plan of a rank that passes over what repeats in parts of `allocations` and more.
+fn planned(setup: &Setup, rank: usize, allocations: u64) -> Plan {
+    plan(&Setup { passes_over_from: Some(allocations), ..setup.clone() }, rank).unwrap()
+}
+
+/// All that a plan says of a rank but the allocations of which it says nothing.
+fn figures(plan: &Plan) -> impl PartialEq + std::fmt::Debug {
+    let statistics: Vec<u64> = [
+        Statistic::AllocatedBytes,
+        Statistic::ReservedBytes,
+        Statistic::PeakAllocatedBytes,
+        Statistic::PeakReservedBytes,
+        Statistic::RequestedBytes,
+    ]
+    .map(|statistic| plan.counters.get(statistic))
+    .to_vec();
+    let peak: Vec<u64> =
+        memory::Category::ALL.map(|category| plan.counters.get(Statistic::PeakBytes(category))).to_vec();
+    let parts: Vec<_> = plan.parts.list().iter().map(|part| (part.part, part.step, part.figures)).collect();
+    let place = plan.parts.peak().map(|found| (found.step, found.peak.bytes, found.live.by_category()));
+    (statistics, peak, parts, plan.step_traffic, place)
+}
+
+#[test]
+fn passing_over_what_repeats_changes_no_figure() {
+    let many = "train.global_batch_size=1024";
+    let table: &[&[&str]] = &[
+        &[],
+        &["parallel.lanes=1"],
+        &["parallel.lanes=32"],
+        &["parallel.lanes=16"],
+        &["parallel.data=2", "parallel.zero_stage=1"],
+        &["parallel.data=4", "parallel.lanes=4", "parallel.reduction=nccl"],
+        &["train.validation_micro_batches=40", "train.validate_every=1"],
+        &["memory.recompute=block", many],
+        &["memory.allocator=roundup_power2_divisions:4", many],
+        &["parallel.pipeline=2"],
+        &["parallel.pipeline=2", many],
+        &["parallel.pipeline=2", "parallel.schedule=gpipe"],
+        &["model.layers=8", "parallel.pipeline=4", many],
+        &["model.layers=8", "parallel.pipeline=4", "parallel.schedule=zero-bubble", many],
+        &["model.layers=8", "parallel.pipeline=2", "parallel.schedule=interleaved", many],
+        &["model.layers=8", "parallel.pipeline=2", "parallel.data=2", many],
+    ];
+    for gpu in [false, true] {
+        for sets in table {
+            let setup = setup(gpu, sets);
+            for rank in 0..setup.config.world_size() {
+                let [whole, short] = [u64::MAX, 0].map(|from| planned(&setup, rank, from));
+                assert_eq!(figures(&whole), figures(&short), "rank {rank} of {sets:?}");
+                let done = |plan: &Plan| plan.statistics.handed_out();
+                let shorter = done(&short) < done(&whole);
+                assert!(shorter || !sets.contains(&many), "nothing was passed over on {rank} of {sets:?}");
+            }
+        }
+    }
+}
+
+/// Sizes that a configuration may have cost no more allocations than their distinct work.
+#[test]
+fn large_counts_are_planned_with_few_allocations() {
+    let table: &[(&[&str], u64)] = &[
+        (&["train.steps=1099511627776"], 10_000),
+        (&["train.steps=1099511627776", "train.validate_every=1"], 10_000),
+        (&["train.steps=1099511627776", "train.validate_every=1000000007"], 10_000),
+        (&["train.micro_batch_size=1", "train.global_batch_size=131072"], 10_000),
+        (&["train.micro_batch_size=1", "train.global_batch_size=131072", "parallel.lanes=131072"], 10_000),
+        (&["train.micro_batch_size=1", "train.global_batch_size=131072", "parallel.lanes=65536"], 10_000),
+        (&["train.micro_batch_size=16777216", "train.global_batch_size=16777216"], 10_000),
+        (&["train.validation_micro_batches=1048576"], 10_000),
+    ];
+    for (sets, most) in table {
+        let mut setup = setup(true, sets);
+        let description = Description { total_bytes: 1 << 50, ..setup.placement.description() };
+        setup.placement = Placement::Meta(description);
+        let plan = planned(&setup, 0, 0);
+        let done = plan.statistics.handed_out();
+        assert!(done < *most, "{done} allocations for {sets:?}");
+    }
+}
