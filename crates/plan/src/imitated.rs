@@ -36,6 +36,9 @@ pub struct PlanDevice {
     /// Versions of what computes on it.
     #[serde(default)]
     pub libraries: String,
+    /// The keys above whose values were not measured on such a device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumed: Vec<String>,
     /// Memory that a run uses beside its allocator.
     #[serde(default)]
     pub overhead: Overhead,
@@ -210,6 +213,7 @@ impl PlanDevice {
             compute_capability: description.compute_capability,
             multiprocessors: description.multiprocessors,
             libraries: description.libraries.clone(),
+            assumed: Vec::new(),
             overhead,
             rates,
         }
@@ -287,6 +291,27 @@ mod tests {
         let other = Description { model: "another".to_owned(), ..shipped.description(false) };
         let other = PlanDevice::gpu(&other).unwrap();
         assert!(other.overhead.parts(true).iter().all(|part| !part.measured) && other.rates.is_none());
+    }
+
+    #[test]
+    fn descriptions_from_data_sheets_say_that_they_were_not_measured() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/devices");
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let device = PlanDevice::load(&path).unwrap();
+            names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
+            let (rates, assumed) = device.rates_or_shipped().unwrap();
+            let all = [rates.assumed.len(), assumed.len(), device.overhead.assumed.len()];
+            match names.last().map(String::as_str) {
+                Some("h200") => assert!(device.assumed.is_empty() && all == [0, 0, 0]),
+                _ => assert!(!device.assumed.is_empty() && all == [5, 5, 4], "{path:?}"),
+            }
+            assert!(device.overhead.parts(true).iter().all(|part| part.measured == device.assumed.is_empty()));
+        }
+        names.sort();
+        let known = ["a100-40gb", "a100-80gb", "b200", "h100-80gb", "h200", "l40s", "rtx-4090"];
+        assert_eq!(names, known);
     }
 
     #[test]

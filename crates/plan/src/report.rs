@@ -72,6 +72,8 @@ impl PipelinePlan {
 pub struct PlanReport {
     /// The model of the device that was imitated.
     pub device_model: String,
+    /// Properties of the device that its description assumes.
+    pub assumed: Vec<String>,
     /// The device's name in `summary.json`.
     pub device: &'static str,
     /// The rank grid.
@@ -111,6 +113,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let memory = setup.config.memory.clone();
     Ok(PlanReport {
         device_model: device.model,
+        assumed: device.assumed,
         device: name,
         grid,
         memory,

@@ -85,7 +85,9 @@ fn place(found: &PlannedPeak) -> String {
 impl fmt::Display for PlanReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (model, capacity) = (&self.device_model, grouped(self.fit.capacity));
-        writeln!(f, "planned for {model}, {capacity} bytes, in {:.1} s\n", self.took.as_secs_f64())?;
+        let assumed = if self.assumed.is_empty() { "" } else { " (assumed, not measured)" };
+        let took = self.took.as_secs_f64();
+        writeln!(f, "planned for {model}, {capacity} bytes{assumed}, in {took:.1} s\n")?;
         let lines = Line::all(&self.plans);
         write!(f, "{}", rank_table(&lines))?;
         if self.memory.recompute != RecomputePolicy::None {
