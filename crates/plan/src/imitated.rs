@@ -307,7 +307,9 @@ mod tests {
                 Some("h200") => assert!(device.assumed.is_empty() && all == [0, 0, 0]),
                 _ => assert!(!device.assumed.is_empty() && all == [5, 5, 4], "{path:?}"),
             }
-            assert!(device.overhead.parts(true).iter().all(|part| part.measured == device.assumed.is_empty()));
+            assert!(
+                device.overhead.parts(true).iter().all(|part| part.measured == device.assumed.is_empty())
+            );
         }
         names.sort();
         let known = ["a100-40gb", "a100-80gb", "b200", "h100-80gb", "h200", "l40s", "rtx-4090"];
