@@ -8,6 +8,8 @@ mod bench_pipeline;
 mod bench_scaling;
 mod bench_step;
 mod error;
+mod eval;
+mod export;
 mod output;
 mod outputs;
 mod plan;
@@ -45,6 +47,8 @@ enum Command {
     Train(train::TrainArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
+    Eval(eval::EvalArgs),
+    Export(export::ExportArgs),
     Report(report::ReportArgs),
     Replay(replay::ReplayArgs),
     Tokenize(tokenize::TokenizeArgs),
@@ -68,7 +72,10 @@ enum Bench {
 impl Command {
     /// Returns whether the command's processes join the job that a launcher started.
     fn joins_jobs(&self) -> bool {
-        matches!(self, Command::Train(_) | Command::Bench(Bench::Collective(_) | Bench::Scaling(_)))
+        matches!(
+            self,
+            Command::Train(_) | Command::Eval(_) | Command::Bench(Bench::Collective(_) | Bench::Scaling(_))
+        )
     }
 }
 
@@ -86,6 +93,8 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Sample(args) => sample::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Tokenizer(command) => tokenize::run_tokenizer(&command),
         Command::Report(args) => report::run(&args),

@@ -6,9 +6,16 @@ mod attention;
 mod cross_entropy;
 mod embedding;
 mod feed_forward;
+mod gather;
 mod layer_norm;
 mod linear;
+mod matmul;
 mod mse;
+mod parameter;
+mod pointwise;
+mod rearrange;
+mod reduce;
+mod softmax;
 
 pub use activation::{ActivationRule, activation};
 pub use add::{AddRule, add};
@@ -16,9 +23,17 @@ pub use attention::{AttentionRule, attention};
 pub use cross_entropy::{CrossEntropyRule, cross_entropy};
 pub use embedding::{EmbeddingRule, embedding};
 pub use feed_forward::{FeedForwardRule, FeedForwardWeights, feed_forward};
+pub use gather::{GatherRule, gather};
 pub use layer_norm::{LayerNormRule, layer_norm, residual_layer_norm};
 pub use linear::{LinearRule, linear};
+pub use matmul::{MatmulRule, matmul};
 pub use mse::{MseRule, mse};
+pub use parameter::{ParameterRule, parameter};
+pub use pointwise::{PairRule, PointwiseRule, divide, multiply, pair, pointwise, subtract};
+pub use rearrange::{RearrangeRule, concatenate, reshape, slice, transpose};
+pub use reduce::{MaximumRule, SumRule, maximum, mean, sum};
+pub use softmax::{SoftmaxRule, softmax};
+pub use tensor::ops::pointwise::{Pair, Pointwise};
 
 use tensor::Tensor;
 

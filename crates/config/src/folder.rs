@@ -9,6 +9,8 @@ use crate::sections::ModelSection;
 
 /// The name of the configuration in a folder.
 const CONFIG: &str = "config.json";
+/// The most bytes that it may have.
+const MOST_CONFIG: u64 = 1 << 24;
 
 /// The family and the sizes that the folder of `model.from` implies. A configuration that has all of them
 /// written does not need the folder.
@@ -44,7 +46,7 @@ fn is_complete(given: &Given, families: &Families) -> Result<bool, Error> {
 }
 
 fn read(path: &Path) -> Result<FolderConfig, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = system::input::read_text(path, MOST_CONFIG).map_err(|error| error.to_string())?;
     FolderConfig::parse(&text)
 }
 

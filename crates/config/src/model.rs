@@ -51,6 +51,12 @@ impl ModelConfig {
         self.section.from.as_deref().filter(|_| !self.section.from_config)
     }
 
+    /// The folder that the sizes come from.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        self.section.from.as_deref()
+    }
+
     /// The keys that every family has.
     pub(crate) fn section(&self) -> &ModelSection {
         &self.section

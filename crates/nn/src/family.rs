@@ -88,6 +88,12 @@ pub trait ModelSpec: Debug + Send + Sync {
         Vec::new()
     }
 
+    /// The settings, each as `section.key=value`, with which the same weights take sequences of `context`
+    /// tokens.
+    fn with_context(&self, context: usize) -> Vec<String> {
+        vec![format!("model.context={context}")]
+    }
+
     /// A sentence about sizes that are slow in `compute`, with better ones.
     fn advice(&self, _compute: DType) -> Option<String> {
         None

@@ -1,11 +1,11 @@
 //! A folder: the tensors of its one file, or of the files that its index names.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use system::input;
 
 use crate::error::{PretrainedError, Result};
 use crate::tensor_file::{StoredTensor, add_tensors};
@@ -14,6 +14,8 @@ use crate::tensor_file::{StoredTensor, add_tensors};
 pub const CONFIG: &str = "config.json";
 /// The file of all tensors.
 pub(crate) const WEIGHTS: &str = "model.safetensors";
+/// The most bytes that an index may have.
+const MOST_INDEX: u64 = 100_000_000;
 /// The index of several files of tensors.
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -72,8 +74,7 @@ impl Folder {
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut digest = Sha256::new();
         for (name, tensor) in &self.tensors {
-            let file =
-                fs::File::open(tensor.path()).map_err(PretrainedError::file(tensor.path(), "open it"))?;
+            let file = input::open(tensor.path()).map_err(PretrainedError::file(tensor.path(), "open it"))?;
             let elements = tensor.shape().iter().product::<usize>().min(64);
             let mut first = vec![0.0; elements];
             tensor.read(&file, 0..elements, &mut first)?;
@@ -88,7 +89,7 @@ impl Folder {
 /// the folder itself.
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let refused = |what: String| PretrainedError::refused(path, what);
-    let text = fs::read_to_string(path).map_err(PretrainedError::file(path, "read it"))?;
+    let text = input::read_text(path, MOST_INDEX).map_err(PretrainedError::file(path, "read it"))?;
     let index: Value =
         serde_json::from_str(&text).map_err(|error| refused(format!("it is no JSON: {error}")))?;
     let Some(map) = index.get("weight_map").and_then(Value::as_object) else {

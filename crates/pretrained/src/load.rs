@@ -24,7 +24,7 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
         return Ok(());
     }
     let path = stored.path();
-    let file = File::open(path).map_err(PretrainedError::file(path, "open it"))?;
+    let file = system::input::open(path).map_err(PretrainedError::file(path, "open it"))?;
     let mut put = |at: usize, values: &[f32]| -> Result<()> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Ok(target.take(first + at - target.first, &bytes)?)

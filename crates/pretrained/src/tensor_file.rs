@@ -90,7 +90,7 @@ pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTe
 fn read_header(path: &Path) -> Result<(Metadata, u64)> {
     let refused = |what: String| PretrainedError::refused(path, what);
     let failed = || PretrainedError::file(path, "read its header");
-    let mut file = File::open(path).map_err(PretrainedError::file(path, "open it"))?;
+    let mut file = system::input::open(path).map_err(PretrainedError::file(path, "open it"))?;
     let bytes = file.metadata().map_err(failed())?.len();
     let mut length = [0; LENGTH as usize];
     file.read_exact(&mut length).map_err(failed())?;

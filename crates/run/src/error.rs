@@ -9,6 +9,7 @@ use config::ConfigError;
 use device::DeviceError;
 use nn::NnError;
 use plan::PlanError;
+use pretrained::PretrainedError;
 use telemetry::TelemetryError;
 use tensor::TensorError;
 use worker::{WorkerError, is_out_of_memory};
@@ -132,4 +133,13 @@ macro_rules! from_below {
     };
 }
 
-from_below!(AutogradError, CollectiveError, DeviceError, NnError, TelemetryError, TensorError, data::Error);
+from_below!(
+    AutogradError,
+    CollectiveError,
+    DeviceError,
+    NnError,
+    PretrainedError,
+    TelemetryError,
+    TensorError,
+    data::Error
+);

@@ -17,6 +17,7 @@ use crate::resume::{self, Found};
 use crate::run_directory::RunDirectory;
 use crate::startup::Startup;
 use crate::train_report::{TrainReport, report};
+use crate::trained;
 use config::{RecomputePolicy, RunConfig};
 use nn::Examples;
 use plan::Fit;
@@ -25,8 +26,8 @@ use plan::recompute;
 use plan::remedy;
 use plan::roles::{Plans, plan_all, plan_one, taken};
 use worker::Placement;
-use worker::Setup;
 use worker::expected::Expected;
+use worker::{Setup, Start};
 
 /// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's
 /// failure ends all.
@@ -103,9 +104,12 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
     let look = || Found::look(&config, options, startup.rank() == 0);
     let found = options.resume.then(look).transpose()?;
-    let from = options.from.as_deref().filter(|_| found.as_ref().is_none_or(|found| found.point.is_none()));
-    let start = from.map(|from| resume::weights_from(from, options.step, &config));
-    let start = start.transpose()?.unwrap_or_default();
+    let continues = found.as_ref().is_some_and(|found| found.point.is_some());
+    let start = match &options.from {
+        _ if continues => Start::Drawn,
+        Some(from) => resume::weights_from(from, options.step, &config)?,
+        None => trained::of_folder(&config)?,
+    };
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
     let mut setup = Setup { reason, start, ..setup };
     if let Some(found) = &found {

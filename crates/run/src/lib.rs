@@ -14,6 +14,8 @@
 //! ```
 
 mod error;
+mod evaluate;
+mod export;
 pub mod failure;
 mod interrupt;
 mod launch;
@@ -28,10 +30,13 @@ mod save;
 mod session;
 mod startup;
 mod train_report;
+mod trained;
 mod views;
 
 pub use checkpoint::run_of;
 pub use error::{JobError, Result, RunError};
+pub use evaluate::{EvaluateOptions, Evaluation, evaluate};
+pub use export::{ExportOptions, export};
 pub use interrupt::{Interrupt, heed_limits};
 pub use launch::{train, train_as};
 pub use options::RunOptions;

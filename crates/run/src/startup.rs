@@ -249,7 +249,8 @@ impl Facts {
     /// The first key that both configurations have with different values.
     fn different_line(&self, other: &Facts) -> String {
         // Where files are may differ between hosts.
-        let place = |line: &&str| line.starts_with("base =") || line.starts_with("profile =");
+        let place =
+            |line: &&str| ["base =", "from =", "profile ="].iter().any(|start| line.starts_with(start));
         let lines = |facts: &'_ Facts| -> Vec<String> {
             let kept = facts.configuration.lines().filter(|line| !place(line));
             kept.map(str::to_owned).collect()

@@ -25,6 +25,24 @@ impl Shape {
         self.dims().last().copied().unwrap_or(1)
     }
 
+    /// The shape with another size of dimension `axis`; `None` if there is no such dimension.
+    #[must_use]
+    pub fn with(mut self, axis: usize, size: usize) -> Option<Self> {
+        *self.sizes[..usize::from(self.rank)].get_mut(axis)? = size;
+        Some(self)
+    }
+
+    /// The shape with two dimensions exchanged; `None` if there are no such dimensions.
+    #[must_use]
+    pub fn exchanged(mut self, one: usize, other: usize) -> Option<Self> {
+        let rank = usize::from(self.rank);
+        if one >= rank || other >= rank {
+            return None;
+        }
+        self.sizes.swap(one, other);
+        Some(self)
+    }
+
     /// Product of all sizes but the innermost: the array as a matrix has that many rows.
     pub fn rows(&self) -> usize {
         self.dims().split_last().map_or(1, |(_, outer)| outer.iter().product())

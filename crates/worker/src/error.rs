@@ -9,6 +9,7 @@ use device::DeviceError;
 use memory::AllocationError;
 use nn::NnError;
 use parallel::ParallelError;
+use pretrained::PretrainedError;
 use tensor::TensorError;
 
 use config::Origin;
@@ -79,6 +80,9 @@ pub enum WorkerError {
     /// A checkpoint is refused.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A folder of weights is refused.
+    #[error(transparent)]
+    Pretrained(#[from] PretrainedError),
     /// A file of the run could not be written or read.
     #[error("{path}: {source}")]
     File {
@@ -94,7 +98,8 @@ impl WorkerError {
     /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if a rank failed.
     pub fn exit_status(&self) -> u8 {
         match self {
-            WorkerError::Data { .. } | WorkerError::Refused(_) | WorkerError::Checkpoint(_) => 2,
+            WorkerError::Data { .. } | WorkerError::Refused(_) => 2,
+            WorkerError::Checkpoint(_) | WorkerError::Pretrained(_) => 2,
             _ => 1,
         }
     }

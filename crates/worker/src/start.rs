@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use checkpoint::{Checkpoint, ResumePoint, Target};
+use pretrained::PretrainedModel;
 
 use crate::error::{Result, WorkerError};
 
@@ -32,6 +33,20 @@ impl Weights for Checkpoint {
 
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         Checkpoint::load::<WorkerError>(self, targets)
+    }
+}
+
+impl Weights for PretrainedModel {
+    fn id(&self) -> &str {
+        PretrainedModel::id(self)
+    }
+
+    fn path(&self) -> &Path {
+        self.folder().path()
+    }
+
+    fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
+        Ok(PretrainedModel::load(self, targets)?)
     }
 }
 

@@ -165,11 +165,11 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
     all
 }
 
-/// Reads a model's parameters and buffers from a checkpoint. Errors: the checkpoint cannot be read, or
-/// belongs to another model.
-pub fn load_model(model: &dyn Model, checkpoint: &Checkpoint) -> Result<()> {
+/// Reads a model's parameters and buffers. Errors: weights that cannot be read, or that belong to another
+/// model.
+pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
     let parameters = model.parameters().list().iter().map(whole_parameter);
-    Weights::load(checkpoint, &mut parameters.chain(model.buffers().iter().map(whole_buffer)))
+    weights.load(&mut parameters.chain(model.buffers().iter().map(whole_buffer)))
 }
 
 impl Worker {

@@ -156,6 +156,11 @@ impl ModelSpec for GptSizes {
         ]
     }
 
+    fn with_context(&self, context: usize) -> Vec<String> {
+        let rows = format!("{}={}", Self::max_context, self.positions());
+        vec![format!("{}={context}", Self::context), rows]
+    }
+
     fn advice(&self, compute: DType) -> Option<String> {
         let lanes = lanes(compute);
         let slow = compute != DType::F32 && !self.vocabulary.is_multiple_of(lanes);

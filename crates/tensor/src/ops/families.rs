@@ -19,6 +19,10 @@ pub static FAMILIES: Families = &[
     &super::mse::FAMILY,
     &super::norm::FAMILY,
     &super::optimizer::FAMILY,
+    &super::pointwise::cuda::FAMILY,
+    &super::rearrange::cuda::FAMILY,
+    &super::reduce::cuda::FAMILY,
     &super::scale::FAMILY,
+    &super::softmax::cuda::FAMILY,
     &super::tree::FAMILY,
 ];

@@ -10,6 +10,7 @@ mod cross_entropy;
 mod embedding;
 mod errors;
 mod fill;
+mod general;
 mod layer_norm;
 mod linear;
 mod meta;

@@ -12,6 +12,7 @@ use telemetry::step_trace::RunPart;
 use super::Worker;
 use crate::error::{Result, WorkerError};
 use crate::feed::{Numbers, WorkerFeed};
+use crate::losses;
 use crate::parts::ModelNorm;
 
 /// Results of a step, read from the device one step later.
@@ -154,18 +155,9 @@ impl Worker {
     pub fn validate(&mut self) -> Result<f64> {
         self.begin_part(RunPart::Validation, self.device.step().into());
         let own = self.validation_passes()?;
-        let (grid, count) = (self.grid, self.setup.config.train.validation_micro_batches);
-        let losses: Vec<u8> = own.iter().flat_map(|loss| loss.to_le_bytes()).collect();
-        let all = self.planes.control().all_gather(&losses)?;
-        let of = |index: u64| -> Option<f64> {
-            let (replica, place) = grid.validated_by(index as usize);
-            // Losses are where the model ends.
-            let last = (Axis::Pipeline, grid.size(Axis::Pipeline) - 1);
-            let rank = grid.rank_at(&[(Axis::Data, replica), last]);
-            let bytes = all.get(rank)?.get(4 * place..4 * place + 4)?;
-            Some(f64::from(f32::from_le_bytes(bytes.try_into().ok()?)))
-        };
-        let sum: f64 = (0..count).filter_map(of).sum();
+        let count = self.setup.config.train.validation_micro_batches;
+        let losses = losses::of_all(&mut self.planes, &own, count)?;
+        let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
         Ok(sum / count as f64)
     }
 

@@ -1,0 +1,65 @@
+//! A parameter as a variable, for models that are composed of general operators.
+
+use tensor::{Tensor, ops};
+
+use super::only;
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::GradientSink;
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+/// Backward of [`parameter`]: the variable's gradient is the weight's.
+#[derive(Debug)]
+pub struct ParameterRule {
+    weight: Weight,
+    gradient: Option<Tensor>,
+}
+
+/// The values of `weight`, whose gradient is what flows back to the variable. Errors: none but the tape's.
+pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
+    let rule = || ParameterRule { weight: weight.clone(), gradient: None };
+    tape.record_one(&[], weight.tensor().clone(), rule)
+}
+
+impl Rule for ParameterRule {
+    fn operator(&self) -> &'static str {
+        "parameter"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn has_weights(&self) -> bool {
+        true
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        self.gradient = Some(only(outputs)?);
+        Ok(Vec::new())
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let Some(gradient) = self.gradient else { return Ok(()) };
+        let target = sink.target(&self.weight)?;
+        let own = if gradient.dtype() == target.tensor.dtype() {
+            gradient
+        } else {
+            let request = device::Request::new(device::Category::ActivationGradient, "parameter.backward");
+            let shape = gradient.shape();
+            let cast = Tensor::empty(gradient.device(), shape, target.tensor.dtype(), request)?;
+            ops::cast::into(&gradient, &cast)?;
+            cast
+        };
+        match target.accumulate {
+            true => ops::add::into(&target.tensor, &own)?,
+            false => target.tensor.copy_from(&own)?,
+        }
+        sink.ready(self.weight.use_id())
+    }
+}

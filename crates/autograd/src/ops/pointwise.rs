@@ -1,0 +1,137 @@
+//! Functions of the elements of one variable, and of two that broadcast.
+
+use tensor::ops::pointwise::{self, Pair, Pointwise};
+use tensor::ops::reduce::{self, Reduction};
+use tensor::{Shape, Tensor};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// Backward of [`pointwise`].
+#[derive(Debug)]
+pub struct PointwiseRule {
+    function: Pointwise,
+    /// The input.
+    x: Option<Tensor>,
+}
+
+/// `function(x)` of every element. Errors: as [`pointwise::forward`].
+pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
+    let output = named("pointwise", pointwise::forward(x.tensor(), function))?;
+    tape.record_one(&[x.source()], output, || PointwiseRule { function, x: Some(x.into_tensor()) })
+}
+
+impl Rule for PointwiseRule {
+    fn operator(&self) -> &'static str {
+        "pointwise"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        self.x.iter().map(|x| Saved::new("x", x)).collect()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let Some(x) = self.x.take() else { return Ok(vec![None]) };
+        Ok(vec![Some(pointwise::backward(&gradient, &x, self.function)?)])
+    }
+}
+
+/// Backward of [`pair`].
+#[derive(Debug)]
+pub struct PairRule {
+    function: Pair,
+    /// The operands' shapes.
+    shapes: [Shape; 2],
+    /// The operands, of functions whose gradients need them.
+    operands: Option<[Tensor; 2]>,
+}
+
+/// `function(a, b)` of every pair of elements; where a dimension of one operand has a single element, that
+/// goes with all of the other's. Errors: as [`pointwise::pair`].
+pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
+    let output = named("pair", pointwise::pair(a.tensor(), b.tensor(), function))?;
+    let (sources, shapes) = ([a.source(), b.source()], [a.tensor().shape(), b.tensor().shape()]);
+    let operands = match function {
+        Pair::Add | Pair::Subtract => None,
+        Pair::Multiply | Pair::Divide => Some([a.into_tensor(), b.into_tensor()]),
+    };
+    tape.record_one(&sources, output, || PairRule { function, shapes, operands })
+}
+
+/// a − b. Errors: as [`pair`].
+pub fn subtract(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    pair(tape, a, b, Pair::Subtract)
+}
+
+/// a · b. Errors: as [`pair`].
+pub fn multiply(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    pair(tape, a, b, Pair::Multiply)
+}
+
+/// a / b. Errors: as [`pair`].
+pub fn divide(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    pair(tape, a, b, Pair::Divide)
+}
+
+impl PairRule {
+    /// The gradient of operand 0 or 1 before it is summed over what was repeated.
+    fn full(&self, gradient: &Tensor, operand: usize) -> tensor::Result<Tensor> {
+        let scaled = |number| pointwise::forward(gradient, Pointwise::Scale(number));
+        match (self.function, &self.operands, operand) {
+            (Pair::Subtract, _, 1) => scaled(-1.0),
+            (Pair::Multiply, Some([_, b]), 0) => pointwise::pair(gradient, b, Pair::Multiply),
+            (Pair::Multiply, Some([a, _]), _) => pointwise::pair(gradient, a, Pair::Multiply),
+            (Pair::Divide, Some([_, b]), 0) => pointwise::pair(gradient, b, Pair::Divide),
+            (Pair::Divide, Some([a, b]), _) => {
+                let squared = pointwise::forward(b, Pointwise::Square)?;
+                let slope = pointwise::pair(a, &squared, Pair::Divide)?;
+                let product = pointwise::pair(gradient, &slope, Pair::Multiply)?;
+                pointwise::forward(&product, Pointwise::Scale(-1.0))
+            }
+            _ => Ok(gradient.clone()),
+        }
+    }
+}
+
+/// Sums dimensions that have one element in `shape`.
+fn summed_to(mut gradient: Tensor, shape: Shape) -> tensor::Result<Tensor> {
+    for (axis, size) in shape.dims().iter().enumerate() {
+        if *size == 1 && gradient.shape().dims()[axis] != 1 {
+            gradient = reduce::forward(&gradient, axis, Reduction::Sum)?;
+        }
+    }
+    Ok(gradient)
+}
+
+impl Rule for PairRule {
+    fn operator(&self) -> &'static str {
+        "pair"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        let names = ["a", "b"].into_iter();
+        self.operands.iter().flat_map(|both| names.clone().zip(both)).map(|(n, t)| Saved::new(n, t)).collect()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let of = |(operand, wanted): (usize, &bool)| match wanted {
+            true => Ok(Some(summed_to(self.full(&gradient, operand)?, self.shapes[operand])?)),
+            false => Ok(None),
+        };
+        let gradients = wanted.iter().enumerate().map(of).collect::<Result<Vec<_>>>()?;
+        self.operands = None;
+        Ok(gradients)
+    }
+}

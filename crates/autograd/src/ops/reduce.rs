@@ -1,0 +1,86 @@
+//! Sums, means and maxima along one dimension, which stays with one element.
+
+use tensor::ops::pointwise::Pointwise;
+use tensor::ops::rearrange;
+use tensor::ops::reduce::{self, Reduction};
+use tensor::{Shape, Tensor};
+
+use super::{named, only, pointwise::pointwise};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// Backward of [`sum`].
+#[derive(Debug)]
+pub struct SumRule {
+    shape: Shape,
+}
+
+/// The sum along dimension `axis`. Errors: as [`reduce::forward`].
+pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
+    let output = named("sum", reduce::forward(x.tensor(), axis, Reduction::Sum))?;
+    let shape = x.tensor().shape();
+    tape.record_one(&[x.source()], output, || SumRule { shape })
+}
+
+/// The mean along dimension `axis`. Errors: as [`sum`].
+pub fn mean(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
+    let count = x.tensor().shape().dims().get(axis).copied().unwrap_or(1);
+    let total = sum(tape, x, axis)?;
+    pointwise(tape, total, Pointwise::Scale(1.0 / count as f32))
+}
+
+impl Rule for SumRule {
+    fn operator(&self) -> &'static str {
+        "sum"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(rearrange::repeat(&only(outputs)?, self.shape)?)])
+    }
+}
+
+/// Backward of [`maximum`].
+#[derive(Debug)]
+pub struct MaximumRule {
+    axis: usize,
+    /// Input and output.
+    saved: Option<[Tensor; 2]>,
+}
+
+/// The largest element along dimension `axis`; its gradient goes to the first of the largest. Errors: as
+/// [`reduce::forward`].
+pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
+    let output = named("maximum", reduce::forward(x.tensor(), axis, Reduction::Maximum))?;
+    let rule = || MaximumRule { axis, saved: Some([x.tensor().clone(), output.clone()]) };
+    tape.record_one(&[x.source()], output.clone(), rule)
+}
+
+impl Rule for MaximumRule {
+    fn operator(&self) -> &'static str {
+        "maximum"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        let names = ["x", "y"].into_iter();
+        self.saved.iter().flat_map(|both| names.clone().zip(both)).map(|(n, t)| Saved::new(n, t)).collect()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let Some([x, y]) = self.saved.take() else { return Ok(vec![None]) };
+        Ok(vec![Some(reduce::backward_maximum(&gradient, &x, &y, self.axis)?)])
+    }
+}

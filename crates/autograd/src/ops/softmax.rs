@@ -1,0 +1,42 @@
+//! Softmax over the innermost dimension.
+
+use tensor::Tensor;
+use tensor::ops;
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// Backward of [`softmax`].
+#[derive(Debug)]
+pub struct SoftmaxRule {
+    /// The output.
+    y: Option<Tensor>,
+}
+
+/// e^x over the sum of e^x along the innermost dimension. Errors: as [`ops::softmax::forward`].
+pub fn softmax(tape: &Tape, x: Var) -> Result<Var> {
+    let y = named("softmax", ops::softmax::forward(x.tensor()))?;
+    tape.record_one(&[x.source()], y.clone(), || SoftmaxRule { y: Some(y) })
+}
+
+impl Rule for SoftmaxRule {
+    fn operator(&self) -> &'static str {
+        "softmax"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        self.y.iter().map(|y| Saved::new("y", y)).collect()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let Some(y) = self.y.take() else { return Ok(vec![None]) };
+        Ok(vec![Some(ops::softmax::backward(&gradient, &y)?)])
+    }
+}

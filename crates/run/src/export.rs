@@ -1,0 +1,144 @@
+//! Writing a trained model as a folder of Hugging Face.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use config::RunConfig;
+use device::{DType, Description};
+use nn::{Recompute, Stage};
+use pretrained::{CONFIG, Export, PretrainedError, write_folder};
+use serde_json::Value;
+use tensor::Shape;
+use worker::{WorkerError, blueprint};
+
+use crate::error::{Result, RunError};
+use crate::trained::{Trained, files_in, folder_config};
+
+/// Files beside the weights that go with a model: its tokenizer, and how it generates text.
+const BESIDE: &[&str] = &[
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+];
+
+/// The most bytes that a configuration may have.
+const MOST_CONFIG: u64 = 1 << 24;
+
+/// Names of the element type in a folder's configuration, by version of transformers.
+const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
+
+/// Options of an export.
+#[derive(Clone, Debug, Default)]
+pub struct ExportOptions {
+    /// A run, a checkpoint or a folder of Hugging Face.
+    pub model: PathBuf,
+    /// The step of a run's checkpoint; `None`: the newest.
+    pub step: Option<u64>,
+    /// The folder to write, which must not exist.
+    pub output: PathBuf,
+    /// The type of the written elements; `None`: that of the folder which the model came from, or else f32.
+    pub dtype: Option<DType>,
+}
+
+/// Writes a model as a folder of Hugging Face, tensor by tensor. If the model came from such a folder, its
+/// configuration and tokenizer go with it.
+///
+/// # Errors
+/// No model there; a family that such folders do not have; an output that exists or cannot be written.
+pub fn export(options: &ExportOptions) -> Result<()> {
+    let Trained { config, weights } = Trained::find(&options.model, options.step, &[])?;
+    let Some(model) = config.model.hugging_face() else {
+        let text = format!(
+            "{}: model.kind = \"{}\" has no folders of Hugging Face",
+            options.model.display(),
+            config.model.kind()
+        );
+        return Err(RunError::Refused(text));
+    };
+    let origin = Origin::of(&config);
+    let dtype = options.dtype.or(origin.as_ref().and_then(Origin::dtype)).unwrap_or(DType::F32);
+    let shapes = shapes(&config)?;
+    let export = Export {
+        model,
+        shape: &|name| shapes.get(name).copied(),
+        dtype,
+        config: origin.as_ref().map(|origin| origin.config_text(dtype)),
+        files: origin.map_or_else(Vec::new, |origin| files_in(&origin.folder, BESIDE)),
+    };
+    let load = |targets: &mut dyn Iterator<Item = checkpoint::Target>| {
+        weights.load(targets).map_err(|error| match error {
+            WorkerError::Pretrained(error) => error,
+            WorkerError::Checkpoint(error) => error.into(),
+            WorkerError::Tensor(error) => error.into(),
+            other => {
+                let path = weights.path().to_owned();
+                PretrainedError::Refused { path, what: other.to_string() }
+            }
+        })
+    };
+    Ok(write_folder(&options.output, export, &load)?)
+}
+
+/// The shape of every parameter by its name.
+fn shapes(config: &RunConfig) -> Result<BTreeMap<String, Shape>> {
+    let device = blueprint::meta(&Description::host())?;
+    let stage = Stage::whole(config.layers());
+    let model = config.model.build(&device, &stage, config.train.seed, DType::F32, Recompute::NONE)?;
+    let parameters = model.parameters().list().iter();
+    Ok(parameters.map(|parameter| (parameter.name.clone(), parameter.tensor.shape())).collect())
+}
+
+/// The folder that a model came from, if it is still there and still describes the model.
+struct Origin {
+    folder: PathBuf,
+    text: String,
+    config: serde_json::Map<String, Value>,
+}
+
+impl Origin {
+    fn of(config: &RunConfig) -> Option<Self> {
+        let folder = config.model.folder()?;
+        let context = config.model.with_context(config.model.examples().units());
+        let there = folder_config(folder, &context).ok()?;
+        if there.model.kind() != config.model.kind() || there.model.values() != config.model.values() {
+            return None;
+        }
+        let text = system::input::read_text(&folder.join(CONFIG), MOST_CONFIG).ok()?;
+        let config = serde_json::from_str(&text).ok()?;
+        Some(Origin { folder: Path::to_owned(folder), text, config })
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        let name = TYPE_KEYS.iter().find_map(|key| self.config.get(*key)?.as_str())?;
+        [DType::F32, DType::Bf16, DType::F16].into_iter().find(|dtype| type_name(*dtype) == name)
+    }
+
+    /// The configuration, as it is where the type is the same.
+    fn config_text(&self, dtype: DType) -> String {
+        if self.dtype() == Some(dtype) {
+            return self.text.clone();
+        }
+        let mut config = self.config.clone();
+        for key in TYPE_KEYS {
+            if let Some(value) = config.get_mut(key) {
+                *value = type_name(dtype).into();
+            }
+        }
+        // A map of JSON values has a text.
+        serde_json::to_string_pretty(&Value::Object(config)).unwrap_or_default() + "\n"
+    }
+}
+
+fn type_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bf16 => "bfloat16",
+        DType::F16 => "float16",
+        DType::F32 | DType::U32 => "float32",
+    }
+}

@@ -1,0 +1,94 @@
+//! Arrays of up to four dimensions whose elements lie at strides in a dense storage.
+
+use device::cuda::Launch;
+
+use super::gpu;
+use crate::{Result, Shape};
+
+/// The dimensions of an array; those that a shape does not have are 1.
+pub(super) type Sizes = [usize; 4];
+
+/// The place of each element of an array: `offset` + Σ index · stride.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) offset: usize,
+    pub(super) strides: Sizes,
+}
+
+pub(super) fn sizes(shape: Shape) -> Sizes {
+    let mut sizes = [1; 4];
+    sizes.iter_mut().zip(shape.dims()).for_each(|(size, own)| *size = *own);
+    sizes
+}
+
+impl Layout {
+    /// Row-major without gaps.
+    pub(super) fn dense(shape: Shape) -> Self {
+        let (mut strides, mut stride) = ([0; 4], 1);
+        for (axis, size) in shape.dims().iter().enumerate().rev() {
+            strides[axis] = stride;
+            stride *= size;
+        }
+        Layout { offset: 0, strides }
+    }
+
+    /// Row-major, with dimensions of one element repeated as often as `target` has elements there; `None`
+    /// if other sizes differ, or the number of dimensions.
+    pub(super) fn repeated(shape: Shape, target: Shape) -> Option<Self> {
+        let mut layout = Self::dense(shape);
+        if shape.dims().len() != target.dims().len() {
+            return None;
+        }
+        for (axis, (own, size)) in shape.dims().iter().zip(target.dims()).enumerate() {
+            match *own {
+                same if same == *size => {}
+                1 => layout.strides[axis] = 0,
+                _ => return None,
+            }
+        }
+        Some(layout)
+    }
+
+    /// The place of the element with number `linear` in row-major order of an array of `sizes`.
+    pub(super) fn place(&self, sizes: &Sizes, mut linear: usize) -> usize {
+        let mut place = self.offset;
+        for axis in (0..4).rev() {
+            place += linear % sizes[axis] * self.strides[axis];
+            linear /= sizes[axis];
+        }
+        place
+    }
+
+    /// Calls `visit` with the places of `count` elements from number `first` on, in order.
+    pub(super) fn walk(&self, sizes: &Sizes, first: usize, count: usize, mut visit: impl FnMut(usize)) {
+        let mut index = [0; 4];
+        let mut linear = first;
+        for axis in (0..4).rev() {
+            index[axis] = linear % sizes[axis];
+            linear /= sizes[axis];
+        }
+        let mut place = self.place(sizes, first);
+        for _ in 0..count {
+            visit(place);
+            for axis in (0..4).rev() {
+                index[axis] += 1;
+                place += self.strides[axis];
+                if index[axis] < sizes[axis] {
+                    break;
+                }
+                place -= index[axis] * self.strides[axis];
+                index[axis] = 0;
+            }
+        }
+    }
+}
+
+/// Adds the sizes of all dimensions but the first to a launch.
+pub(super) fn add_sizes<'a>(operator: &'static str, launch: Launch<'a>, sizes: &Sizes) -> Result<Launch<'a>> {
+    sizes[1..].iter().try_fold(launch, |launch, size| Ok(launch.u32(gpu::word(operator, *size)?)))
+}
+
+/// Adds a layout to a launch: its offset, then its strides.
+pub(super) fn add_layout<'a>(launch: Launch<'a>, layout: &Layout) -> Launch<'a> {
+    layout.strides.iter().fold(launch.u64(layout.offset as u64), |launch, stride| launch.u64(*stride as u64))
+}

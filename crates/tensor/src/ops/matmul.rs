@@ -1,0 +1,101 @@
+//! Products of matrices, one for each of the outer dimensions.
+
+use device::{Backend, Category, Epilogue, Matmul, MatrixRef, Operand, Request, gemm};
+
+use super::check;
+use crate::{Result, Shape, Tensor};
+
+/// A matrix, or a stack of them in its outer dimensions, as it is or transposed.
+#[derive(Clone, Copy, Debug)]
+pub struct Factor<'a> {
+    /// `[.., rows, columns]`.
+    pub tensor: &'a Tensor,
+    /// Whether rows and columns are exchanged in the product.
+    pub transposed: bool,
+}
+
+impl<'a> Factor<'a> {
+    /// As it is.
+    #[must_use]
+    pub fn plain(tensor: &'a Tensor) -> Self {
+        Factor { tensor, transposed: false }
+    }
+
+    /// Transposed.
+    #[must_use]
+    pub fn transposed(tensor: &'a Tensor) -> Self {
+        Factor { tensor, transposed: true }
+    }
+
+    /// Matrices, and the rows and columns of one as the product has them.
+    fn sizes(&self, operator: &'static str, operand: &'static str) -> Result<[usize; 3]> {
+        let shape = self.tensor.shape();
+        let [outer @ .., rows, columns] = shape.dims() else {
+            return Err(check::wrong(operator, operand, self.tensor, "at least two dimensions".to_owned()));
+        };
+        let (rows, columns) = if self.transposed { (*columns, *rows) } else { (*rows, *columns) };
+        Ok([outer.iter().product(), rows, columns])
+    }
+
+    /// Matrix `index` of the stack, with its stored rows and columns.
+    fn matrix(&self, index: usize) -> Result<Tensor> {
+        let shape = self.tensor.shape();
+        let (columns, all) = (shape.columns(), shape.rows());
+        let rows = shape.dims().iter().rev().nth(1).copied().unwrap_or(all);
+        self.tensor.view(index * rows * columns, [rows, columns])
+    }
+}
+
+/// `a [.., m, k]` · `b [.., k, n]` to `[.., m, n]`, both f32 or both bf16, of equal outer dimensions, added up
+/// in f32; `category` is that of the result's memory. Errors: shapes or types that do not agree, out of
+/// memory.
+pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tensor> {
+    const OPERATOR: &str = "matmul.product";
+    let dtype = check::computed(OPERATOR, &[("a", a.tensor), ("b", b.tensor)])?;
+    let ([count, m, k], [others, inner, n]) = (a.sizes(OPERATOR, "a")?, b.sizes(OPERATOR, "b")?);
+    let shape = outer(a.tensor.shape(), [m, n]);
+    if count != others || k != inner || outer(b.tensor.shape(), [m, n]) != shape {
+        let expected = format!("the outer dimensions of {} and {k} rows", a.tensor.shape());
+        return Err(check::wrong(OPERATOR, "b", b.tensor, expected));
+    }
+    let shape = shape.ok_or_else(|| check::wrong(OPERATOR, "a", a.tensor, "a matrix".to_owned()))?;
+    let device = a.tensor.device();
+    let output = Tensor::empty(device, shape, dtype, Request::new(category, OPERATOR))?;
+    if device.backend() == Backend::Meta {
+        device.count_flops(2 * (count * m * n * k) as u64);
+        return Ok(output);
+    }
+    for index in 0..count {
+        let (a_matrix, b_matrix) = (a.matrix(index)?, b.matrix(index)?);
+        let out = output.view(index * m * n, [m, n])?;
+        match device.backend() {
+            Backend::Cpu => on_host((&a_matrix, a.transposed), (&b_matrix, b.transposed), &out)?,
+            _ if m * n == 0 => {}
+            _ => {
+                let left = Operand { transposed: a.transposed, ..Operand::new(a_matrix.region(), dtype) };
+                let right = Operand { transposed: b.transposed, ..Operand::new(b_matrix.region(), dtype) };
+                let (out, epilogue) = (Operand::new(out.region(), dtype), Epilogue::None);
+                device.matmul(&Matmul { m, n, k, a: left, b: right, out, accumulate: false, epilogue })?;
+            }
+        }
+    }
+    Ok(output)
+}
+
+/// The shape with two other innermost dimensions.
+fn outer(shape: Shape, [rows, columns]: [usize; 2]) -> Option<Shape> {
+    let rank = shape.dims().len();
+    shape.with(rank.checked_sub(2)?, rows)?.with(rank - 1, columns)
+}
+
+fn on_host(a: (&Tensor, bool), b: (&Tensor, bool), out: &Tensor) -> Result<()> {
+    let (left, right) = (a.0.read::<f32>()?, b.0.read::<f32>()?);
+    let matrix = |values, tensor: &Tensor, transposed: bool| {
+        let (rows, columns) = (tensor.shape().rows(), tensor.shape().columns());
+        let matrix = MatrixRef::new(values, rows, columns, columns);
+        if transposed { matrix.transposed() } else { matrix }
+    };
+    let (left, right) = (matrix(&left, a.0, a.1), matrix(&right, b.0, b.1));
+    gemm(left, right, &mut out.write::<f32>()?, out.shape().columns(), 1.0, false);
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! The functions, and their derivatives.
+
+/// A function of one element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pointwise {
+    /// e^x.
+    Exp,
+    /// The natural logarithm.
+    Log,
+    /// √x.
+    Sqrt,
+    /// 1/x.
+    Reciprocal,
+    /// x².
+    Square,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// x times a number.
+    Scale(f32),
+    /// x plus a number.
+    Shift(f32),
+}
+
+impl Pointwise {
+    /// Name of its kernel.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Pointwise::Exp => "exp",
+            Pointwise::Log => "log",
+            Pointwise::Sqrt => "sqrt",
+            Pointwise::Reciprocal => "reciprocal",
+            Pointwise::Square => "square",
+            Pointwise::Tanh => "tanh",
+            Pointwise::Scale(_) => "scale",
+            Pointwise::Shift(_) => "shift",
+        }
+    }
+
+    /// Name of its derivative's kernel.
+    pub(super) fn slope_name(self) -> &'static str {
+        match self {
+            Pointwise::Exp => "exp_back",
+            Pointwise::Log => "log_back",
+            Pointwise::Sqrt => "sqrt_back",
+            Pointwise::Reciprocal => "reciprocal_back",
+            Pointwise::Square => "square_back",
+            Pointwise::Tanh => "tanh_back",
+            Pointwise::Scale(_) => "scale_back",
+            Pointwise::Shift(_) => "shift_back",
+        }
+    }
+
+    /// Its number; 0 for a function without one.
+    pub(super) fn number(self) -> f32 {
+        match self {
+            Pointwise::Scale(number) | Pointwise::Shift(number) => number,
+            _ => 0.0,
+        }
+    }
+
+    pub(super) fn value(self, x: f32) -> f32 {
+        match self {
+            Pointwise::Exp => libm::expf(x),
+            Pointwise::Log => libm::logf(x),
+            Pointwise::Sqrt => x.sqrt(),
+            Pointwise::Reciprocal => 1.0 / x,
+            Pointwise::Square => x * x,
+            Pointwise::Tanh => libm::tanhf(x),
+            Pointwise::Scale(number) => x * number,
+            Pointwise::Shift(number) => x + number,
+        }
+    }
+
+    pub(super) fn slope(self, x: f32) -> f32 {
+        match self {
+            Pointwise::Exp => libm::expf(x),
+            Pointwise::Log => 1.0 / x,
+            Pointwise::Sqrt => 0.5 / x.sqrt(),
+            Pointwise::Reciprocal => -1.0 / (x * x),
+            Pointwise::Square => 2.0 * x,
+            Pointwise::Tanh => 1.0 - libm::tanhf(x) * libm::tanhf(x),
+            Pointwise::Scale(number) => number,
+            Pointwise::Shift(_) => 1.0,
+        }
+    }
+}
+
+/// A function of two elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pair {
+    /// a + b.
+    Add,
+    /// a − b.
+    Subtract,
+    /// a · b.
+    Multiply,
+    /// a / b.
+    Divide,
+}
+
+impl Pair {
+    /// Name of its kernel.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Pair::Add => "add",
+            Pair::Subtract => "subtract",
+            Pair::Multiply => "multiply",
+            Pair::Divide => "divide",
+        }
+    }
+
+    pub(super) fn value(self, a: f32, b: f32) -> f32 {
+        match self {
+            Pair::Add => a + b,
+            Pair::Subtract => a - b,
+            Pair::Multiply => a * b,
+            Pair::Divide => a / b,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Functions of the elements of one array, and of two that broadcast.
+
+pub(super) mod cuda;
+mod function;
+
+pub use function::{Pair, Pointwise};
+
+use device::parallel::{CHUNK, for_pieces};
+use device::{Backend, Category, Request};
+
+use super::layout::{Layout, sizes};
+use super::{check, rows};
+use crate::{Result, Shape, Tensor};
+
+/// `function(x)` of every element, f32 or bf16, in a new tensor. Errors: another type, out of memory.
+pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
+    const OPERATOR: &str = "pointwise.forward";
+    let dtype = check::computed(OPERATOR, &[("x", x)])?;
+    let output = Tensor::empty(x.device(), x.shape(), dtype, Request::new(Category::Activation, OPERATOR))?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cuda => cuda::forward(x, &output, function)?,
+        Backend::Cpu => {
+            let x: &[f32] = &x.read()?;
+            for_pieces(&mut output.write::<f32>()?, CHUNK, |index, out| {
+                let x = rows::piece(x, index, CHUNK);
+                out.iter_mut().zip(x).for_each(|(out, x)| *out = function.value(*x));
+            });
+        }
+    }
+    Ok(output)
+}
+
+/// The gradient of the input of [`forward`]: `dy · function'(x)`, in a new tensor. Errors: shapes or types that
+/// do not agree, out of memory.
+pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> {
+    const OPERATOR: &str = "pointwise.backward";
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
+    check::shape(OPERATOR, "x", x, dy.shape())?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cuda => cuda::backward(dy, x, &dx, function)?,
+        Backend::Cpu => {
+            let (dy, x) = (dy.read::<f32>()?, x.read::<f32>()?);
+            let (dy, x): (&[f32], &[f32]) = (&dy, &x);
+            for_pieces(&mut dx.write::<f32>()?, CHUNK, |index, out| {
+                let both = rows::piece(dy, index, CHUNK).iter().zip(rows::piece(x, index, CHUNK));
+                out.iter_mut().zip(both).for_each(|(out, (dy, x))| *out = dy * function.slope(*x));
+            });
+        }
+    }
+    Ok(dx)
+}
+
+/// `function(a, b)` of every pair of elements, both f32 or both bf16, in a new tensor. The operands have as
+/// many dimensions each; where one has a single element, it goes with all of the other's. Errors: shapes or
+/// types that do not agree, out of memory.
+pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
+    const OPERATOR: &str = "pointwise.pair";
+    let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;
+    let unequal = || check::wrong(OPERATOR, "b", b, format!("the sizes of {}, or 1", a.shape()));
+    let shape = broadcast(a.shape(), b.shape()).ok_or_else(unequal)?;
+    let places = |x: &Tensor| Layout::repeated(x.shape(), shape).ok_or_else(unequal);
+    let (of_a, of_b) = (places(a)?, places(b)?);
+    let output = Tensor::empty(a.device(), shape, dtype, Request::new(Category::Activation, OPERATOR))?;
+    match a.device().backend() {
+        Backend::Meta => {}
+        Backend::Cuda => cuda::pair(OPERATOR, (a, of_a), (b, of_b), &output, function)?,
+        Backend::Cpu => {
+            let (a, b, sizes) = (a.read::<f32>()?, b.read::<f32>()?, sizes(shape));
+            let (a, b): (&[f32], &[f32]) = (&a, &b);
+            for_pieces(&mut output.write::<f32>()?, CHUNK, |index, out| {
+                let mut left = out.iter_mut();
+                of_a.walk(&sizes, index * CHUNK, left.len(), |place| {
+                    left.next().into_iter().for_each(|out| *out = a[place]);
+                });
+                let mut right = out.iter_mut();
+                of_b.walk(&sizes, index * CHUNK, right.len(), |place| {
+                    right.next().into_iter().for_each(|out| *out = function.value(*out, b[place]));
+                });
+            });
+        }
+    }
+    Ok(output)
+}
+
+/// The shape of a pair's result; `None` for shapes that do not go together.
+pub fn broadcast(a: Shape, b: Shape) -> Option<Shape> {
+    if a.dims().len() != b.dims().len() {
+        return None;
+    }
+    let mut shape = a;
+    for (axis, (own, other)) in a.dims().iter().zip(b.dims()).enumerate() {
+        shape = match (*own, *other) {
+            (same, other) if same == other => shape,
+            (1, other) => shape.with(axis, other)?,
+            (_, 1) => shape,
+            _ => return None,
+        };
+    }
+    Some(shape)
+}

@@ -1,0 +1,54 @@
+//! Launches of `kernels/reduce.cu`.
+
+use device::{Family, Function};
+
+use super::{Cut, Reduction};
+use crate::ops::gpu;
+use crate::ops::kernels::family;
+use crate::{Result, Tensor};
+
+/// Lanes of a warp, which takes one result where its terms are neighbours.
+const WARP: usize = 32;
+
+/// `kernels/reduce.cu`.
+pub(crate) static FAMILY: Family = family!("reduce", constants: &[gpu::THREADS_CONSTANT]);
+
+pub(super) fn forward(
+    operator: &'static str,
+    x: &Tensor,
+    out: &Tensor,
+    cut: Cut,
+    reduction: Reduction,
+) -> Result<()> {
+    let name = match reduction {
+        Reduction::Sum => "sum",
+        Reduction::Maximum => "maximum",
+    };
+    let kernel = Function::new(&FAMILY, name).of(out.dtype());
+    let launch = out.device().kernel(kernel).read(x.region()).write(out.region());
+    let launch = launch.u64(cut.results as u64).u64(cut.count as u64).u64(cut.inner as u64);
+    let threads = if cut.inner == 1 { cut.results * WARP } else { cut.results };
+    let launch = launch.cost(gpu::bytes(&[x, out]), x.elements() as u64);
+    let blocks = threads.div_ceil(gpu::THREADS as usize);
+    if blocks == 0 {
+        return Ok(());
+    }
+    Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
+}
+
+pub(super) fn backward_maximum(
+    operator: &'static str,
+    [dy, x, y]: [&Tensor; 3],
+    dx: &Tensor,
+    cut: Cut,
+) -> Result<()> {
+    let blocks = cut.results.div_ceil(gpu::THREADS as usize);
+    if blocks == 0 {
+        return Ok(());
+    }
+    let kernel = Function::new(&FAMILY, "to_largest").of(dx.dtype());
+    let launch = dx.device().kernel(kernel).read(dy.region()).read(x.region()).read(y.region());
+    let launch = launch.write(dx.region()).u64(cut.results as u64).u64(cut.count as u64);
+    let launch = launch.u64(cut.inner as u64).cost(gpu::bytes(&[dy, x, y, dx]), x.elements() as u64);
+    Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
+}

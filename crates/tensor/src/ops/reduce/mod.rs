@@ -1,0 +1,98 @@
+//! Sums and maxima along one dimension, which stays with one element.
+
+pub(super) mod cuda;
+
+use device::parallel::for_pieces;
+use device::{Backend, Category, Request};
+
+use super::{check, rows};
+use crate::{Result, Shape, Tensor};
+
+/// What becomes of the elements along a dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Their sum, in f32, rounded once.
+    Sum,
+    /// The largest.
+    Maximum,
+}
+
+/// An array as `[outer, count, inner]`, of which `count` is reduced.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    results: usize,
+    count: usize,
+    inner: usize,
+}
+
+impl Cut {
+    /// Errors: no such dimension, or one without elements.
+    fn of(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
+        let dims = x.shape();
+        let (dims, missing) = (dims.dims(), || check::wrong(operator, "x", x, format!("a dimension {axis}")));
+        let count = dims.get(axis).copied().filter(|count| *count > 0).ok_or_else(missing)?;
+        let shape = x.shape().with(axis, 1).ok_or_else(missing)?;
+        let inner = dims[axis + 1..].iter().product();
+        Ok((Cut { results: shape.elements(), count, inner }, shape))
+    }
+
+    /// The place of the first term of a result; the others follow at `inner`.
+    fn first(&self, result: usize) -> usize {
+        result / self.inner * self.count * self.inner + result % self.inner
+    }
+}
+
+/// Reduces dimension `axis` of `x`, f32 or bf16, to one element, in a new tensor. Errors: no such dimension, or
+/// one without elements; out of memory.
+pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> {
+    const OPERATOR: &str = "reduce.forward";
+    let dtype = check::computed(OPERATOR, &[("x", x)])?;
+    let (cut, shape) = Cut::of(OPERATOR, x, axis)?;
+    let output = Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, OPERATOR))?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cuda => cuda::forward(OPERATOR, x, &output, cut, reduction)?,
+        Backend::Cpu => {
+            let x: &[f32] = &x.read()?;
+            let per_task = rows::per_task(cut.count);
+            for_pieces(&mut output.write::<f32>()?, per_task, |index, out| {
+                for (at, out) in out.iter_mut().enumerate() {
+                    let terms =
+                        x[cut.first(index * per_task + at)..].iter().step_by(cut.inner).take(cut.count);
+                    *out = match reduction {
+                        Reduction::Sum => terms.sum(),
+                        Reduction::Maximum => terms.copied().fold(f32::NEG_INFINITY, f32::max),
+                    };
+                }
+            });
+        }
+    }
+    Ok(output)
+}
+
+/// The gradient of the input of a maximum: `dy` at the first of the largest elements, 0 elsewhere. `y` is the
+/// result. Errors: shapes or types that do not agree, out of memory.
+pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Result<Tensor> {
+    const OPERATOR: &str = "reduce.backward_maximum";
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x), ("y", y)])?;
+    let (cut, shape) = Cut::of(OPERATOR, x, axis)?;
+    check::shape(OPERATOR, "y", y, shape)?;
+    check::shape(OPERATOR, "dy", dy, shape)?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cuda => cuda::backward_maximum(OPERATOR, [dy, x, y], &dx, cut)?,
+        Backend::Cpu => {
+            let (dy, x, y) = (dy.read::<f32>()?, x.read::<f32>()?, y.read::<f32>()?);
+            let mut dx = dx.write::<f32>()?;
+            dx.fill(0.0);
+            for result in 0..cut.results {
+                let places = (0..cut.count).map(|term| cut.first(result) + term * cut.inner);
+                let largest = places.into_iter().find(|place| x[*place] == y[result]);
+                largest.into_iter().for_each(|place| dx[place] = dy[result]);
+            }
+        }
+    }
+    Ok(dx)
+}

@@ -1,0 +1,70 @@
+//! Softmax over the innermost dimension.
+
+pub(super) mod cuda;
+
+use device::parallel::{for_pieces, simd};
+use device::{Backend, Category, Request};
+
+use super::math::{exp, sum, sum2};
+use super::{check, rows};
+use crate::{Result, Tensor};
+
+/// e^x over the sum of e^x along the innermost dimension of `x`, f32 or bf16, in a new tensor. Errors: another
+/// type, no elements, out of memory.
+pub fn forward(x: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "softmax.forward";
+    let dtype = check::computed(OPERATOR, &[("x", x)])?;
+    check::not_empty(OPERATOR, "x", x)?;
+    let y = Tensor::empty(x.device(), x.shape(), dtype, Request::new(Category::Activation, OPERATOR))?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cuda => cuda::forward(OPERATOR, x, &y)?,
+        Backend::Cpu => {
+            let (columns, x) = (x.shape().columns(), x.read::<f32>()?);
+            let (x, per_task): (&[f32], _) = (&x, rows::per_task(columns) * columns);
+            for_pieces(&mut y.write::<f32>()?, per_task, |index, y| {
+                let x = rows::piece(x, index, per_task);
+                simd(|| {
+                    for (y, x) in y.chunks_exact_mut(columns).zip(x.chunks_exact(columns)) {
+                        let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                        let all = sum(x, |x| exp(x - largest));
+                        y.iter_mut().zip(x).for_each(|(y, x)| *y = exp(x - largest) / all);
+                    }
+                });
+            });
+        }
+    }
+    Ok(y)
+}
+
+/// The gradient of the input of [`forward`] from its result `y`: y · (dy − Σ y · dy), in a new tensor. Errors:
+/// shapes or types that do not agree, out of memory.
+pub fn backward(dy: &Tensor, y: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "softmax.backward";
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("y", y)])?;
+    check::shape(OPERATOR, "y", y, dy.shape())?;
+    check::not_empty(OPERATOR, "dy", dy)?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(dy.device(), dy.shape(), dtype, request)?;
+    match dy.device().backend() {
+        Backend::Meta => {}
+        Backend::Cuda => cuda::backward(OPERATOR, dy, y, &dx)?,
+        Backend::Cpu => {
+            let (columns, dy, y) = (dy.shape().columns(), dy.read::<f32>()?, y.read::<f32>()?);
+            let (dy, y): (&[f32], &[f32]) = (&dy, &y);
+            let per_task = rows::per_task(columns) * columns;
+            for_pieces(&mut dx.write::<f32>()?, per_task, |index, dx| {
+                let (dy, y) = (rows::piece(dy, index, per_task), rows::piece(y, index, per_task));
+                simd(|| {
+                    let operands = dy.chunks_exact(columns).zip(y.chunks_exact(columns));
+                    for (dx, (dy, y)) in dx.chunks_exact_mut(columns).zip(operands) {
+                        let all = sum2(dy, y, |dy, y| dy * y);
+                        let both = dy.iter().zip(y);
+                        dx.iter_mut().zip(both).for_each(|(dx, (dy, y))| *dx = y * (dy - all));
+                    }
+                });
+            });
+        }
+    }
+    Ok(dx)
+}

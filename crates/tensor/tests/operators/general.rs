@@ -1,0 +1,255 @@
+//! General operators, against plain f64 code and finite differences.
+
+use tensor::Tensor;
+use tensor::ops::matmul::{Factor, product};
+use tensor::ops::pointwise::{self, Pair, Pointwise};
+use tensor::ops::reduce::{self, Reduction};
+use tensor::ops::{rearrange, softmax};
+
+use crate::support::{Case, devices, dot, read};
+
+/// Functions with f64 code, and a shift that brings operands where the function is smooth.
+type Function = (Pointwise, fn(f64) -> f64, f32);
+const FUNCTIONS: [Function; 8] = [
+    (Pointwise::Exp, f64::exp, 0.0),
+    (Pointwise::Log, f64::ln, 6.0),
+    (Pointwise::Sqrt, f64::sqrt, 6.0),
+    (Pointwise::Reciprocal, |x| 1.0 / x, 6.0),
+    (Pointwise::Square, |x| x * x, 0.0),
+    (Pointwise::Tanh, f64::tanh, 0.0),
+    (Pointwise::Scale(-1.5), |x| -1.5 * x, 0.0),
+    (Pointwise::Shift(0.25), |x| x + 0.25, 0.0),
+];
+
+/// An operand around `shift`.
+fn shifted<const N: usize>(case: &Case, name: &str, shape: [usize; N], shift: f32) -> (Tensor, Vec<f64>) {
+    let count = shape.iter().product();
+    let values: Vec<f32> = case.normal(name, count).iter().map(|v| case.round(v + shift)).collect();
+    (case.tensor(&values, shape), values.into_iter().map(f64::from).collect())
+}
+
+#[test]
+fn functions_of_one_element_and_their_gradients() {
+    for case in devices() {
+        for (function, plain, shift) in FUNCTIONS {
+            for length in [1, 37, 5000] {
+                let (x, wide) = shifted(&case, "x", [length], shift);
+                let (dy, weights) = case.operand("dy", [length]);
+                let expected: Vec<f64> = wide.iter().map(|x| plain(*x)).collect();
+                let what = format!("{function:?} of {length}");
+                case.close(&what, &read(&pointwise::forward(&x, function).unwrap()), &expected);
+                let dx = read(&pointwise::backward(&dy, &x, function).unwrap());
+                case.is_gradient(&what, &dx, &wide, |x| {
+                    dot(&weights, &x.iter().map(|x| plain(*x)).collect::<Vec<_>>())
+                });
+            }
+        }
+    }
+}
+
+/// All elements of an array `[a, b, c]` by their indices.
+fn each([a, b, c]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
+    (0..a).flat_map(move |i| (0..b).flat_map(move |j| (0..c).map(move |k| [i, j, k])))
+}
+
+fn at(values: &[f64], [_, b, c]: [usize; 3], [i, j, k]: [usize; 3]) -> f64 {
+    values[(i * b + j) * c + k]
+}
+
+#[test]
+fn pairs_broadcast() {
+    let shapes = [
+        ([3, 5, 7], [3, 5, 7]),
+        ([3, 5, 7], [1, 1, 7]),
+        ([3, 1, 7], [1, 5, 1]),
+        ([1, 1, 1], [4, 33, 65]),
+        ([2, 1, 3000], [2, 9, 1]),
+    ];
+    for case in devices() {
+        for (of_a, of_b) in shapes {
+            let ((a, wide_a), (b, wide_b)) = (case.operand("a", of_a), shifted(&case, "b", of_b, 6.0));
+            let all = [0, 1, 2].map(|axis| of_a[axis].max(of_b[axis]));
+            for (function, plain) in [
+                (Pair::Add, (|a, b| a + b) as fn(f64, f64) -> f64),
+                (Pair::Subtract, |a, b| a - b),
+                (Pair::Multiply, |a, b| a * b),
+                (Pair::Divide, |a, b| a / b),
+            ] {
+                let own =
+                    |of: [usize; 3], index: [usize; 3]| [0, 1, 2].map(|axis| index[axis].min(of[axis] - 1));
+                let value =
+                    |index| plain(at(&wide_a, of_a, own(of_a, index)), at(&wide_b, of_b, own(of_b, index)));
+                let expected: Vec<f64> = each(all).map(value).collect();
+                let found = pointwise::pair(&a, &b, function).unwrap();
+                assert_eq!(found.shape(), all.into());
+                case.close(&format!("{function:?} {of_a:?} {of_b:?}"), &read(&found), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_and_maxima_along_every_dimension() {
+    for case in devices() {
+        for shape in [[1, 1, 1], [3, 5, 7], [2, 300, 3], [40, 2, 700]] {
+            let (x, wide) = case.operand("x", shape);
+            for axis in 0..3 {
+                let mut reduced = shape;
+                reduced[axis] = 1;
+                let terms = |index: [usize; 3]| {
+                    let wide = &wide;
+                    (0..shape[axis]).map(move |term| {
+                        let mut index = index;
+                        index[axis] = term;
+                        at(wide, shape, index)
+                    })
+                };
+                let what = format!("{shape:?} along {axis}");
+                let sums: Vec<f64> = each(reduced).map(|index| terms(index).sum()).collect();
+                let found = reduce::forward(&x, axis, Reduction::Sum).unwrap();
+                assert_eq!(found.shape(), reduced.into());
+                case.close(&what, &read(&found), &sums);
+                let largest: Vec<f64> =
+                    each(reduced).map(|index| terms(index).fold(f64::NEG_INFINITY, f64::max)).collect();
+                let found = reduce::forward(&x, axis, Reduction::Maximum).unwrap();
+                assert_eq!(read(&found), largest, "{what}");
+                let (dy, given) = case.operand("dy", reduced);
+                let dx = reduce::backward_maximum(&dy, &x, &found, axis).unwrap();
+                let mut left: Vec<Option<f64>> = given.into_iter().map(Some).collect();
+                let number = |index: [usize; 3]| {
+                    let mut index = index;
+                    index[axis] = 0;
+                    (index[0] * reduced[1] + index[1]) * reduced[2] + index[2]
+                };
+                let mut first = |index| {
+                    let result = number(index);
+                    let own = at(&wide, shape, index) == largest[result];
+                    if own { left[result].take().unwrap_or(0.0) } else { 0.0 }
+                };
+                assert_eq!(read(&dx), each(shape).map(&mut first).collect::<Vec<_>>(), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn softmax_and_its_gradient() {
+    for case in devices() {
+        for (rows, columns) in [(1, 1), (3, 33), (5, 1000), (130, 7)] {
+            let (x, wide) = case.operand("x", [rows, columns]);
+            let plain = |x: &[f64]| -> Vec<f64> {
+                x.chunks(columns)
+                    .flat_map(|row| {
+                        let all: f64 = row.iter().map(|x| x.exp()).sum();
+                        row.iter().map(move |x| x.exp() / all)
+                    })
+                    .collect()
+            };
+            let what = format!("softmax [{rows}, {columns}]");
+            let y = softmax::forward(&x).unwrap();
+            case.close(&what, &read(&y), &plain(&wide));
+            let (dy, weights) = case.operand("dy", [rows, columns]);
+            let dx = read(&softmax::backward(&dy, &y).unwrap());
+            let terms = weights.iter().map(|w| (w / columns as f64).powi(2)).sum::<f64>().sqrt();
+            case.is_gradient_of_terms(&what, terms, &dx, &wide, |x| dot(&weights, &plain(x)));
+        }
+    }
+}
+
+#[test]
+fn products_of_matrices_as_they_are_and_transposed() {
+    for case in devices() {
+        for (count, m, k, n) in [(1, 1, 1, 1), (3, 5, 7, 4), (2, 64, 48, 80), (4, 16, 33, 8)] {
+            for (of_a, of_b) in [(false, false), (true, false), (false, true), (true, true)] {
+                let shape = |swap: bool, rows, columns| {
+                    if swap { [count, columns, rows] } else { [count, rows, columns] }
+                };
+                let ((a, wide_a), (b, wide_b)) =
+                    (case.operand("a", shape(of_a, m, k)), case.operand("b", shape(of_b, k, n)));
+                let value = |[index, row, column]: [usize; 3]| -> f64 {
+                    let left = |inner| if of_a { [index, inner, row] } else { [index, row, inner] };
+                    let right = |inner| if of_b { [index, column, inner] } else { [index, inner, column] };
+                    let (sa, sb) = (shape(of_a, m, k), shape(of_b, k, n));
+                    (0..k).map(|inner| at(&wide_a, sa, left(inner)) * at(&wide_b, sb, right(inner))).sum()
+                };
+                let expected: Vec<f64> = each([count, m, n]).map(value).collect();
+                let (a, b) =
+                    (Factor { tensor: &a, transposed: of_a }, Factor { tensor: &b, transposed: of_b });
+                let found = product(a, b, device::Category::Activation).unwrap();
+                assert_eq!(found.shape(), [count, m, n].into());
+                case.close(&format!("{count} of [{m}, {k}] · [{k}, {n}]"), &read(&found), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn elements_move_and_stay_what_they_are() {
+    for case in devices() {
+        for shape in [[3, 5, 7], [1, 2, 1], [40, 33, 65]] {
+            let (x, wide) = case.operand("x", shape);
+            for (one, other) in [(0, 1), (1, 2), (0, 2), (1, 1)] {
+                let mut swapped = shape;
+                swapped.swap(one, other);
+                let found = rearrange::transpose(&x, one, other).unwrap();
+                let value = |mut index: [usize; 3]| {
+                    index.swap(one, other);
+                    at(&wide, shape, index)
+                };
+                assert_eq!(read(&found), each(swapped).map(value).collect::<Vec<_>>(), "{one} {other}");
+            }
+            for axis in 0..3 {
+                let (start, length) = (shape[axis] / 3, (shape[axis] / 2).max(1));
+                let mut sliced = shape;
+                sliced[axis] = length;
+                let found = rearrange::slice(&x, axis, start, length).unwrap();
+                let value = |mut index: [usize; 3]| {
+                    index[axis] += start;
+                    at(&wide, shape, index)
+                };
+                assert_eq!(read(&found), each(sliced).map(value).collect::<Vec<_>>(), "{axis}");
+                let back = rearrange::slice_backward(&found, shape.into(), axis, start).unwrap();
+                let kept = |index: [usize; 3]| {
+                    let inside = (start..start + length).contains(&index[axis]);
+                    if inside { at(&wide, shape, index) } else { 0.0 }
+                };
+                assert_eq!(read(&back), each(shape).map(kept).collect::<Vec<_>>(), "{axis}");
+                let before = rearrange::slice(&x, axis, 0, start).unwrap();
+                let rest = shape[axis] - start - length;
+                let after = rearrange::slice(&x, axis, start + length, rest).unwrap();
+                let joined = rearrange::concatenate(&[&before, &found, &after], axis).unwrap();
+                assert_eq!(read(&joined), wide, "{axis}");
+                let one = rearrange::slice(&x, axis, 0, 1).unwrap();
+                let value = |mut index: [usize; 3]| {
+                    index[axis] = 0;
+                    at(&wide, shape, index)
+                };
+                let repeated = rearrange::repeat(&one, shape.into()).unwrap();
+                assert_eq!(read(&repeated), each(shape).map(value).collect::<Vec<_>>(), "{axis}");
+            }
+            // The outermost slice and a reshape take no memory.
+            assert!(rearrange::slice(&x, 0, 0, 1).unwrap().shares_storage(&x));
+        }
+    }
+}
+
+#[test]
+fn operands_that_do_not_go_together_are_refused() {
+    for case in devices() {
+        let (x, _) = case.operand("x", [2, 3]);
+        let (y, _) = case.operand("y", [3, 2]);
+        let refused = [
+            pointwise::pair(&x, &y, Pair::Add).unwrap_err(),
+            pointwise::pair(&x, &y.reshape([1, 1, 6]).unwrap(), Pair::Add).unwrap_err(),
+            reduce::forward(&x, 2, Reduction::Sum).unwrap_err(),
+            rearrange::transpose(&x, 0, 2).unwrap_err(),
+            rearrange::slice(&x, 1, 2, 2).unwrap_err(),
+            rearrange::slice(&x, 3, 0, 1).unwrap_err(),
+            rearrange::concatenate(&[], 0).unwrap_err(),
+            rearrange::concatenate(&[&x, &y], 0).unwrap_err(),
+            rearrange::repeat(&x, [4, 3].into()).unwrap_err(),
+            product(Factor::plain(&x), Factor::plain(&x), device::Category::Activation).unwrap_err(),
+        ];
+        assert!(refused.iter().all(|error| error.to_string().contains("expected")), "{refused:?}");
+    }
+}

@@ -1,0 +1,107 @@
+//! One rank that computes losses and trains nothing: its stages, and no gradients or optimizer.
+
+use std::sync::Arc;
+
+use collective::Communicator;
+use data::MicroBatch;
+use device::{DType, Device};
+use nn::Parameters;
+use parallel::data::{GradientReduction, Lanes, ReductionOptions};
+use parallel::pipeline::{Executor, StagePart};
+use parallel::{Axis, Planes, RankGrid};
+
+use crate::blueprint;
+use crate::build;
+use crate::connect;
+use crate::error::Result;
+use crate::feed::{Numbers, WorkerFeed};
+use crate::losses;
+use crate::phases::Phases;
+use crate::setup::Setup;
+use crate::start::Weights;
+use crate::state;
+
+/// One rank of an evaluation.
+pub struct Evaluator {
+    setup: Setup,
+    grid: RankGrid,
+    device: Device,
+    planes: Planes,
+    parts: Vec<StagePart>,
+    executor: Executor,
+}
+
+impl Evaluator {
+    /// Builds this rank's stages and reads their weights. Errors: out of memory, weights that cannot be read
+    /// or that belong to another model.
+    pub fn new(setup: &Setup, communicator: Communicator, weights: &dyn Weights) -> Result<Self> {
+        let (config, rank) = (&setup.config, communicator.rank());
+        let grid = RankGrid::new(&config.parallel.axes(), rank)?;
+        let device = setup.device(rank)?;
+        let mut planes = connect::connect(communicator, &device, config, grid)?;
+        let blueprint = Arc::clone(&setup.blueprint);
+        let stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
+        let part = |stage: usize| -> Result<StagePart> {
+            let model = build::model(config, &device, config.precision.compute, &blueprint.stages[stage])?;
+            state::load_model(&*model, weights)?;
+            Ok(StagePart { model, reduction: nothing_to_reduce(&device)? })
+        };
+        let parts = stages.map(part).collect::<Result<Vec<_>>>()?;
+        connect::warm_up(&mut planes, &device, config, false)?;
+        let schedule = blueprint::schedule(config)?;
+        let executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
+        let mut evaluator = Evaluator { setup: setup.clone(), grid, device, planes, parts, executor };
+        evaluator.rehearse()?;
+        Ok(evaluator)
+    }
+
+    /// Returns the mean loss of each validation micro-batch of the setup's data, in order; equal on every
+    /// rank.
+    pub fn losses(&mut self) -> Result<Vec<f32>> {
+        let own = self.passes()?;
+        losses::of_all(&mut self.planes, &own, self.setup.config.train.validation_micro_batches)
+    }
+
+    /// The losses of this rank's micro-batches, where the model ends.
+    fn passes(&mut self) -> Result<Vec<f32>> {
+        let (grid, config) = (self.grid, &self.setup.config);
+        let own = grid.validation_micro_batches(config.train.validation_micro_batches) as usize;
+        let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
+        let numbers = Numbers::Validation { first, every };
+        let (mut batch, mut phases) = (MicroBatch::default(), Phases::new(&self.device));
+        let (dataset, dtype) = (&self.setup.dataset, config.precision.compute);
+        let mut feed = WorkerFeed::new(&self.device, dataset, dtype, numbers, &mut batch, &mut phases);
+        self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
+        Ok(feed.losses)
+    }
+
+    /// Has the allocator reserve what the passes need before ranks wait for each other on their devices.
+    fn rehearse(&mut self) -> Result<()> {
+        let grid = self.grid;
+        if !self.device.is_cuda_like() || grid.world_size() == 1 {
+            return Ok(());
+        }
+        let counted = Planes::new(Communicator::counted(grid.rank(), grid.world_size()), grid)?;
+        let real = std::mem::replace(&mut self.planes, counted);
+        let ran = self.passes();
+        self.planes = real;
+        ran?;
+        self.device.synchronize()?;
+        Ok(self.planes.control().barrier()?)
+    }
+}
+
+/// The gradients of no parameters.
+fn nothing_to_reduce(device: &Device) -> Result<GradientReduction> {
+    let options = ReductionOptions {
+        lanes: Lanes::new(1, 1, 1)?,
+        ranks: 1,
+        rank: 0,
+        dtype: DType::F32,
+        bucket_bytes: usize::MAX,
+        reduction: parallel::data::Reduction::Tree,
+        zero_stage: 0,
+        loss: false,
+    };
+    Ok(GradientReduction::new(device, &Parameters::new(device, 0, DType::F32), options)?)
+}

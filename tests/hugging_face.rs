@@ -1,0 +1,259 @@
+//! Folders of Hugging Face through whole runs: weights in on every grid, losses, weights out.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::golden;
+use common::runs::{config, train_in};
+use run::{EvaluateOptions, ExportOptions, RunError, Startup};
+use serde_json::Value;
+use worker::DeviceChoice;
+
+/// The recorded models that there are families for.
+const MODELS: &[&str] = &["gpt2"];
+
+const GRIDS: [&[&str]; 4] =
+    [&[], &["parallel.data=2"], &["parallel.pipeline=2"], &["parallel.data=2", "parallel.pipeline=2"]];
+
+fn folder(name: &str) -> PathBuf {
+    golden("models").join(name)
+}
+
+fn expected(name: &str) -> Value {
+    serde_json::from_slice(&fs::read(folder(name).join("expected.json")).unwrap()).unwrap()
+}
+
+/// Ten steps on all sequences of a recorded model, as transformers made them.
+fn ten_steps(name: &str) -> String {
+    let folder = folder(name);
+    format!(
+        r#"
+[model]
+from = {folder:?}
+context = 96
+[data]
+kind = "tokens"
+paths = ["{tokens}"]
+validation_paths = ["{tokens}"]
+order = "sequential"
+[train]
+steps = 10
+micro_batch_size = 1
+global_batch_size = 8
+[optim]
+learning_rate = 1e-3
+min_learning_rate = 1e-3
+warmup_steps = 0
+weight_decay = 0.0
+beta2 = 0.95
+[checkpoint]
+every = 10
+"#,
+        tokens = folder.join("tokens.bin").display()
+    )
+}
+
+fn near(found: f64, expected: &Value, tolerance: f64) -> bool {
+    let expected = expected.as_f64().unwrap();
+    (found - expected).abs() <= tolerance * expected.abs()
+}
+
+fn evaluate(options: EvaluateOptions) -> Result<run::Evaluation, RunError> {
+    let device = DeviceChoice::Cpu;
+    run::evaluate(Startup::alone(), &EvaluateOptions { device, ..options }).map(Option::unwrap)
+}
+
+#[test]
+fn ten_steps_from_a_folder_are_those_of_transformers_on_every_grid() {
+    for name in MODELS {
+        let expected = &expected(name)["adamw"]["losses"];
+        let mut hashes = Vec::new();
+        for grid in GRIDS {
+            let directory = tempfile::tempdir().unwrap();
+            let run_dir = directory.path().join("run");
+            let report = train_in(&run_dir, config(&ten_steps(name), grid), DeviceChoice::Cpu).unwrap();
+            for (step, loss) in report.summary.losses.iter().enumerate() {
+                assert!(
+                    near(f64::from(*loss), &expected[step], 1e-4),
+                    "{name} {grid:?}: step {step}: {loss}"
+                );
+            }
+            hashes.push(report.summary.weights_sha256);
+            // The run does not need the folder any more, and the trained weights go out and in again.
+            let evaluated =
+                |model: &Path| evaluate(EvaluateOptions { model: model.to_owned(), ..Default::default() });
+            let of_run = evaluated(&run_dir).unwrap();
+            assert_eq!(of_run.tokens, 768);
+            let out = directory.path().join("out");
+            let options = ExportOptions { model: run_dir.clone(), output: out.clone(), ..Default::default() };
+            run::export(&options).unwrap();
+            assert_eq!(
+                fs::read(out.join("config.json")).unwrap(),
+                fs::read(folder(name).join("config.json")).unwrap()
+            );
+            let tokens = folder(name).join("tokens.bin").display().to_string();
+            let options =
+                EvaluateOptions { model: out, data: vec![tokens], context: Some(96), ..Default::default() };
+            assert_eq!(evaluate(options).unwrap(), of_run);
+        }
+        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{name}: {hashes:?}");
+    }
+}
+
+#[test]
+fn the_loss_of_a_folder_is_that_of_transformers_on_every_grid() {
+    for name in MODELS {
+        let tokens = folder(name).join("tokens.bin").display().to_string();
+        let mut losses = Vec::new();
+        for grid in GRIDS {
+            let options = EvaluateOptions {
+                model: folder(name),
+                data: vec![tokens.clone()],
+                context: Some(96),
+                sets: grid.iter().map(|set| (*set).to_owned()).collect(),
+                ..Default::default()
+            };
+            let found = evaluate(options).unwrap();
+            assert!(near(found.loss, &expected(name)["loss"], 1e-6), "{name} {grid:?}: {found}");
+            assert_eq!((found.tokens, found.perplexity), (768, found.loss.exp()));
+            losses.push(found.loss);
+        }
+        assert!(losses.iter().all(|loss| *loss == losses[0]), "{name}: {losses:?}");
+    }
+}
+
+#[test]
+fn a_folder_goes_in_and_out_byte_by_byte() {
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let options = ExportOptions { model: folder(name), output: out.clone(), ..Default::default() };
+        run::export(&options).unwrap();
+        for file in ["model.safetensors", "config.json", "generation_config.json"] {
+            let [before, after] = [&folder(name), &out].map(|at| fs::read(at.join(file)).unwrap());
+            assert!(before == after, "{name}: {file}");
+        }
+        let refused = run::export(&options).unwrap_err();
+        assert!(refused.exit_status() == 2 && refused.to_string().contains("it exists"), "{refused}");
+    }
+}
+
+#[test]
+fn sizes_alone_start_with_drawn_weights() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = ten_steps("gpt2");
+    let sets = ["model.from_config=true", "train.steps=1", "checkpoint.every=0"];
+    let report = train_in(&directory.path().join("run"), config(&text, &sets), DeviceChoice::Cpu).unwrap();
+    // Random weights of deviation 0.02 make near-uniform guesses.
+    assert!((f64::from(report.summary.losses[0]) - (768_f64).ln()).abs() < 0.1);
+}
+
+#[test]
+fn what_is_wrong_is_refused_before_anything_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    let broken = directory.path().join("broken");
+    fs::create_dir(&broken).unwrap();
+    fs::copy(folder("gpt2").join("config.json"), broken.join("config.json")).unwrap();
+    let from = format!("model.from={}", broken.display());
+    let table: [(&[&str], &str); 2] = [
+        (&[&from], "no model.safetensors and no model.safetensors.index.json"),
+        (&["model.layers=3"], "it has no transformer.h.2.ln_1.weight"),
+    ];
+    for (sets, expected) in table {
+        let refused = train_in(&run_dir, config(&ten_steps("gpt2"), sets), DeviceChoice::Cpu).unwrap_err();
+        assert!(refused.exit_status() == 2, "{refused}");
+        assert!(
+            refused.to_string().contains(expected) && refused.to_string().contains("model.from"),
+            "{refused}"
+        );
+        assert!(!run_dir.exists());
+    }
+    let tokens = folder("gpt2").join("tokens.bin").display().to_string();
+    let table = [
+        (EvaluateOptions { model: folder("gpt2"), ..Default::default() }, "--data FILE"),
+        (
+            EvaluateOptions { model: folder("none"), ..Default::default() },
+            "no such run, checkpoint or folder",
+        ),
+        (
+            EvaluateOptions {
+                model: folder("gpt2"),
+                data: vec![tokens.clone()],
+                context: Some(129),
+                ..Default::default()
+            },
+            "model.context = 129 is more than model.max_context = 128",
+        ),
+        (
+            EvaluateOptions {
+                model: folder("gpt2"),
+                data: vec![tokens, "README.md".to_owned()],
+                ..Default::default()
+            },
+            "do not mix",
+        ),
+    ];
+    for (options, expected) in table {
+        let refused = evaluate(options).unwrap_err();
+        assert!(refused.exit_status() == 2 && refused.to_string().contains(expected), "{refused}");
+    }
+}
+
+/// Python with transformers, from the environment's PLIMSOLL_PYTHON or the path; says so where there is none.
+fn python() -> Option<String> {
+    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let tried = std::process::Command::new(&python).args(["-c", "import torch, transformers"]).output();
+    let found = tried.is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: {python} has no torch and transformers (pip install torch transformers)");
+    }
+    found.then_some(python)
+}
+
+/// Loads a folder strictly, and prints the loss of the recorded tokens.
+const LOAD: &str = r#"
+import json, sys
+import numpy, torch, transformers
+folder, recorded = sys.argv[1:]
+model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    folder, output_loading_info=True, torch_dtype=torch.float32)
+assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+sizes = json.load(open(recorded + "/expected.json"))
+tokens = torch.from_numpy(numpy.fromfile(recorded + "/tokens.bin", numpy.uint16, offset=1024).astype(numpy.int64))
+rows, columns = sizes["sequences"], sizes["context"]
+inputs, targets = (tokens[at:at + rows * columns].view(rows, columns) for at in (0, 1))
+with torch.no_grad():
+    logits = model(inputs).logits
+print(torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), targets.flatten()).item())
+"#;
+
+#[test]
+fn transformers_load_what_is_exported() {
+    let Some(python) = python() else { return };
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        train_in(&run_dir, config(&ten_steps(name), &[]), DeviceChoice::Cpu).unwrap();
+        let of_run = evaluate(EvaluateOptions { model: run_dir.clone(), ..Default::default() }).unwrap();
+        // With the folder's own configuration, and with one of ours.
+        let moved = directory.path().join("moved");
+        fs::rename(&run_dir, &moved).unwrap();
+        let text = fs::read_to_string(moved.join("config.toml")).unwrap();
+        for (number, config) in [text.clone(), text.replace("/models/", "/gone/")].iter().enumerate() {
+            fs::write(moved.join("config.toml"), config).unwrap();
+            let out = directory.path().join(format!("out-{number}"));
+            let options = ExportOptions { model: moved.clone(), output: out.clone(), ..Default::default() };
+            run::export(&options).unwrap();
+            let loaded =
+                std::process::Command::new(&python).args(["-c", LOAD]).arg(&out).arg(folder(name)).output();
+            let loaded = loaded.unwrap();
+            assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
+            let loss: f64 = String::from_utf8_lossy(&loaded.stdout).trim().parse().unwrap();
+            assert!((loss - of_run.loss).abs() < 1e-5 * of_run.loss, "{name}: {loss} and {of_run}");
+        }
+    }
+}
