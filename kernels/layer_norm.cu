@@ -1,91 +1,10 @@
 // Layer normalisation of rows: y = (x - mean) * rstd * weight + bias, and its gradients. rstd is the
 // reciprocal standard deviation, 1 / sqrt(variance + epsilon).
 #include "columns.cuh"
+#include "held_rows.cuh"
 
-// Launch: a row belongs to a group of GROUP threads (a warp, or a block of 256) that holds it in registers,
-// HELD vectors of 16 bytes a thread, so that it is read once and all its loads are in flight together; warps
-// keep rows of up to 32 * 8 vectors free of barriers. Blocks have 256 threads, so 8 rows or 1; the grid has
-// one group for every row. Rows of any other width or alignment go to the `any` kernels: a block for a row,
-// re-read from the caches. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
+// Launch: as held_rows.cuh says. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
 // dsum) in, dx out.
-
-// Sums over a group in a fixed order; every thread of the group has the result.
-template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
-    x = warp_sum(x);
-    if (GROUP == WARP) return x;
-    // The barrier before the write lets the sum before this one be read by all.
-    __shared__ float partial[THREADS / WARP];
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
-    __syncthreads();
-    float total = 0.0f;
-#pragma unroll
-    for (int i = 0; i < THREADS / WARP; i++) total += partial[i];
-    return total;
-}
-
-// 16 bytes of a row, kept as they lie in memory.
-template <typename T> struct Wide {
-    static const int N = 16 / sizeof(T);
-    Vector<u32, 4> words;
-
-    __device__ __forceinline__ void read(const T *from) {
-        words = load<4>(reinterpret_cast<const u32 *>(from));
-    }
-    __device__ __forceinline__ void write(T *to) const { store<4>(reinterpret_cast<u32 *>(to), words); }
-    // Hides from the compiler that the words have not changed: it would keep their f32 values, which take
-    // twice the registers.
-    __device__ __forceinline__ void forget() {
-#pragma unroll
-        for (int i = 0; i < 4; i++) asm volatile("" : "+r"(words.at[i]));
-    }
-    __device__ __forceinline__ Floats<N> floats() const {
-        Floats<N> values;
-        constexpr int EACH = Word<T>::N;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            values.at[EACH * i] = Word<T>::first(words.at[i]);
-            if (EACH == 2) values.at[EACH * i + EACH - 1] = Word<T>::last(words.at[i]);
-        }
-        return values;
-    }
-    __device__ __forceinline__ void round(const Floats<N> &values) {
-        constexpr int EACH = Word<T>::N;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            words.at[i] = Word<T>::round(values.at[EACH * i], values.at[EACH * i + EACH - 1]);
-        }
-    }
-};
-
-// A thread's vectors of a row: vector lane + i * GROUP of the row is vector i of the thread.
-template <typename T, int GROUP, int HELD> struct Row {
-    static const int N = Wide<T>::N;
-    Wide<T> held[HELD];
-
-    __device__ __forceinline__ void read(const T *row, u32 vectors, u32 lane) {
-#pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            if (lane + i * GROUP < vectors) held[i].read(row + (lane + i * GROUP) * N);
-        }
-    }
-    __device__ __forceinline__ void forget() {
-#pragma unroll
-        for (int i = 0; i < HELD; i++) held[i].forget();
-    }
-};
-
-// A thread's place: its row, its lane in the group that has the row, and the row's start and number of
-// vectors.
-template <typename T, int GROUP> struct Place {
-    u32 lane, row, vectors;
-    u64 start;
-    __device__ __forceinline__ explicit Place(u32 width)
-        : lane(threadIdx.x % GROUP),
-          row(blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP),
-          vectors(width / Wide<T>::N),
-          start(u64(row) * width) {}
-};
 
 template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, const T *bias, T *sum,
@@ -96,22 +15,7 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
     if (place.row >= rows) return;
     Row<T, GROUP, HELD> in;
     in.read(x + place.start, place.vectors, place.lane);
-    if (branch) {
-        Row<T, GROUP, HELD> other;
-        other.read(branch + place.start, place.vectors, place.lane);
-#pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            const u32 vector = place.lane + i * GROUP;
-            if (vector < place.vectors) {
-                Floats<N> a = in.held[i].floats();
-                const Floats<N> b = other.held[i].floats();
-#pragma unroll
-                for (int j = 0; j < N; j++) a.at[j] += b.at[j];
-                in.held[i].round(a);
-                in.held[i].write(sum + place.start + vector * N);
-            }
-        }
-    }
+    if (branch) add_branch(in, place, branch, sum);
     in.forget();
     float total = 0.0f;
 #pragma unroll

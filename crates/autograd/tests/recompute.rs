@@ -42,7 +42,7 @@ impl Layer {
                 let (expand, expand_bias) = (w[0].clone(), Some(w[1].clone()));
                 let (project, project_bias) = (w[2].clone(), Some(w[3].clone()));
                 let weights = FeedForwardWeights { expand, expand_bias, project, project_bias };
-                (ops::feed_forward(tape, x, &weights)?, aside)
+                (ops::feed_forward(tape, x, &weights, Activation::Gelu)?, aside)
             }
             Kind::Fork => (x.clone(), Some(x)),
             Kind::Join => match aside {

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::family::Family;
-use crate::models::{GPT, MLP};
+use crate::models::{GPT, LLAMA, MLP};
 
 /// The families that a program knows.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Families {
     /// The families of this crate.
     #[must_use]
     pub fn standard() -> &'static Self {
-        static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![&GPT, &MLP]));
+        static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![&GPT, &LLAMA, &MLP]));
         &STANDARD
     }
 

@@ -4,21 +4,30 @@ mod attention;
 mod block;
 mod embedding;
 mod feed_forward;
+mod gated_feed_forward;
 mod layer_norm;
 mod linear;
+mod llama_block;
 mod residual;
+mod rms_norm;
+mod rotary_attention;
 mod stack;
 
 pub use attention::CausalSelfAttention;
 pub use block::Block;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
+pub use gated_feed_forward::GatedFeedForward;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use llama_block::{LlamaBlock, LlamaBlockSizes};
 pub use residual::{Norm, Residual};
+pub use rms_norm::RmsNorm;
+pub use rotary_attention::{QkNorm, RotaryAttention, RotaryTable};
 pub use stack::{Layer, Stack, Stream};
 pub use tensor::ops::Activation;
 pub use tensor::ops::attention::{Heads, Qkv};
+pub use tensor::ops::rotary::{Frequencies, Scaling};
 
 use autograd::Tape;
 

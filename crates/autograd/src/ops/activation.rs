@@ -12,7 +12,7 @@ use crate::tape::{Tape, Var};
 #[derive(Debug)]
 pub struct ActivationRule {
     activation: Activation,
-    /// Relu: the output. Gelu: the input.
+    /// ReLU: the output. Others: the input.
     saved: Option<Tensor>,
 }
 
@@ -22,7 +22,7 @@ pub fn activation(tape: &Tape, x: Var, activation: Activation) -> Result<Var> {
     let saved = match activation {
         Activation::None => None,
         Activation::Relu => Some(output.clone()),
-        Activation::Gelu => Some(x.tensor().clone()),
+        _ => Some(x.tensor().clone()),
     };
     tape.record_one(&[x.source()], output, || ActivationRule { activation, saved })
 }

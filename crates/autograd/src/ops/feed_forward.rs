@@ -1,11 +1,11 @@
-//! The two linear layers of a transformer block with GELU between them: `y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2`,
-//! with or without biases.
+//! The two linear layers of a transformer block with an activation between them: `y = activation(x · W1ᵀ + b1)
+//! · W2ᵀ + b2`, with or without biases.
 //!
-//! One rule for both layers, so that the matmul with W2 in backward can apply GELU's derivative in its
-//! epilogue.
+//! One rule for both layers, so that the matmul with W2 in backward can apply the derivative of GELU's tanh
+//! form in its epilogue.
 
 use tensor::Tensor;
-use tensor::ops;
+use tensor::ops::{self, Activation};
 
 use super::{named, only};
 use crate::error::Result;
@@ -31,16 +31,22 @@ pub struct FeedForwardWeights {
 #[derive(Debug)]
 pub struct FeedForwardRule {
     x: Tensor,
-    /// Input of GELU; dropped as soon as its derivative is taken.
+    /// Input of the activation; dropped as soon as its derivative is taken.
     pre_activation: Option<Tensor>,
     activated: Tensor,
+    activation: Activation,
     weights: FeedForwardWeights,
     /// Gradients of the output and of the pre-activation, from the input half to the weight half.
     gradients: Option<(Tensor, Tensor)>,
 }
 
 /// `x` is `[.., in]`; the result is `[.., out]`. Errors: as [`ops::feed_forward::forward`].
-pub fn feed_forward(tape: &Tape, x: Var, weights: &FeedForwardWeights) -> Result<Var> {
+pub fn feed_forward(
+    tape: &Tape,
+    x: Var,
+    weights: &FeedForwardWeights,
+    activation: Activation,
+) -> Result<Var> {
     let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
     let forward = match tape.reads_output() {
         true => ops::feed_forward::forward,
@@ -48,12 +54,14 @@ pub fn feed_forward(tape: &Tape, x: Var, weights: &FeedForwardWeights) -> Result
     };
     let [expand_bias, project_bias] =
         [expand_bias, project_bias].map(|bias| bias.as_ref().map(Weight::tensor));
-    let forward = forward(x.tensor(), expand.tensor(), expand_bias, project.tensor(), project_bias);
+    let forward =
+        forward(x.tensor(), expand.tensor(), expand_bias, project.tensor(), project_bias, activation);
     let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
     tape.record_one(&[x.source()], output, || FeedForwardRule {
         x: x.tensor().clone(),
         pre_activation: Some(pre_activation),
         activated,
+        activation,
         weights: weights.clone(),
         gradients: None,
     })
@@ -84,7 +92,8 @@ impl Rule for FeedForwardRule {
         let gradient = only(outputs)?;
         let Some(pre_activation) = self.pre_activation.take() else { return Ok(vec![None]) };
         let project = self.weights.project.tensor();
-        let hidden = ops::feed_forward::backward_input_hidden(&gradient, project, &pre_activation)?;
+        let hidden =
+            ops::feed_forward::backward_input_hidden(&gradient, project, &pre_activation, self.activation)?;
         drop(pre_activation);
         let input = match wanted.contains(&true) {
             true => Some(ops::linear::backward_input(&hidden, self.weights.expand.tensor())?),
@@ -104,7 +113,7 @@ impl Rule for FeedForwardRule {
 }
 
 /// The weight half of one layer.
-fn layer(
+pub(super) fn layer(
     sink: &mut dyn GradientSink,
     gradient: Tensor,
     x: Tensor,

@@ -14,7 +14,7 @@ use crate::weight::Weight;
 #[derive(Debug)]
 pub struct LinearRule {
     x: Tensor,
-    /// The output for ReLU, the input of the activation for GELU.
+    /// The output for ReLU, the input of the activation for others.
     activated: Option<Tensor>,
     activation: Activation,
     weight: Weight,
@@ -41,7 +41,7 @@ pub fn linear(
     let activated = match activation {
         Activation::None => None,
         Activation::Relu => Some(output.clone()),
-        Activation::Gelu => pre_activation,
+        _ => pre_activation,
     };
     tape.record_one(&[x.source()], output, || LinearRule {
         x: x.tensor().clone(),

@@ -2,6 +2,7 @@
 
 use autograd::ops::FeedForwardWeights;
 use autograd::{Tape, Var, ops};
+use tensor::ops::Activation;
 
 use super::within;
 use crate::error::Result;
@@ -38,6 +39,6 @@ impl FeedForward {
 
     /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights)?))
+        within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights, Activation::Gelu)?))
     }
 }

@@ -7,8 +7,8 @@ use autograd::{Tape, Var, ops};
 use device::{DType, Device};
 use keys::{Given, Key, Row, Section, Value, section};
 use tensor::Tensor;
-use tensor::ops::{attention, lanes};
 
+use super::checks::{self, HeadWidth};
 use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, gpt2};
@@ -37,14 +37,8 @@ section! {
     }
 }
 
-/// A multiple that vocabularies are commonly rounded up to, as 50257 to 50304.
-const VOCABULARY_PADDING: usize = 128;
 /// Contexts are searched in multiples of this where the configured one is a multiple.
 const CONTEXT_STEP: usize = 64;
-/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
-/// of a few of them, and the allocator's rounding, cannot overflow.
-const MOST_BYTES: u128 = 1 << 56;
-const BYTES_OF_F32: u128 = 4;
 
 /// The family `gpt`.
 #[derive(Debug)]
@@ -100,27 +94,18 @@ impl ModelSpec for GptSizes {
             let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
             return Err(given.conflict(&[Self::width, Self::heads], reason));
         }
-        let (compute, widths) = (conditions.compute, attention::widths(conditions.compute));
-        if compute != DType::F32 && !widths.has(width / heads) {
-            let reason = format!(
-                "precision.compute = \"{compute}\" has attention for heads of {widths} values, and \
-                 model.width = {width} over model.heads = {heads} makes {}",
-                width / heads
-            );
-            return Err(given.conflict(&["precision.compute", Self::heads, Self::width], reason));
-        }
+        let head = HeadWidth {
+            value: width / heads,
+            from: format!("model.width = {width} over model.heads = {heads} makes {}", width / heads),
+            keys: &[Self::heads, Self::width],
+        };
+        head.check(given, conditions.compute)?;
         if (1..self.context).contains(&self.max_context) {
             let (context, most) = (self.context, self.max_context);
             let reason = format!("model.context = {context} is more than model.max_context = {most}");
             return Err(given.conflict(&[Self::context, Self::max_context], reason));
         }
-        if let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) {
-            let reason = format!(
-                "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \
-                 \"{name}\""
-            );
-            return Err(given.conflict(&[Self::vocabulary, "data.tokenizer"], reason));
-        }
+        checks::vocabulary(given, conditions, vocabulary)?;
         self.check_bytes(given, conditions.micro_batch_size)
     }
 
@@ -162,16 +147,7 @@ impl ModelSpec for GptSizes {
     }
 
     fn advice(&self, compute: DType) -> Option<String> {
-        let lanes = lanes(compute);
-        let slow = compute != DType::F32 && !self.vocabulary.is_multiple_of(lanes);
-        slow.then(|| {
-            format!(
-                "model.vocabulary = {} is not a multiple of {lanes}, which makes matmuls in half \
-                 precision slow: {} is faster, and no text has the added tokens",
-                self.vocabulary,
-                self.vocabulary.next_multiple_of(VOCABULARY_PADDING)
-            )
-        })
+        checks::vocabulary_advice(self.vocabulary, compute)
     }
 }
 
@@ -193,25 +169,16 @@ impl GptSizes {
             rows => (Self::max_context, rows),
         };
         let of_batch = ("train.micro_batch_size", micro_batch);
-        type Settings<'a> = &'a [(&'static str, usize)];
-        let groups: [(&str, usize, Settings); 5] = [
-            ("the token embedding", 1, &[of_width, of_vocabulary]),
-            ("the position embedding", 1, &[of_width, of_positions]),
-            ("the blocks' weights", 12 * width, &[of_layers, of_width]),
-            ("a micro-batch's logits", 1, &[of_context, of_vocabulary, of_batch]),
-            ("a micro-batch's activations", 16, &[of_layers, of_width, of_context, of_batch]),
-        ];
-        for (what, factor, settings) in groups {
-            let start = BYTES_OF_F32.saturating_mul(factor as u128);
-            let bytes = settings.iter().fold(start, |bytes, (_, value)| bytes.saturating_mul(*value as u128));
-            if bytes > MOST_BYTES {
-                let values: Vec<_> = settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-                let reason = format!("{}: {what} would have more than {MOST_BYTES} bytes", values.join(", "));
-                let paths: Vec<_> = settings.iter().map(|(key, _)| *key).collect();
-                return Err(given.conflict(&paths, reason));
-            }
-        }
-        Ok(())
+        checks::bytes(
+            given,
+            &[
+                ("the token embedding", 1, &[of_width, of_vocabulary]),
+                ("the position embedding", 1, &[of_width, of_positions]),
+                ("the blocks' weights", 12 * width, &[of_layers, of_width]),
+                ("a micro-batch's logits", 1, &[of_context, of_vocabulary, of_batch]),
+                ("a micro-batch's activations", 16, &[of_layers, of_width, of_context, of_batch]),
+            ],
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use super::gpu;
 use crate::{Result, Tensor};
 
 /// Vectors of one thread.
-const UNROLL: u32 = 4;
+pub(super) const UNROLL: u32 = 4;
 /// [`UNROLL`] as kernels are given it.
 pub(super) const UNROLL_CONSTANT: (&str, u32) = ("UNROLL", UNROLL);
 /// Definitions that the kernels are compiled with.

@@ -1,6 +1,7 @@
-//! The two linear layers of a transformer block with GELU between them: y = gelu(x · W1ᵀ + b1) · W2ᵀ + b2.
+//! The two linear layers of a transformer block with an activation between them: y = activation(x · W1ᵀ + b1)
+//! · W2ᵀ + b2.
 //!
-//! One operator, so that the epilogues of two matmuls apply GELU and its derivative: the first of the forward
+//! One operator, so that the epilogues of two matmuls apply GELU's tanh form and its derivative: the first of the forward
 //! pass, and the one that computes the gradient of its result. The other backward functions are [`linear`]'s.
 
 use device::{Backend, Epilogue};
@@ -15,12 +16,12 @@ pub struct Output {
     pub output: Tensor,
     /// x · W1ᵀ + b1, `[.., hidden]`.
     pub pre_activation: Tensor,
-    /// gelu(pre_activation), `[.., hidden]`.
+    /// activation(pre_activation), `[.., hidden]`.
     pub activated: Tensor,
 }
 
 /// `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`, all f32 or all bf16, to
-/// `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its GELU, then the output.
+/// `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its activation, then the output.
 /// Errors: shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
@@ -28,10 +29,11 @@ pub fn forward(
     b1: Option<&Tensor>,
     w2: &Tensor,
     b2: Option<&Tensor>,
+    activation: Activation,
 ) -> Result<Output> {
     const OPERATOR: &str = "feed_forward.forward";
-    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, b1)?;
-    let output = linear::without_gelu(OPERATOR, &activated, w2, b2, false)?;
+    let (pre_activation, activated) = linear::activated(OPERATOR, x, w1, b1, activation)?;
+    let output = linear::plain(OPERATOR, &activated, w2, b2, false)?;
     Ok(Output { output, pre_activation, activated })
 }
 
@@ -43,22 +45,29 @@ pub fn forward_again(
     b1: Option<&Tensor>,
     w2: &Tensor,
     b2: Option<&Tensor>,
+    activation: Activation,
 ) -> Result<Output> {
     const OPERATOR: &str = "feed_forward.forward";
-    let (pre_activation, activated) = linear::with_gelu(OPERATOR, x, w1, b1)?;
+    let (pre_activation, activated) = linear::activated(OPERATOR, x, w1, b1, activation)?;
     let output = linear::allocate(OPERATOR, &activated, w2, b2)?;
     Ok(Output { output, pre_activation, activated })
 }
 
 /// The gradient of the pre-activation, `[.., hidden]`, from that of the output, `dy [.., out]`:
-/// (dy · w2) ∘ gelu'(pre_activation). Errors: shapes or types that do not agree, out of memory.
-pub fn backward_input_hidden(dy: &Tensor, w2: &Tensor, pre_activation: &Tensor) -> Result<Tensor> {
+/// (dy · w2) ∘ activation'(pre_activation). Errors: shapes or types that do not agree, out of memory.
+pub fn backward_input_hidden(
+    dy: &Tensor,
+    w2: &Tensor,
+    pre_activation: &Tensor,
+    activation: Activation,
+) -> Result<Tensor> {
     const OPERATOR: &str = "feed_forward.backward_input_hidden";
     let operands = [("dy", dy), ("w2", w2), ("pre_activation", pre_activation)];
     check::computed(OPERATOR, &operands)?;
     let hidden = linear::allocate_gradient(OPERATOR, dy, w2)?;
     check::shape(OPERATOR, "pre_activation", pre_activation, hidden.shape())?;
     if dy.device().backend() == Backend::Cuda
+        && activation == Activation::Gelu
         && linear::cuda::has_gelu_epilogue(&hidden)
         && gpu::aligned(&[pre_activation])
     {
@@ -67,5 +76,5 @@ pub fn backward_input_hidden(dy: &Tensor, w2: &Tensor, pre_activation: &Tensor) 
         return Ok(hidden);
     }
     linear::matmul_backward_input(dy, w2, &hidden, Epilogue::None)?;
-    activation::backward(hidden, pre_activation, Activation::Gelu)
+    activation::backward(hidden, pre_activation, activation)
 }

@@ -3,7 +3,7 @@ use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::optimizer::{self, Item, UpdateRule};
 use tensor::ops::{
     Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, embedding,
-    feed_forward, fill, layer_norm, linear, mse, norm, random, scale, tree,
+    feed_forward, fill, gate, layer_norm, linear, mse, norm, qk_norm, random, rms_norm, rotary, scale, tree,
 };
 use tensor::{DType, Tensor, TensorError};
 
@@ -44,7 +44,8 @@ fn refusals_of_layers() {
     let weight_of = |dy: &Tensor, weight: &Tensor, bias: &Tensor| {
         linear::backward_weight(dy, &m23, &overwrite(weight), Some(&overwrite(bias)))
     };
-    let pair_of = |x: &Tensor, w1: &Tensor| feed_forward::forward(x, w1, Some(&v3), &m34, Some(&v4));
+    let pair_of =
+        |x: &Tensor, w1: &Tensor| feed_forward::forward(x, w1, Some(&v3), &m34, Some(&v4), Activation::Gelu);
     check(vec![
         ("linear.forward: x has", linear::forward(&m23, &m23.reshape([3, 2]).unwrap(), None, none).map(drop)),
         ("linear.forward: weight has", linear::forward(&m23, &v3, None, none).map(drop)),
@@ -58,7 +59,8 @@ fn refusals_of_layers() {
         ("feed_forward.forward: weight has", pair_of(&m23, &v3).map(drop)),
         (
             "pre_activation has",
-            feed_forward::backward_input_hidden(&m24, &zeros(&device, [4, 5]), &m24).map(drop),
+            feed_forward::backward_input_hidden(&m24, &zeros(&device, [4, 5]), &m24, Activation::Gelu)
+                .map(drop),
         ),
         ("activation.backward: saved", activation::backward(v3.clone(), &v4, Activation::Gelu).map(drop)),
         ("activation.forward: x is u32", activation::forward(&tokens, none).map(drop)),
@@ -69,6 +71,44 @@ fn refusals_of_layers() {
         ("layer_norm.backward_input: dy", norm_of(&m24, None, &row2).map(drop)),
         ("layer_norm.backward_input: dsum", norm_of(&m23, Some(&m24), &row2).map(drop)),
         ("layer_norm.backward_input: mean", norm_of(&m23, None, &v3).map(drop)),
+    ]);
+}
+
+#[test]
+fn refusals_of_rotations_and_gates() {
+    let device = cpu();
+    let [v3, v4, rows] = [zeros(&device, [3]), zeros(&device, [4]), zeros(&device, [2])];
+    let [m23, m24, table] = [zeros(&device, [2, 3]), zeros(&device, [2, 4]), zeros(&device, [2, 4])];
+    let (qkv, long) = (zeros(&device, [1, 2, 12]), zeros(&device, [1, 3, 12]));
+    let documents = ids(&device, &[0, 2], [1, 2]);
+    let heads = Heads::multi(1, 4);
+    let at = |table, documents| rotary::Angles { table, documents };
+    let rotate = |x: &Tensor, heads, angles| rotary::rotate(x.clone(), heads, angles, rotary::Turn::Forward);
+    let norm = |x: &Tensor, heads, query, angles| {
+        qk_norm::forward(x, heads, qk_norm::Weights { query, key: &v4 }, angles, 1e-6).map(drop)
+    };
+    check(vec![
+        ("rms_norm.forward: weight", rms_norm::forward(&m23, &v4, 1e-5).map(drop)),
+        ("rms_norm.forward: x", rms_norm::forward(&zeros(&device, [2, 0]), &v3, 1e-5).map(drop)),
+        ("forward_residual: branch", rms_norm::forward_residual(&m23, &m24, &v3, 1e-5).map(drop)),
+        ("rms_norm.backward_input: dy", rms_norm::backward_input(&m24, None, &m23, &v3, &rows).map(drop)),
+        ("backward_input: rstd", rms_norm::backward_input(&m23, None, &m23, &v3, &v3).map(drop)),
+        ("backward_weight: weight", rms_norm::backward_weight(&m23, &m23, &rows, &overwrite(&v4))),
+        ("rotary.rotate: x has", rotate(&qkv, 4, at(&table, None)).map(drop)),
+        ("rotary.rotate: x has", rotate(&m24, 1, at(&table, None)).map(drop)),
+        ("rotary.rotate: table has", rotate(&long, 1, at(&table, None)).map(drop)),
+        ("rotary.rotate: table has", rotate(&qkv, 1, at(&m23, None)).map(drop)),
+        (
+            "rotary.rotate: documents has",
+            rotate(&long, 1, at(&zeros(&device, [3, 4]), Some(&documents))).map(drop),
+        ),
+        ("rotary.rotate: documents is f32", rotate(&qkv, 1, at(&table, Some(&m24))).map(drop)),
+        ("rotary.rotate: index 2", rotate(&qkv, 1, at(&table, Some(&documents))).map(drop)),
+        ("qk_norm.forward: qkv has", norm(&zeros(&device, [1, 2, 8]), heads, &v4, at(&table, None))),
+        ("qk_norm.forward: query weight", norm(&qkv, heads, &v3, at(&table, None))),
+        ("qk_norm.forward: table has", norm(&qkv, Heads::multi(2, 2), &v4, at(&table, None))),
+        ("gate.forward: pair has", gate::forward(&m23, Activation::Silu).map(drop)),
+        ("gate.backward: hidden has", gate::backward(&m24, &m23, Activation::Silu)),
     ]);
 }
 

@@ -153,8 +153,9 @@ fn a_feed_forward_pair_is_its_layers_one_after_the_other() {
             let (b2, b2_wide) = case.operand("b2", [outputs]);
             let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
             let [b1, b2] = [&b1, &b2].map(|bias| with_biases.then_some(bias));
-            let made = feed_forward::forward(&x, &w1, b1, &w2, b2).unwrap();
-            let dpre = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation).unwrap();
+            let made = feed_forward::forward(&x, &w1, b1, &w2, b2, Activation::Gelu).unwrap();
+            let dpre = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation, Activation::Gelu)
+                .unwrap();
 
             let [b1_wide, b2_wide] = [&b1_wide[..], &b2_wide].map(|bias| with_biases.then_some(bias));
             let second = |pre: &[f64]| {

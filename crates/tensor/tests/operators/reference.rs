@@ -7,10 +7,13 @@ pub(crate) fn activation(x: f64, activation: Activation) -> f64 {
     match activation {
         Activation::None => x,
         Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
+        Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::Gelu => {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + u.tanh())
         }
+        Activation::GeluErf => 0.5 * x * libm::erfc(-x / std::f64::consts::SQRT_2),
     }
 }
 
@@ -110,4 +113,30 @@ pub(crate) fn cross_entropy(logits: &[f64], targets: &[u32]) -> f64 {
 
 pub(crate) fn mse(prediction: &[f64], target: &[f64]) -> f64 {
     prediction.iter().zip(target).map(|(p, t)| (p - t).powi(2)).sum::<f64>() / prediction.len() as f64
+}
+
+/// Output and rstd of every row.
+pub(crate) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2] {
+    let (mut output, mut rstds) = (vec![], vec![]);
+    for x in x.chunks(weight.len()) {
+        let rstd = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64 + epsilon).sqrt();
+        output.extend(x.iter().zip(weight).map(|(x, weight)| x * rstd * weight));
+        rstds.push(rstd);
+    }
+    [output, rstds]
+}
+
+/// A head turned by the angles of `position`, half-split.
+pub(crate) fn turned(head: &[f64], position: usize, theta: f64) -> Vec<f64> {
+    let half = head.len() / 2;
+    let angle = |pair: usize| position as f64 * theta.powf(-2.0 * pair as f64 / head.len() as f64);
+    let low = (0..half).map(|i| head[i] * angle(i).cos() - head[i + half] * angle(i).sin());
+    let high = (0..half).map(|i| head[i + half] * angle(i).cos() + head[i] * angle(i).sin());
+    low.chain(high).collect()
+}
+
+/// activation(gate) · up of rows that hold the columns of gate, then those of up.
+pub(crate) fn gate(pair: &[f64], width: usize, kind: Activation) -> Vec<f64> {
+    let rows = pair.chunks(2 * width);
+    rows.flat_map(|row| (0..width).map(|i| activation(row[i], kind) * row[width + i])).collect()
 }

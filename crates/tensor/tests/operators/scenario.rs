@@ -5,7 +5,7 @@ use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::optimizer::{self, Item, UpdateRule};
 use tensor::ops::{
     Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, embedding,
-    feed_forward, fill, layer_norm, linear, mse, norm, random, scale,
+    feed_forward, fill, gate, layer_norm, linear, mse, norm, qk_norm, random, rms_norm, rotary, scale,
 };
 use tensor::{DType, Tensor};
 
@@ -30,6 +30,9 @@ pub(crate) fn every_operator(device: &Device, sizes: &Sizes, after: impl FnMut(&
     let saved = run.forward();
     run.activations(&saved);
     run.pair(&saved);
+    run.gated();
+    run.rms(&saved);
+    run.positions();
     let (head, added, dlogits) = run.losses(&saved);
     let dqkv = run.backward(&saved, &head, &added, &dlogits);
     run.update(&dqkv, &head);
@@ -126,13 +129,76 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let hidden = 4 * width;
         let (w1, b1) = (self.make("w1", &[hidden, width]), self.make("b1", &[hidden]));
         let (w2, b2) = (self.make("w2", &[width, hidden]), self.make("b2", &[width]));
-        let made = feed_forward::forward(&saved.second.output, &w1, Some(&b1), &w2, Some(&b2)).unwrap();
+        let made =
+            feed_forward::forward(&saved.second.output, &w1, Some(&b1), &w2, Some(&b2), Activation::Gelu)
+                .unwrap();
         self.after("feed_forward.forward", &[&made.output, &made.pre_activation, &made.activated]);
-        let plain = feed_forward::forward(&saved.second.output, &w1, None, &w2, None).unwrap();
+        let plain =
+            feed_forward::forward(&saved.second.output, &w1, None, &w2, None, Activation::Gelu).unwrap();
         self.after("feed_forward.forward without biases", &[&plain.output, &plain.activated]);
         let dy = self.make("dy", &[batch, time, width]);
-        let hidden = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation).unwrap();
+        let hidden =
+            feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation, Activation::Gelu).unwrap();
         self.after("feed_forward.backward_input_hidden", &[&hidden]);
+    }
+
+    /// The gate of a gated feed-forward layer.
+    fn gated(&mut self) {
+        let Sizes { batch, time, width, .. } = *self.sizes;
+        for kind in [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::ReluSquared] {
+            let pair = self.make("pair", &[batch, time, 4 * width]);
+            let hidden = gate::forward(&pair, kind).unwrap();
+            self.after("gate.forward", &[&hidden]);
+            let slope = self.make("dhidden", &[batch, time, 2 * width]);
+            gate::backward(&pair, &slope, kind).unwrap();
+            self.after("gate.backward", &[&pair, &slope]);
+        }
+    }
+
+    fn rms(&mut self, saved: &Saved) {
+        let Sizes { batch, time, width, .. } = *self.sizes;
+        let Saved { gamma, x, mixed, .. } = saved;
+        let alone = rms_norm::forward(x, gamma, 1e-5).unwrap();
+        self.after("rms_norm.forward", &[&alone.output, &alone.rstd]);
+        let (sum, made) = rms_norm::forward_residual(x, &mixed.output, gamma, 1e-5).unwrap();
+        self.after("rms_norm.forward_residual", &[&sum, &made.output, &made.rstd]);
+        let dy = self.make("dy", &[batch, time, width]);
+        for accumulate in [false, true] {
+            let dsum = accumulate.then_some(&dy);
+            let dx = rms_norm::backward_input(&dy, dsum, &sum, gamma, &made.rstd).unwrap();
+            self.after("rms_norm.backward_input", &[&dx]);
+            let target = self.target("dg", &[width], accumulate);
+            rms_norm::backward_weight(&dy, &sum, &made.rstd, &target).unwrap();
+            self.after("rms_norm.backward_weight", &[&target.tensor]);
+        }
+    }
+
+    /// Queries and keys turned to their positions, with and without normalisation.
+    fn positions(&mut self) {
+        let Sizes { batch, time, width, heads, dtype, .. } = *self.sizes;
+        let heads = Heads { query: heads, key_value: 1, width: (width / heads).next_multiple_of(2) };
+        let frequencies =
+            rotary::Frequencies { width: heads.width, theta: 1e4, scaling: rotary::Scaling::None };
+        let table = tensor(self.device, &frequencies.table(time + 2), [time + 2, heads.width]);
+        let first: Vec<u32> = (0..batch * time).map(|i| (i % time / 5 * 5) as u32).collect();
+        let documents = tensor(self.device, &first, [batch, time]);
+        let angles = rotary::Angles { table: &table, documents: Some(&documents) };
+        let qkv = self.make("positions", &[batch, time, heads.packed_columns()]);
+        let apart = rotary::rotate(qkv.clone(), 2, angles, rotary::Turn::Forward).unwrap();
+        self.after("rotary.rotate apart", &[&apart]);
+        let back = rotary::rotate(apart, 2, angles, rotary::Turn::Back).unwrap();
+        self.after("rotary.rotate in place", &[&back]);
+        let (query, key) = (self.make("query norm", &[heads.width]), self.make("key norm", &[heads.width]));
+        let weights = qk_norm::Weights { query: &query, key: &key };
+        let made = qk_norm::forward(&qkv, heads, weights, angles, 1e-6).unwrap();
+        self.after("qk_norm.forward", &[&made.output, &made.rstd]);
+        let gradients = qk_norm::backward_input(back, &qkv, &made.rstd, heads, weights, angles).unwrap();
+        self.after("qk_norm.backward_input", &[&gradients.input, &gradients.sums]);
+        for accumulate in [false, true] {
+            let targets = ["dq", "dk"].map(|name| self.target(name, &[heads.width], accumulate));
+            qk_norm::backward_weight(&gradients.sums, dtype, &targets[0], &targets[1]).unwrap();
+            self.after("qk_norm.backward_weight", &[&targets[0].tensor, &targets[1].tensor]);
+        }
     }
 
     /// The head's weight, its input and the gradient of its output.

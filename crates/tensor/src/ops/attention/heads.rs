@@ -41,7 +41,7 @@ impl Heads {
         self.query_columns() + 2 * self.key_value_columns()
     }
 
-    fn check(&self, operator: &'static str) -> Result<()> {
+    pub(in crate::ops) fn check(&self, operator: &'static str) -> Result<()> {
         let Heads { query, key_value, width } = *self;
         if query > 0 && key_value > 0 && width > 0 && query.is_multiple_of(key_value) {
             return Ok(());

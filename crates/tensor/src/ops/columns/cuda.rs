@@ -40,6 +40,12 @@ impl Cut {
         })
     }
 
+    /// `runs` rows of partial sums of `width` columns, which were made already.
+    pub(crate) fn of_sums(operator: &'static str, runs: usize, width: usize) -> Result<Self> {
+        let (runs, width) = (gpu::word(operator, runs)?, gpu::word(operator, width)?);
+        Ok(Cut { rows: runs, width, runs, rows_per_run: 1, tiles: width.div_ceil(TILE), vector: false })
+    }
+
     pub(crate) fn grid(&self) -> [u32; 3] {
         [self.runs, self.tiles, 1]
     }

@@ -4,13 +4,14 @@ use device::{DType, Family, Function};
 
 use super::output::Output;
 use crate::ops::columns::cuda::{self as columns, Cut};
+use crate::ops::held_rows::form;
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
 /// `kernels/layer_norm.cu`.
 pub(crate) static FAMILY: Family =
-    family!("layer_norm", headers: ["columns.cuh"], constants: columns::CONSTANTS);
+    family!("layer_norm", headers: ["columns.cuh", "held_rows.cuh"], constants: columns::CONSTANTS);
 
 /// Parameters of the layer.
 #[derive(Clone, Copy)]
@@ -26,51 +27,6 @@ pub(super) struct Saved<'a> {
     pub(super) x: &'a Tensor,
     pub(super) mean: &'a Tensor,
     pub(super) rstd: &'a Tensor,
-}
-
-/// A form of the kernels, by the vectors of a row that its group of threads holds in registers.
-struct Form {
-    vectors: usize,
-    rows_per_block: usize,
-    forward: &'static str,
-    backward: &'static str,
-}
-
-macro_rules! form {
-    ($place:literal, $group:literal, $held:literal) => {
-        Form {
-            vectors: $group * $held,
-            rows_per_block: gpu::THREADS as usize / $group,
-            forward: concat!("forward_", $place, $held),
-            backward: concat!("backward_", $place, $held),
-        }
-    };
-}
-
-/// The forms, narrowest first.
-static FORMS: [Form; 7] = [
-    form!("warp", 32, 1),
-    form!("warp", 32, 2),
-    form!("warp", 32, 4),
-    form!("warp", 32, 8),
-    form!("block", 256, 2),
-    form!("block", 256, 4),
-    form!("block", 256, 8),
-];
-/// The widest form, which exists for f32 alone.
-static WIDEST: Form = form!("block", 256, 16);
-/// The form for rows of any width and alignment.
-static ANY: Form =
-    Form { vectors: usize::MAX, rows_per_block: 1, forward: "forward_any", backward: "backward_any" };
-
-/// Returns the form for rows of `width` elements of `dtype`.
-fn form(width: usize, dtype: DType, aligned: bool) -> &'static Form {
-    let lanes = gpu::lanes(dtype);
-    if !aligned || !width.is_multiple_of(lanes) {
-        return &ANY;
-    }
-    let widest = (dtype == DType::F32).then_some(&WIDEST);
-    FORMS.iter().chain(widest).find(|form| width / lanes <= form.vectors).unwrap_or(&ANY)
 }
 
 /// Normalises the rows of `x`; with `residual` (branch, sum), those of x + branch, which goes to `sum`.

@@ -3,7 +3,7 @@
 use device::parallel::simd;
 use device::{MatrixRef, gemm, gemm_then};
 
-use crate::ops::activation::relu;
+use crate::ops::activation::{Elementary, Relu};
 use crate::ops::{GradientTarget, columns};
 use crate::{Result, Tensor};
 
@@ -25,9 +25,9 @@ pub(super) fn affine(
         simd(|| {
             for row in finished.chunks_mut(outputs) {
                 match (bias.is_empty(), clip) {
-                    (false, true) => row.iter_mut().zip(bias).for_each(|(y, b)| *y = relu(*y + b)),
+                    (false, true) => row.iter_mut().zip(bias).for_each(|(y, b)| *y = Relu::value(*y + b)),
                     (false, false) => row.iter_mut().zip(bias).for_each(|(y, b)| *y += b),
-                    (true, true) => row.iter_mut().for_each(|y| *y = relu(*y)),
+                    (true, true) => row.iter_mut().for_each(|y| *y = Relu::value(*y)),
                     (true, false) => {}
                 }
             }

@@ -34,8 +34,8 @@ pub(crate) fn has_epilogues(dtype: DType) -> bool {
     dtype.is_float() && dtype != DType::F32
 }
 
-/// True if the epilogue of a matmul with this output can apply GELU or its derivative: a half type, and rows
-/// of whole vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
+/// True if the epilogue of a matmul with this output can apply GELU's tanh form or its derivative: a half
+/// type, and rows of whole vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
 pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
     has_epilogues(output.dtype()) && output.shape().columns().is_multiple_of(gpu::lanes(output.dtype()))
 }
@@ -55,21 +55,22 @@ pub(super) fn affine(
     Ok(())
 }
 
-/// pre = x · Wᵀ + b, out = gelu(pre).
-pub(super) fn affine_gelu(
+/// pre = x · Wᵀ + b, out = activation(pre).
+pub(super) fn affine_activated(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
+    activation: Activation,
     pre: &Tensor,
     out: &Tensor,
 ) -> Result<()> {
-    match bias {
-        Some(bias) if has_gelu_epilogue(pre) => {
+    match (bias, activation) {
+        (Some(bias), Activation::Gelu) if has_gelu_epilogue(pre) => {
             forward(x, weight, out, Epilogue::GeluBias { bias: bias.region(), pre: pre.region() })
         }
         _ => {
             forward(x, weight, pre, bias_or_none(bias))?;
-            activation::apply(pre, out, Activation::Gelu)
+            activation::apply(pre, out, activation)
         }
     }
 }

@@ -14,20 +14,20 @@ use crate::{Result, Tensor};
 pub struct Output {
     /// `[.., out]`.
     pub output: Tensor,
-    /// x · Wᵀ + b of the same shape, which GELU's backward pass needs; `None` for other activations.
+    /// x · Wᵀ + b of the same shape, for activations whose gradient needs it ([`Activation::needs_input`]).
     pub pre_activation: Option<Tensor>,
 }
 
 /// `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or all bf16, to `[.., out]`. ReLU is applied in
-/// the output's own memory; GELU allocates the pre-activation, then the output.
+/// the output's own memory; activations that need their input in backward allocate it, then the output.
 /// Errors: shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";
-    if activation == Activation::Gelu {
-        let (pre_activation, output) = with_gelu(OPERATOR, x, weight, bias)?;
+    if activation.needs_input() {
+        let (pre_activation, output) = activated(OPERATOR, x, weight, bias, activation)?;
         return Ok(Output { output, pre_activation: Some(pre_activation) });
     }
-    let output = without_gelu(OPERATOR, x, weight, bias, activation == Activation::Relu)?;
+    let output = plain(OPERATOR, x, weight, bias, activation == Activation::Relu)?;
     Ok(Output { output, pre_activation: None })
 }
 
@@ -38,7 +38,7 @@ pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Resu
 }
 
 /// x · Wᵀ + b, clipped from below by 0 where `clip`.
-pub(super) fn without_gelu(
+pub(super) fn plain(
     operator: &'static str,
     x: &Tensor,
     weight: &Tensor,
@@ -54,12 +54,13 @@ pub(super) fn without_gelu(
     Ok(output)
 }
 
-/// x · Wᵀ + b, and GELU of it.
-pub(super) fn with_gelu(
+/// x · Wᵀ + b, and `activation` of it.
+pub(super) fn activated(
     operator: &'static str,
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
+    activation: Activation,
 ) -> Result<(Tensor, Tensor)> {
     let pre_activation = allocate(operator, x, weight, bias)?;
     let request = Request::new(Category::Activation, operator);
@@ -68,9 +69,9 @@ pub(super) fn with_gelu(
         Backend::Meta => count(x, weight),
         Backend::Cpu => {
             cpu::affine(x, weight, bias, false, &pre_activation)?;
-            activation::apply(&pre_activation, &output, Activation::Gelu)?;
+            activation::apply(&pre_activation, &output, activation)?;
         }
-        Backend::Cuda => cuda::affine_gelu(x, weight, bias, &pre_activation, &output)?,
+        Backend::Cuda => cuda::affine_activated(x, weight, bias, activation, &pre_activation, &output)?,
     }
     Ok((pre_activation, output))
 }
@@ -94,7 +95,7 @@ pub(super) fn allocate(
 }
 
 /// The gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
-/// pre-activation for GELU. In place if `dy` is the only view of its storage, else in a new tensor.
+/// pre-activation for all others. In place if `dy` is the only view of its storage, else in a new tensor.
 /// Errors: as [`activation::backward`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     activation::backward(dy, saved, activation)

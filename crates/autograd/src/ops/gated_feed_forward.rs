@@ -1,0 +1,105 @@
+//! A gated feed-forward layer: `y = (activation(x · Wgᵀ) · (x · Wuᵀ)) · Wdᵀ`, with SiLU called SwiGLU and with
+//! GELU GeGLU.
+//!
+//! One rule for all matmuls, so that the product of gate and up is not kept: backward makes it again in the
+//! pass that makes its gradients, in memory that is there.
+
+use tensor::Tensor;
+use tensor::ops::{self, Activation};
+
+use super::feed_forward::layer;
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::GradientSink;
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+/// The parameters, at their uses.
+#[derive(Clone, Debug)]
+pub struct GatedFeedForwardWeights {
+    /// Rows of the gate, then rows of up: `[2 · hidden, in]`.
+    pub gate_up: Weight,
+    /// `[out, hidden]`.
+    pub down: Weight,
+}
+
+/// Backward of [`gated_feed_forward`].
+#[derive(Debug)]
+pub struct GatedFeedForwardRule {
+    x: Tensor,
+    /// x · Wg and x · Wu; the input half turns them into their gradients.
+    gate_up: Tensor,
+    activation: Activation,
+    weights: GatedFeedForwardWeights,
+    /// The output's gradient and the input of the last matmul, from the input half to the weight half.
+    down: Option<(Tensor, Tensor)>,
+}
+
+/// `x` is `[.., in]`; the result is `[.., out]`. Errors: as [`ops::linear::forward`] and
+/// [`ops::gate::forward`].
+pub fn gated_feed_forward(
+    tape: &Tape,
+    x: Var,
+    weights: &GatedFeedForwardWeights,
+    activation: Activation,
+) -> Result<Var> {
+    const OPERATOR: &str = "gated_feed_forward";
+    let forward = || {
+        let (gate_up, down) = (weights.gate_up.tensor(), weights.down.tensor());
+        let gate_up = ops::linear::forward(x.tensor(), gate_up, None, Activation::None)?.output;
+        let output = match tape.reads_output() {
+            true => {
+                let hidden = ops::gate::forward(&gate_up, activation)?;
+                ops::linear::forward(&hidden, down, None, Activation::None)?
+            }
+            false => ops::linear::forward_again(&ops::gate::forward_again(&gate_up)?, down, None)?,
+        };
+        Ok((gate_up, output.output))
+    };
+    let (gate_up, output) = named(OPERATOR, forward())?;
+    tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
+        x: x.tensor().clone(),
+        gate_up,
+        activation,
+        weights: weights.clone(),
+        down: None,
+    })
+}
+
+impl Rule for GatedFeedForwardRule {
+    fn operator(&self) -> &'static str {
+        "gated_feed_forward"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        vec![Saved::new("x", &self.x), Saved::new("gate_up", &self.gate_up)]
+    }
+
+    fn has_weights(&self) -> bool {
+        true
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let hidden = ops::linear::backward_input(&gradient, self.weights.down.tensor())?;
+        ops::gate::backward(&self.gate_up, &hidden, self.activation)?;
+        self.down = Some((gradient, hidden));
+        let input = match wanted.contains(&true) {
+            true => Some(ops::linear::backward_input(&self.gate_up, self.weights.gate_up.tensor())?),
+            false => None,
+        };
+        Ok(vec![input])
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let GatedFeedForwardRule { x, gate_up, weights, down, .. } = *self;
+        let Some((gradient, hidden)) = down else { return Ok(()) };
+        layer(sink, gradient, hidden, &weights.down, None)?;
+        layer(sink, gate_up, x, &weights.gate_up, None)
+    }
+}

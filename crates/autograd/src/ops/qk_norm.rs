@@ -1,0 +1,97 @@
+//! Normalisation of queries and keys with their rotation.
+
+use tensor::ops;
+use tensor::ops::attention::Heads;
+use tensor::{DType, Tensor};
+
+use super::{Rotary, named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::GradientSink;
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+/// The weights of all query heads and of all key heads, `[heads.width]` each, at their uses.
+#[derive(Clone, Debug)]
+pub struct QkNormWeights {
+    /// Weight of query heads.
+    pub query: Weight,
+    /// Weight of key heads.
+    pub key: Weight,
+}
+
+impl QkNormWeights {
+    fn tensors(&self) -> ops::qk_norm::Weights<'_> {
+        ops::qk_norm::Weights { query: self.query.tensor(), key: self.key.tensor() }
+    }
+}
+
+/// Backward of [`qk_norm`].
+#[derive(Debug)]
+pub struct QkNormRule {
+    /// The input and its statistics; dropped by the input half.
+    saved: Option<(Tensor, Tensor)>,
+    heads: Heads,
+    weights: QkNormWeights,
+    rotary: Rotary,
+    /// Partial sums of the weights' gradients, from the input half to the weight half.
+    sums: Option<(Tensor, DType)>,
+}
+
+/// Normalises every query and key head of packed `qkv [batch, time, heads.packed_columns()]` and turns it to
+/// its position. Errors: as [`ops::qk_norm::forward`].
+pub fn qk_norm(
+    tape: &Tape,
+    qkv: Var,
+    heads: Heads,
+    weights: &QkNormWeights,
+    rotary: &Rotary,
+    epsilon: f32,
+) -> Result<Var> {
+    let forward = ops::qk_norm::forward(qkv.tensor(), heads, weights.tensors(), rotary.angles(), epsilon);
+    let ops::qk_norm::Output { output, rstd } = named("qk_norm", forward)?;
+    tape.record_one(&[qkv.source()], output, || QkNormRule {
+        saved: Some((qkv.tensor().clone(), rstd)),
+        heads,
+        weights: weights.clone(),
+        rotary: rotary.clone(),
+        sums: None,
+    })
+}
+
+impl Rule for QkNormRule {
+    fn operator(&self) -> &'static str {
+        "qk_norm"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        let saved = self.saved.iter();
+        saved.flat_map(|(qkv, rstd)| [Saved::new("qkv", qkv), Saved::new("rstd", rstd)]).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        true
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
+        let (weights, angles) = (self.weights.tensors(), self.rotary.angles());
+        let made = ops::qk_norm::backward_input(gradient, &qkv, &rstd, self.heads, weights, angles)?;
+        self.sums = Some((made.sums, qkv.dtype()));
+        Ok(vec![Some(made.input)])
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let Some((sums, computed)) = &self.sums else { return Ok(()) };
+        let QkNormWeights { query, key } = &self.weights;
+        let (query_target, key_target) = (sink.target(query)?, sink.target(key)?);
+        ops::qk_norm::backward_weight(sums, *computed, &query_target, &key_target)?;
+        sink.ready(key.use_id())?;
+        sink.ready(query.use_id())
+    }
+}

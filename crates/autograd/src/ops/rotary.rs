@@ -1,0 +1,60 @@
+//! Rotary position embeddings.
+
+use tensor::Tensor;
+use tensor::ops;
+use tensor::ops::rotary::{Angles, Turn};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// The angles of positions, and the tokens' documents, as [`Angles`] has them.
+#[derive(Clone, Debug)]
+pub struct Rotary {
+    /// Cosines and sines, `[context, head width]` f32.
+    pub table: Tensor,
+    /// Where the document of each token begins, `[batch, time]` u32; `None`: at 0.
+    pub documents: Option<Tensor>,
+}
+
+impl Rotary {
+    pub(super) fn angles(&self) -> Angles<'_> {
+        Angles { table: &self.table, documents: self.documents.as_ref() }
+    }
+}
+
+/// Backward of [`rotary`].
+#[derive(Debug)]
+pub struct RotaryRule {
+    rotary: Rotary,
+    heads: usize,
+}
+
+/// Turns the first `heads` heads of `x [batch, time, columns]` to their positions, over `x` if nothing else
+/// looks at its storage. Errors: as [`ops::rotary::rotate`].
+pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
+    let source = x.source();
+    let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward);
+    let turned = named("rotary", turned)?;
+    tape.record_one(&[source], turned, || RotaryRule { rotary: rotary.clone(), heads })
+}
+
+impl Rule for RotaryRule {
+    fn operator(&self) -> &'static str {
+        "rotary"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        Ok(vec![Some(ops::rotary::rotate(gradient, self.heads, self.rotary.angles(), Turn::Back)?)])
+    }
+}

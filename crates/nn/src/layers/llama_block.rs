@@ -1,0 +1,100 @@
+//! Llama's pre-norm transformer block.
+
+use autograd::Tape;
+use tensor::ops::Activation;
+use tensor::ops::attention::Heads;
+
+use super::{
+    GatedFeedForward, Layer, Linear, QkNorm, Residual, RmsNorm, RotaryAttention, RotaryTable, within,
+};
+use crate::error::Result;
+use crate::init::Init;
+use crate::parameters::Parameters;
+
+/// Sizes of a [`LlamaBlock`].
+#[derive(Clone, Copy, Debug)]
+pub struct LlamaBlockSizes {
+    /// Values of the residual stream.
+    pub width: usize,
+    /// Attention heads.
+    pub heads: Heads,
+    /// Values between the feed-forward layers.
+    pub feed_forward: usize,
+    /// The gate's activation.
+    pub activation: Activation,
+    /// Whether queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// Whether queries and keys are normalised.
+    pub qk_norm: bool,
+    /// Added to mean squares in norms.
+    pub epsilon: f32,
+}
+
+/// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
+#[derive(Debug)]
+pub struct LlamaBlock {
+    name: String,
+    norm_1: RmsNorm,
+    attention: RotaryAttention,
+    norm_2: RmsNorm,
+    feed_forward: GatedFeedForward,
+}
+
+impl LlamaBlock {
+    /// Registers the parameters of layer `index` as `model.layers.{index}.…`, as Hugging Face names them but
+    /// for two that are one matrix each: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and
+    /// `v_proj`, and `mlp.gate_up_proj` those of `gate_proj` and `up_proj`. `projection` initialises the
+    /// layers whose outputs are added to the residual stream. Errors: out of memory, a name that exists.
+    pub fn new(
+        parameters: &mut Parameters,
+        index: usize,
+        sizes: LlamaBlockSizes,
+        table: &RotaryTable,
+        [init, projection]: [Init; 2],
+    ) -> Result<Self> {
+        let LlamaBlockSizes { width, feed_forward, activation, epsilon, .. } = sizes;
+        let name = format!("model.layers.{index}");
+        let norm_1 = RmsNorm::new(parameters, &format!("{name}.input_layernorm"), width, epsilon)?;
+        let attention = Self::attention(parameters, &name, sizes, table, [init, projection])?;
+        let norm = format!("{name}.post_attention_layernorm");
+        let norm_2 = RmsNorm::new(parameters, &norm, width, epsilon)?;
+        let (prefix, widths) = (format!("{name}.mlp"), [width, feed_forward]);
+        let feed_forward =
+            GatedFeedForward::new(parameters, &prefix, widths, [init, projection], activation)?;
+        Ok(LlamaBlock { name, norm_1, attention, norm_2, feed_forward })
+    }
+
+    fn attention(
+        parameters: &mut Parameters,
+        name: &str,
+        sizes: LlamaBlockSizes,
+        table: &RotaryTable,
+        [init, projection]: [Init; 2],
+    ) -> Result<RotaryAttention> {
+        let LlamaBlockSizes { width, heads, epsilon, qkv_bias, qk_norm, .. } = sizes;
+        let prefix = format!("{name}.self_attn");
+        let linear = if qkv_bias { Linear::new } else { Linear::without_bias };
+        let (fused, columns) = (format!("{prefix}.qkv_proj"), heads.packed_columns());
+        let qkv = linear(parameters, &fused, width, columns, init, Activation::None)?;
+        let norm = match qk_norm {
+            true => Some(QkNorm::new(parameters, &prefix, heads.width, epsilon)?),
+            false => None,
+        };
+        let (output, columns) = (format!("{prefix}.o_proj"), heads.query_columns());
+        let output = Linear::without_bias(parameters, &output, columns, width, projection, Activation::None)?;
+        Ok(RotaryAttention::new(qkv, norm, output, heads, table.clone()))
+    }
+}
+
+impl Layer for LlamaBlock {
+    type Stream = Residual;
+
+    fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
+        within(tape, &self.name, || {
+            let (sum, normalised) = stream.normalise(tape, &self.norm_1)?;
+            let stream = Residual::pending(sum, self.attention.forward(tape, normalised)?);
+            let (sum, normalised) = stream.normalise(tape, &self.norm_2)?;
+            Ok(Residual::pending(sum, self.feed_forward.forward(tape, normalised)?))
+        })
+    }
+}

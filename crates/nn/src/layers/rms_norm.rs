@@ -1,0 +1,39 @@
+//! RMS normalisation with a weight.
+
+use autograd::{Tape, Var, Weight, ops};
+
+use super::linear::short;
+use super::{Norm, within};
+use crate::error::Result;
+use crate::init::Init;
+use crate::parameters::Parameters;
+
+/// Normalises rows to mean square 1, then applies the weight.
+#[derive(Debug)]
+pub struct RmsNorm {
+    name: String,
+    weight: Weight,
+    epsilon: f32,
+}
+
+impl RmsNorm {
+    /// Registers `{name}.weight` (ones), `[width]`. `epsilon` is added to the mean square. Errors: out of
+    /// memory, a name that exists.
+    pub fn new(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
+        let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
+        Ok(RmsNorm { name: name.to_owned(), weight, epsilon })
+    }
+
+    /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x, &self.weight, self.epsilon)?))
+    }
+}
+
+impl Norm for RmsNorm {
+    fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
+        within(tape, short(&self.name), || {
+            Ok(ops::residual_rms_norm(tape, residual, branch, &self.weight, self.epsilon)?)
+        })
+    }
+}

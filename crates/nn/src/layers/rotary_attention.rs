@@ -1,0 +1,88 @@
+//! Causal self-attention whose queries and keys are turned to their positions.
+
+use autograd::ops::QkNormWeights;
+use autograd::{Tape, Var, ops};
+use device::{Backend, Category, Device, Request};
+use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::rotary::Frequencies;
+use tensor::{DType, Tensor};
+
+use super::{Linear, within};
+use crate::error::Result;
+use crate::init::Init;
+use crate::parameters::Parameters;
+
+/// Cosines and sines of the angles of all positions, which the layers of a stage share: `[context, head
+/// width]` f32. No buffer of the model's state, since it follows from the sizes.
+#[derive(Clone, Debug)]
+pub struct RotaryTable {
+    table: Tensor,
+}
+
+impl RotaryTable {
+    /// Makes the table of positions 0 to `context`. Errors: out of memory.
+    pub fn new(device: &Device, frequencies: Frequencies, context: usize) -> Result<Self> {
+        let _scope = device.module("rotary");
+        let request = Request::new(Category::Buffer, "rotary");
+        let table = Tensor::empty(device, [context, frequencies.width], DType::F32, request)?;
+        if device.backend() != Backend::Meta {
+            table.set(&frequencies.table(context))?;
+        }
+        Ok(RotaryTable { table })
+    }
+}
+
+/// RMS norm of every query head and of every key head.
+#[derive(Debug)]
+pub struct QkNorm {
+    weights: QkNormWeights,
+    epsilon: f32,
+}
+
+impl QkNorm {
+    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight` (ones), `[width]` each. Errors: out of
+    /// memory, a name that exists.
+    pub fn new(parameters: &mut Parameters, prefix: &str, width: usize, epsilon: f32) -> Result<Self> {
+        let mut weight =
+            |part: &str| parameters.create(&format!("{prefix}.{part}.weight"), [width], Init::Constant(1.0));
+        Ok(QkNorm { weights: QkNormWeights { query: weight("q_norm")?, key: weight("k_norm")? }, epsilon })
+    }
+}
+
+/// Queries, keys and values by one linear layer; queries and keys turned, and normalised before that if so
+/// configured; attention over each head; and an output projection.
+#[derive(Debug)]
+pub struct RotaryAttention {
+    qkv: Linear,
+    norm: Option<QkNorm>,
+    projection: Linear,
+    heads: Heads,
+    table: RotaryTable,
+}
+
+impl RotaryAttention {
+    /// `qkv` gives the columns that `heads` states, and `projection` takes `heads.query · heads.width`.
+    pub fn new(
+        qkv: Linear,
+        norm: Option<QkNorm>,
+        projection: Linear,
+        heads: Heads,
+        table: RotaryTable,
+    ) -> Self {
+        RotaryAttention { qkv, norm, projection, heads, table }
+    }
+
+    /// `[batch, time, width]` to the same shape. Errors: operands that do not fit, out of memory.
+    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        let qkv = self.qkv.forward(tape, x)?;
+        let rotary = ops::Rotary { table: self.table.table.clone(), documents: None };
+        let qkv = within(tape, "rotary", || match &self.norm {
+            Some(QkNorm { weights, epsilon }) => {
+                Ok(ops::qk_norm(tape, qkv, self.heads, weights, &rotary, *epsilon)?)
+            }
+            None => Ok(ops::rotary(tape, qkv, self.heads.query + self.heads.key_value, &rotary)?),
+        })?;
+        let mixed = within(tape, "attention", || Ok(ops::attention(tape, Qkv::Packed(qkv), self.heads)?))?;
+        self.projection.forward(tape, mixed)
+    }
+}

@@ -1,0 +1,81 @@
+//! Checks of sizes that families of language models share.
+
+use device::DType;
+use keys::Given;
+use tensor::ops::{attention, lanes};
+
+use crate::family::Conditions;
+
+/// A multiple that vocabularies are commonly rounded up to, as 50257 to 50304.
+const VOCABULARY_PADDING: usize = 128;
+/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
+/// of a few of them, and the allocator's rounding, cannot overflow.
+const MOST_BYTES: u128 = 1 << 56;
+const BYTES_OF_F32: u128 = 4;
+
+/// The width of attention heads.
+pub(super) struct HeadWidth {
+    /// Values in a head.
+    pub(super) value: usize,
+    /// The clause that states it, with the keys that it comes from.
+    pub(super) from: String,
+    /// Those keys.
+    pub(super) keys: &'static [&'static str],
+}
+
+impl HeadWidth {
+    /// Refuses a width that attention in the half type `compute` does not have.
+    pub(super) fn check(self, given: &Given, compute: DType) -> keys::Result<()> {
+        let widths = attention::widths(compute);
+        if compute == DType::F32 || widths.has(self.value) {
+            return Ok(());
+        }
+        let reason = format!(
+            "precision.compute = \"{compute}\" has attention for heads of {widths} values, and {}",
+            self.from
+        );
+        Err(given.conflict(&[&["precision.compute"], self.keys].concat(), reason))
+    }
+}
+
+/// Refuses fewer tokens than the tokenizer has.
+pub(super) fn vocabulary(given: &Given, conditions: &Conditions, vocabulary: usize) -> keys::Result<()> {
+    let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) else {
+        return Ok(());
+    };
+    let reason = format!(
+        "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \"{name}\""
+    );
+    Err(given.conflict(&["model.vocabulary", "data.tokenizer"], reason))
+}
+
+/// A sentence about a vocabulary that makes matmuls in `compute` slow.
+pub(super) fn vocabulary_advice(vocabulary: usize, compute: DType) -> Option<String> {
+    let lanes = lanes(compute);
+    let slow = compute != DType::F32 && !vocabulary.is_multiple_of(lanes);
+    slow.then(|| {
+        format!(
+            "model.vocabulary = {vocabulary} is not a multiple of {lanes}, which makes matmuls in half \
+             precision slow: {} is faster, and no text has the added tokens",
+            vocabulary.next_multiple_of(VOCABULARY_PADDING)
+        )
+    })
+}
+
+/// A group of tensors: its name, and its elements as a factor times the values of keys.
+pub(super) type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
+
+/// Keeps sizes within what can be counted; this is no estimate of memory.
+pub(super) fn bytes(given: &Given, groups: &[Group<'_>]) -> keys::Result<()> {
+    for (what, factor, settings) in groups {
+        let start = BYTES_OF_F32.saturating_mul(*factor as u128);
+        let bytes = settings.iter().fold(start, |bytes, (_, value)| bytes.saturating_mul(*value as u128));
+        if bytes > MOST_BYTES {
+            let values: Vec<_> = settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            let reason = format!("{}: {what} would have more than {MOST_BYTES} bytes", values.join(", "));
+            let paths: Vec<_> = settings.iter().map(|(key, _)| *key).collect();
+            return Err(given.conflict(&paths, reason));
+        }
+    }
+    Ok(())
+}

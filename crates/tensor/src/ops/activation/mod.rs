@@ -1,0 +1,209 @@
+//! Element-wise activations.
+//!
+//! GELU has two forms: the tanh form of Hendrycks and Gimpel (*Gaussian Error Linear Units*, 2016),
+//! x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), computed as x·σ(2u), which is the same and keeps its
+//! relative accuracy where tanh u is near −1; and its definition by the error function.
+
+mod functions;
+
+use device::parallel::{CHUNK, for_pieces, simd};
+use device::{Backend, Category, Family, Function, Request};
+
+use super::elementwise::{self, Each};
+use super::kernels::family;
+use super::{check, rows};
+use crate::{Result, Tensor};
+pub(crate) use functions::{Elementary, Gelu, GeluErf, Identity, Relu, ReluSquared, Silu};
+
+/// `kernels/activation.cu`.
+pub(super) static FAMILY: Family = family!(
+    "activation",
+    headers: ["activation.cuh", "elementwise.cuh"],
+    constants: elementwise::CONSTANTS,
+);
+
+/// A function of each element of a layer's output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// max(x, 0).
+    Relu,
+    /// max(x, 0)².
+    ReluSquared,
+    /// x·σ(x), the sigmoid linear unit.
+    Silu,
+    /// The Gaussian error linear unit, tanh form.
+    Gelu,
+    /// The Gaussian error linear unit, by the error function.
+    GeluErf,
+}
+
+/// Evaluates an expression with `$function` as the type of an [`Activation`]'s function on the host.
+macro_rules! with_function {
+    ($activation:expr, $function:ident => $body:expr) => {
+        match $activation {
+            $crate::ops::Activation::None => {
+                type $function = $crate::ops::activation::Identity;
+                $body
+            }
+            $crate::ops::Activation::Relu => {
+                type $function = $crate::ops::activation::Relu;
+                $body
+            }
+            $crate::ops::Activation::ReluSquared => {
+                type $function = $crate::ops::activation::ReluSquared;
+                $body
+            }
+            $crate::ops::Activation::Silu => {
+                type $function = $crate::ops::activation::Silu;
+                $body
+            }
+            $crate::ops::Activation::Gelu => {
+                type $function = $crate::ops::activation::Gelu;
+                $body
+            }
+            $crate::ops::Activation::GeluErf => {
+                type $function = $crate::ops::activation::GeluErf;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_function;
+
+impl Activation {
+    /// All of them.
+    pub const ALL: [Activation; 6] = [
+        Activation::None,
+        Activation::Relu,
+        Activation::ReluSquared,
+        Activation::Silu,
+        Activation::Gelu,
+        Activation::GeluErf,
+    ];
+
+    /// Returns its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::None => "none",
+            Activation::Relu => "relu",
+            Activation::ReluSquared => "relu-squared",
+            Activation::Silu => "silu",
+            Activation::Gelu => "gelu",
+            Activation::GeluErf => "gelu-erf",
+        }
+    }
+
+    /// Returns whether its gradient is computed from its input; ReLU's is from the output, and there is
+    /// nothing to compute for none.
+    pub const fn needs_input(self) -> bool {
+        !matches!(self, Activation::None | Activation::Relu)
+    }
+
+    pub(super) const fn name_of_kernel(self) -> &'static str {
+        match self {
+            Activation::None => "identity",
+            Activation::Relu => "relu",
+            Activation::ReluSquared => "relu_squared",
+            Activation::Silu => "silu",
+            Activation::Gelu => "gelu",
+            Activation::GeluErf => "gelu_erf",
+        }
+    }
+
+    pub(super) const fn name_of_gradient(self) -> &'static str {
+        match self {
+            Activation::None => "identity_gradient",
+            Activation::Relu => "relu_gradient",
+            Activation::ReluSquared => "relu_squared_gradient",
+            Activation::Silu => "silu_gradient",
+            Activation::Gelu => "gelu_gradient",
+            Activation::GeluErf => "gelu_erf_gradient",
+        }
+    }
+}
+
+/// `activation(x)` for f32 or bf16 `x` of any shape; `None` gives `x` itself. Errors: another type, out of
+/// memory.
+pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    const OPERATOR: &str = "activation.forward";
+    let dtype = check::computed(OPERATOR, &[("x", x)])?;
+    if activation == Activation::None {
+        return Ok(x.clone());
+    }
+    let request = Request::new(Category::Activation, OPERATOR);
+    let output = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    apply(x, &output, activation)?;
+    Ok(output)
+}
+
+/// The gradient of what the activation was applied to: `dy · activation'`. `saved` is the output for ReLU and
+/// the input for all others, of `dy`'s shape and type. Written over `dy` when nothing else looks at its
+/// storage, else into a new tensor; `None` gives `dy` itself. Errors: shapes or types that do not agree, out
+/// of memory.
+pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
+    const OPERATOR: &str = "activation.backward";
+    let dtype = check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
+    check::shape(OPERATOR, "saved", saved, dy.shape())?;
+    if activation == Activation::None {
+        return Ok(dy);
+    }
+    if dy.is_unique() {
+        apply_gradient(None, saved, &dy, activation)?;
+        return Ok(dy);
+    }
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(dy.device(), dy.shape(), dtype, request)?;
+    apply_gradient(Some(&dy), saved, &dx, activation)?;
+    Ok(dx)
+}
+
+/// out = activation(x), in memory that is allocated.
+pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => apply_on_host(&x.read()?, &mut out.write::<f32>()?, activation),
+        Backend::Cuda if activation == Activation::None => out.copy_from(x)?,
+        Backend::Cuda => {
+            let kernel = Function::new(&FAMILY, activation.name_of_kernel()).of(out.dtype());
+            Each { kernel, read: &[x], write: out, updates: false, number: None }.launch()?;
+        }
+    }
+    Ok(())
+}
+
+/// out = (dy, or out where there is none) · activation'.
+fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
+    match out.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let dy = dy.map(Tensor::read::<f32>).transpose()?;
+            gradient_on_host(dy.as_deref(), &saved.read()?, &mut out.write::<f32>()?, activation);
+        }
+        Backend::Cuda => {
+            let kernel = Function::new(&FAMILY, activation.name_of_gradient()).of(out.dtype());
+            let read = [dy.unwrap_or(out), saved];
+            Each { kernel, read: &read, write: out, updates: false, number: None }.launch()?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_on_host(x: &[f32], out: &mut [f32], activation: Activation) {
+    for_pieces(out, CHUNK, |index, out| {
+        let pairs = out.iter_mut().zip(rows::piece(x, index, CHUNK));
+        with_function!(activation, F => simd(|| pairs.for_each(|(out, x)| *out = F::value(*x))));
+    });
+}
+
+fn gradient_on_host(dy: Option<&[f32]>, saved: &[f32], out: &mut [f32], activation: Activation) {
+    for_pieces(out, CHUNK, |index, out| {
+        if let Some(dy) = dy {
+            out.copy_from_slice(rows::piece(dy, index, CHUNK));
+        }
+        let pairs = out.iter_mut().zip(rows::piece(saved, index, CHUNK));
+        with_function!(activation, F => simd(|| pairs.for_each(|(out, saved)| *out = F::gradient(*out, *saved))));
+    });
+}

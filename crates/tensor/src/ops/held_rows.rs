@@ -1,0 +1,50 @@
+//! Forms of the kernels that are made of `kernels/held_rows.cuh`: layer norm and RMS norm.
+
+use device::DType;
+
+use super::gpu;
+
+/// A form of the kernels, by the vectors of a row that its group of threads holds in registers.
+pub(super) struct Form {
+    vectors: usize,
+    pub(super) rows_per_block: usize,
+    pub(super) forward: &'static str,
+    pub(super) backward: &'static str,
+}
+
+macro_rules! form {
+    ($place:literal, $group:literal, $held:literal) => {
+        Form {
+            vectors: $group * $held,
+            rows_per_block: gpu::THREADS as usize / $group,
+            forward: concat!("forward_", $place, $held),
+            backward: concat!("backward_", $place, $held),
+        }
+    };
+}
+
+/// The forms, narrowest first.
+static FORMS: [Form; 7] = [
+    form!("warp", 32, 1),
+    form!("warp", 32, 2),
+    form!("warp", 32, 4),
+    form!("warp", 32, 8),
+    form!("block", 256, 2),
+    form!("block", 256, 4),
+    form!("block", 256, 8),
+];
+/// The widest form, which exists for f32 alone.
+static WIDEST: Form = form!("block", 256, 16);
+/// The form for rows of any width and alignment.
+static ANY: Form =
+    Form { vectors: usize::MAX, rows_per_block: 1, forward: "forward_any", backward: "backward_any" };
+
+/// Returns the form for rows of `width` elements of `dtype`.
+pub(super) fn form(width: usize, dtype: DType, aligned: bool) -> &'static Form {
+    let lanes = gpu::lanes(dtype);
+    if !aligned || !width.is_multiple_of(lanes) {
+        return &ANY;
+    }
+    let widest = (dtype == DType::F32).then_some(&WIDEST);
+    FORMS.iter().chain(widest).find(|form| width / lanes <= form.vectors).unwrap_or(&ANY)
+}

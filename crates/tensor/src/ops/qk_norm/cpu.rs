@@ -1,0 +1,154 @@
+//! Normalisation of queries and keys on the host: one task for a run of rows.
+
+use device::ReadGuard;
+use device::parallel::{for_tasks, simd};
+
+use super::{Weights, workspace};
+use crate::ops::attention::Heads;
+use crate::ops::rms_norm::cpu::{row_gradient, rstd as reciprocal};
+use crate::ops::rotary::{self, Turn, cpu::rotate_head};
+use crate::{Result, Tensor};
+
+/// Operands in the host's memory.
+pub(super) struct Operands<'a> {
+    qkv: ReadGuard<'a, f32>,
+    weights: [ReadGuard<'a, f32>; 2],
+    table: ReadGuard<'a, f32>,
+    documents: Option<ReadGuard<'a, u32>>,
+    heads: Heads,
+    time: usize,
+}
+
+impl<'a> Operands<'a> {
+    pub(super) fn read(
+        qkv: &'a Tensor,
+        heads: Heads,
+        weights: Weights<'a>,
+        angles: rotary::Angles<'a>,
+    ) -> Result<Self> {
+        Ok(Operands {
+            qkv: qkv.read()?,
+            weights: [weights.query.read()?, weights.key.read()?],
+            table: angles.table.read()?,
+            documents: angles.documents.map(Tensor::read).transpose()?,
+            heads,
+            time: qkv.shape().dims()[1],
+        })
+    }
+
+    pub(super) fn rows(&self, operator: &'static str) -> Result<Rows<'_>> {
+        let documents = self.documents.as_deref();
+        rotary::check_documents(operator, documents, self.time)?;
+        let [query, key] = &self.weights;
+        let width = self.heads.width;
+        let angles = rotary::cpu::Angles { table: &self.table, documents, time: self.time, width };
+        Ok(Rows { qkv: &self.qkv, weights: [query, key], angles, heads: self.heads })
+    }
+}
+
+/// The rows of an input.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    qkv: &'a [f32],
+    weights: [&'a [f32]; 2],
+    angles: rotary::cpu::Angles<'a>,
+    heads: Heads,
+}
+
+impl Rows<'_> {
+    fn count(&self) -> usize {
+        self.qkv.len() / self.heads.packed_columns()
+    }
+
+    /// Rows of a run.
+    fn per_run(&self) -> usize {
+        self.count().div_ceil(workspace::runs(self.count())).max(1)
+    }
+
+    fn normed(&self) -> usize {
+        self.heads.query + self.heads.key_value
+    }
+
+    /// 0 for a query head, 1 for a key head.
+    fn kind(&self, head: usize) -> usize {
+        usize::from(head >= self.heads.query)
+    }
+
+    pub(super) fn forward(&self, epsilon: f32, output: &mut [f32], rstd: &mut [f32]) {
+        let (columns, normed, per_run) = (self.heads.packed_columns(), self.normed(), self.per_run());
+        let tasks = output.chunks_mut(per_run * columns).zip(rstd.chunks_mut(per_run * normed)).enumerate();
+        for_tasks(tasks.collect(), |(run, (output, rstd)): (usize, (&mut [f32], &mut [f32]))| {
+            simd(
+                #[inline(always)]
+                || {
+                    let rows = output.chunks_exact_mut(columns).zip(rstd.chunks_exact_mut(normed));
+                    for (row, (output, rstd)) in rows.enumerate() {
+                        self.forward_row(run * per_run + row, epsilon, output, rstd);
+                    }
+                },
+            );
+        });
+    }
+
+    #[inline(always)]
+    fn forward_row(&self, row: usize, epsilon: f32, output: &mut [f32], rstd: &mut [f32]) {
+        output.copy_from_slice(&self.qkv[row * output.len()..][..output.len()]);
+        let angles = self.angles.of(row);
+        for (head, (values, rstd)) in output.chunks_exact_mut(self.heads.width).zip(rstd).enumerate() {
+            *rstd = reciprocal(values, epsilon);
+            let weight = self.weights[self.kind(head)];
+            values.iter_mut().zip(weight).for_each(|(value, weight)| *value *= *rstd * weight);
+            rotate_head(values, angles, Turn::Forward);
+        }
+    }
+
+    /// `gradient` holds the output's gradient and gets the input's.
+    pub(super) fn backward(&self, rstd: &[f32], gradient: &mut [f32], sums: &mut [f32]) {
+        let (columns, per_run) = (self.heads.packed_columns(), self.per_run());
+        let mut pieces = gradient.chunks_mut(per_run * columns);
+        let tasks = sums.chunks_mut(2 * self.heads.width).map(|sums| (sums, pieces.next()));
+        for_tasks(
+            tasks.enumerate().collect(),
+            |(run, (sums, rows)): (usize, (&mut [f32], Option<&mut [f32]>))| {
+                simd(
+                    #[inline(always)]
+                    || {
+                        sums.fill(0.0);
+                        for (row, gradient) in
+                            rows.into_iter().flat_map(|r| r.chunks_exact_mut(columns)).enumerate()
+                        {
+                            self.backward_row(run * per_run + row, rstd, gradient, sums);
+                        }
+                    },
+                );
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn backward_row(&self, row: usize, rstd: &[f32], gradient: &mut [f32], sums: &mut [f32]) {
+        let width = self.heads.width;
+        let x = &self.qkv[row * gradient.len()..][..gradient.len()];
+        let rstd = &rstd[row * self.normed()..][..self.normed()];
+        let angles = self.angles.of(row);
+        let heads = gradient.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(rstd);
+        for (head, ((gradient, x), rstd)) in heads.enumerate() {
+            rotate_head(gradient, angles, Turn::Back);
+            let kind = self.kind(head);
+            let sums = &mut sums[kind * width..][..width];
+            for ((sum, dy), x) in sums.iter_mut().zip(&*gradient).zip(x) {
+                *sum += dy * (x * rstd);
+            }
+            row_gradient(x, *rstd, self.weights[kind], gradient);
+        }
+    }
+}
+
+/// out (+)= Σ over runs of the sums of queries (`part` 0) or keys (1).
+pub(super) fn finish(sums: &[f32], part: usize, out: &mut [f32], accumulate: bool) {
+    let width = out.len();
+    for (column, out) in out.iter_mut().enumerate() {
+        let total: f32 = sums.chunks_exact(2 * width).map(|run| run[part * width + column]).sum();
+        *out = if accumulate { *out + total } else { total };
+    }
+}

@@ -1,0 +1,158 @@
+//! Normalisation of queries and keys: RMS norm of every query and key head, then its rotation to its
+//! position, in one pass. Values pass.
+//!
+//! The rows are packed as [`Qkv::Packed`](super::attention::Qkv::Packed). One weight serves all query heads,
+//! another all key heads.
+
+mod cpu;
+pub(crate) mod cuda;
+mod workspace;
+
+use device::{Backend, Category, DType, Request};
+
+use super::attention::Heads;
+use super::rotary::{self, Angles};
+use super::{GradientTarget, check};
+use crate::{Result, Tensor};
+
+/// The weights: of query heads and of key heads, each `[heads.width]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    /// Weight of query heads.
+    pub query: &'a Tensor,
+    /// Weight of key heads.
+    pub key: &'a Tensor,
+}
+
+/// Results of [`forward`].
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Packed queries, keys and values for attention, of the input's shape.
+    pub output: Tensor,
+    /// Reciprocal root mean squares, `[rows, heads.query + heads.key_value]` f32.
+    pub rstd: Tensor,
+}
+
+/// Results of [`backward_input`].
+#[derive(Debug)]
+pub struct Gradients {
+    /// Gradient of the packed input.
+    pub input: Tensor,
+    /// Partial sums of the weights' gradients for [`backward_weight`]: `[runs, 2 · heads.width]` f32.
+    pub sums: Tensor,
+}
+
+/// Normalises and turns packed `qkv [batch, time, heads.packed_columns()]`; weights have its type. Errors:
+/// shapes or types that do not agree, more positions than the table has, out of memory.
+pub fn forward(
+    qkv: &Tensor,
+    heads: Heads,
+    weights: Weights<'_>,
+    angles: Angles<'_>,
+    epsilon: f32,
+) -> Result<Output> {
+    const OPERATOR: &str = "qk_norm.forward";
+    check_operands(OPERATOR, qkv, heads, weights, angles)?;
+    let (rows, normed) = (qkv.shape().rows(), heads.query + heads.key_value);
+    let request = Request::new(Category::Activation, OPERATOR);
+    let output = Tensor::empty(qkv.device(), qkv.shape(), qkv.dtype(), request)?;
+    let made = Output { output, rstd: Tensor::empty(qkv.device(), [rows, normed], DType::F32, request)? };
+    match qkv.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
+            let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
+            operands.rows(OPERATOR)?.forward(epsilon, &mut output, &mut rstd);
+        }
+        Backend::Cuda => cuda::forward(OPERATOR, qkv, heads, weights, angles, epsilon, &made)?,
+    }
+    Ok(made)
+}
+
+/// The gradients of `qkv` from those of the output, `dy`: over `dy` if nothing else looks at its storage,
+/// else in a new tensor. The other operands are those of [`forward`]. Errors: as [`forward`].
+pub fn backward_input(
+    dy: Tensor,
+    qkv: &Tensor,
+    rstd: &Tensor,
+    heads: Heads,
+    weights: Weights<'_>,
+    angles: Angles<'_>,
+) -> Result<Gradients> {
+    const OPERATOR: &str = "qk_norm.backward_input";
+    check_operands(OPERATOR, qkv, heads, weights, angles)?;
+    check::computed(OPERATOR, &[("qkv", qkv), ("dy", &dy)])?;
+    check::shape(OPERATOR, "dy", &dy, qkv.shape())?;
+    let rows = qkv.shape().rows();
+    check::f32s(OPERATOR, &[("rstd", rstd)])?;
+    check::shape(OPERATOR, "rstd", rstd, [rows, heads.query + heads.key_value])?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let input = match dy.is_unique() {
+        true => dy,
+        false => {
+            let own = Tensor::empty(dy.device(), dy.shape(), dy.dtype(), request)?;
+            own.copy_from(&dy)?;
+            own
+        }
+    };
+    let runs = workspace::runs(rows);
+    let sums = Tensor::empty(input.device(), [runs, 2 * heads.width], DType::F32, request)?;
+    match input.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
+            let rows = operands.rows(OPERATOR)?;
+            rows.backward(&rstd.read()?, &mut input.write()?, &mut sums.write()?);
+        }
+        Backend::Cuda => cuda::backward_input(OPERATOR, qkv, rstd, heads, weights, angles, &input, &sums)?,
+    }
+    Ok(Gradients { input, sums })
+}
+
+/// The gradients of the weights of queries and keys, `[width]` each, from the partial sums of
+/// [`backward_input`]. The targets are both f32 or both of the type `computed` of the activations. Errors:
+/// shapes or types that do not agree.
+pub fn backward_weight(
+    sums: &Tensor,
+    computed: DType,
+    query: &GradientTarget,
+    key: &GradientTarget,
+) -> Result<()> {
+    const OPERATOR: &str = "qk_norm.backward_weight";
+    check::f32s(OPERATOR, &[("sums", sums)])?;
+    check::rank(OPERATOR, "sums", sums, 2)?;
+    let targets = [("query", query), ("key", key)];
+    check::targets(OPERATOR, computed, &targets)?;
+    for (name, target) in targets {
+        check::shape(OPERATOR, name, &target.tensor, [sums.shape().columns() / 2])?;
+    }
+    match sums.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let sums = sums.read()?;
+            cpu::finish(&sums, 0, &mut query.tensor.write()?, query.accumulate);
+            cpu::finish(&sums, 1, &mut key.tensor.write()?, key.accumulate);
+            Ok(())
+        }
+        Backend::Cuda => cuda::backward_weight(OPERATOR, sums, [query, key]),
+    }
+}
+
+fn check_operands(
+    operator: &'static str,
+    qkv: &Tensor,
+    heads: Heads,
+    weights: Weights<'_>,
+    angles: Angles<'_>,
+) -> Result<()> {
+    check::computed(operator, &[("qkv", qkv), ("query weight", weights.query), ("key weight", weights.key)])?;
+    heads.check(operator)?;
+    let width = rotary::check_angles(operator, qkv, angles)?;
+    let [batch, time] = [qkv.shape().dims()[0], qkv.shape().dims()[1]];
+    check::shape(operator, "qkv", qkv, [batch, time, heads.packed_columns()])?;
+    if width != heads.width {
+        return Err(check::wrong(operator, "table", angles.table, format!("{} columns", heads.width)));
+    }
+    check::shape(operator, "query weight", weights.query, [width])?;
+    check::shape(operator, "key weight", weights.key, [width])
+}

@@ -1,0 +1,145 @@
+//! RMS normalisation (Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019) over the innermost
+//! dimension, alone or fused with the residual addition before it.
+//!
+//! y = x · rstd · weight, where rstd is 1/√(mean of x² + epsilon).
+
+pub(super) mod cpu;
+pub(crate) mod cuda;
+mod workspace;
+
+use device::{Backend, Category, DType, Request};
+
+use super::{GradientTarget, check};
+use crate::{Result, Tensor};
+
+/// Results of the forward pass.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The normalised and scaled input, of its shape.
+    pub output: Tensor,
+    /// Reciprocal root mean square of each row, `[rows]` f32.
+    pub rstd: Tensor,
+}
+
+/// Normalises the rows of `x [.., width]`; `weight` is `[width]`, of its type.
+/// Errors: shapes or types that do not agree, rows without elements, out of memory.
+pub fn forward(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Output> {
+    const OPERATOR: &str = "rms_norm.forward";
+    check_operands(OPERATOR, x, weight)?;
+    let made = allocate(OPERATOR, x)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
+            let outputs = cpu::Outputs { output: &mut output, rstd: &mut rstd };
+            cpu::forward(&x.read()?, &weight.read()?, epsilon, outputs);
+        }
+        Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, epsilon, &made)?,
+    }
+    Ok(made)
+}
+
+/// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised,
+/// as where a pipeline is cut between the two. Both inputs are `[.., width]`; all operands have one type.
+/// Errors: as [`forward`].
+pub fn forward_residual(
+    residual: &Tensor,
+    branch: &Tensor,
+    weight: &Tensor,
+    epsilon: f32,
+) -> Result<(Tensor, Output)> {
+    const OPERATOR: &str = "rms_norm.forward_residual";
+    let dtype = check_operands(OPERATOR, residual, weight)?;
+    check::dtype(OPERATOR, "branch", branch, dtype)?;
+    check::shape(OPERATOR, "branch", branch, residual.shape())?;
+    let request = Request::new(Category::Activation, OPERATOR);
+    let sum = Tensor::empty(residual.device(), residual.shape(), dtype, request)?;
+    let made = allocate(OPERATOR, residual)?;
+    match residual.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
+            let outputs = cpu::Outputs { output: &mut output, rstd: &mut rstd };
+            let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
+            cpu::forward_residual(&residual, &branch, &weight.read()?, epsilon, &mut sum, outputs);
+        }
+        Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, epsilon, &made)?,
+    }
+    Ok((sum, made))
+}
+
+/// The gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given: the gradient that the
+/// residual sum gets from its other readers. All are `[.., width]`; `rstd` is `[rows]`. Errors: as
+/// [`forward`].
+pub fn backward_input(
+    dy: &Tensor,
+    dsum: Option<&Tensor>,
+    x: &Tensor,
+    weight: &Tensor,
+    rstd: &Tensor,
+) -> Result<Tensor> {
+    const OPERATOR: &str = "rms_norm.backward_input";
+    let dtype = check_operands(OPERATOR, x, weight)?;
+    check_saved(OPERATOR, dy, x, rstd)?;
+    if let Some(dsum) = dsum {
+        check::dtype(OPERATOR, "dsum", dsum, dtype)?;
+        check::shape(OPERATOR, "dsum", dsum, x.shape())?;
+    }
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (x, rstd) = (x.read()?, rstd.read()?);
+            let dsum = dsum.map(Tensor::read::<f32>).transpose()?;
+            let saved = cpu::Saved { x: &x, rstd: &rstd };
+            cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &weight.read()?, &mut dx.write()?);
+        }
+        Backend::Cuda => cuda::backward_input(OPERATOR, dy, dsum, x, rstd, weight, &dx)?,
+    }
+    Ok(dx)
+}
+
+/// The gradient of the weight `[width]`: (+)= Σ over rows of dy · x · rstd. The target is f32 or of the type
+/// of `dy` and `x`; sums are in f32 and rounded once. Errors: as [`forward`].
+pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "rms_norm.backward_weight";
+    check::not_empty(OPERATOR, "x", x)?;
+    check_saved(OPERATOR, dy, x, rstd)?;
+    check::targets(OPERATOR, x.dtype(), &[("weight", weight)])?;
+    let (rows, width) = (x.shape().rows(), x.shape().columns());
+    check::shape(OPERATOR, "weight", &weight.tensor, [width])?;
+    let workspace = Tensor::workspace(x.device(), OPERATOR, workspace::backward_weight(rows, width))?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (dy, x, rstd) = (dy.read()?, x.read()?, rstd.read()?);
+            let saved = cpu::Saved { x: &x, rstd: &rstd };
+            cpu::backward_weight(&dy, saved, &mut weight.tensor.write()?, weight.accumulate);
+        }
+        Backend::Cuda => cuda::backward_weight(OPERATOR, dy, x, rstd, &workspace, weight)?,
+    }
+    Ok(())
+}
+
+/// Returns the type of `x` and `weight`. Errors: shapes or types that do not agree.
+fn check_operands(operator: &'static str, x: &Tensor, weight: &Tensor) -> Result<DType> {
+    let dtype = check::computed(operator, &[("x", x), ("weight", weight)])?;
+    check::not_empty(operator, "x", x)?;
+    check::shape(operator, "weight", weight, [x.shape().columns()])?;
+    Ok(dtype)
+}
+
+fn check_saved(operator: &'static str, dy: &Tensor, x: &Tensor, rstd: &Tensor) -> Result<()> {
+    check::computed(operator, &[("x", x), ("dy", dy)])?;
+    check::f32s(operator, &[("rstd", rstd)])?;
+    check::shape(operator, "dy", dy, x.shape())?;
+    check::shape(operator, "rstd", rstd, [x.shape().rows()])
+}
+
+fn allocate(operator: &'static str, x: &Tensor) -> Result<Output> {
+    let request = Request::new(Category::Activation, operator);
+    let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
+    let rstd = Tensor::empty(x.device(), [x.shape().rows()], DType::F32, request)?;
+    Ok(Output { output, rstd })
+}

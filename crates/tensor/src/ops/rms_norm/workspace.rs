@@ -1,0 +1,8 @@
+//! Workspace of RMS normalisation.
+
+use crate::ops::columns;
+
+/// Bytes for the gradient of the weight: partial sums.
+pub(super) fn backward_weight(rows: usize, width: usize) -> usize {
+    columns::workspace::bytes(rows, width)
+}

@@ -1,0 +1,58 @@
+//! Rotations on the host: one task for a block of rows.
+
+use device::parallel::{for_pieces, simd};
+
+use super::Turn;
+use crate::ops::rows;
+
+/// The angles of the heads of every row.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Angles<'a> {
+    pub(in crate::ops) table: &'a [f32],
+    pub(in crate::ops) documents: Option<&'a [u32]>,
+    /// Rows in a sequence.
+    pub(in crate::ops) time: usize,
+    /// Elements of a head.
+    pub(in crate::ops) width: usize,
+}
+
+impl<'a> Angles<'a> {
+    /// Cosines and sines of a row.
+    #[inline(always)]
+    pub(in crate::ops) fn of(&self, row: usize) -> (&'a [f32], &'a [f32]) {
+        let first = self.documents.map_or(0, |documents| documents[row] as usize);
+        self.table[(row % self.time - first) * self.width..][..self.width].split_at(self.width / 2)
+    }
+}
+
+pub(super) fn rotate(x: &mut [f32], columns: usize, heads: usize, angles: Angles<'_>, turn: Turn) {
+    let per_task = rows::per_task(columns);
+    for_pieces(x, per_task * columns, |index, x| {
+        simd(
+            #[inline(always)]
+            || {
+                for (row, x) in x.chunks_exact_mut(columns).enumerate() {
+                    let at = angles.of(index * per_task + row);
+                    for head in x.chunks_exact_mut(angles.width).take(heads) {
+                        rotate_head(head, at, turn);
+                    }
+                }
+            },
+        );
+    });
+}
+
+/// Turns one head by the angles of its position.
+#[inline(always)]
+pub(in crate::ops) fn rotate_head(head: &mut [f32], (cosines, sines): (&[f32], &[f32]), turn: Turn) {
+    let (low, high) = head.split_at_mut(cosines.len());
+    let sign = match turn {
+        Turn::Forward => 1.0,
+        Turn::Back => -1.0,
+    };
+    for (((low, high), cosine), sine) in low.iter_mut().zip(high).zip(cosines).zip(sines) {
+        let (a, b, sine) = (*low, *high, sign * sine);
+        *low = a.mul_add(*cosine, -(b * sine));
+        *high = b.mul_add(*cosine, a * sine);
+    }
+}

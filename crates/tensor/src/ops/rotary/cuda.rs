@@ -1,0 +1,49 @@
+//! Launches of `kernels/rotary.cu`.
+
+use device::cuda::Launch;
+use device::{Family, Function};
+
+use super::{Angles, Turn};
+use crate::ops::kernels::family;
+use crate::ops::{elementwise, gpu};
+use crate::{Result, Tensor};
+
+/// `kernels/rotary.cu`.
+pub(crate) static FAMILY: Family =
+    family!("rotary", headers: ["rotary.cuh"], constants: elementwise::CONSTANTS);
+
+/// Turns the first `heads` heads of the rows of `x`, in place.
+pub(super) fn rotate(
+    operator: &'static str,
+    x: &Tensor,
+    heads: usize,
+    angles: Angles<'_>,
+    turn: Turn,
+) -> Result<()> {
+    let width = angles.table.shape().columns();
+    let (rows, columns, lanes) = (x.shape().rows(), x.shape().columns(), gpu::lanes(x.dtype()));
+    let whole = (width / 2).is_multiple_of(lanes) && columns.is_multiple_of(lanes);
+    let vector = whole && gpu::aligned(&[x, angles.table]);
+    let items = rows * heads * (width / 2) / if vector { lanes } else { 1 };
+    let name = match turn {
+        Turn::Forward => "rotate",
+        Turn::Back => "rotate_back",
+    };
+    let word = |size| gpu::word(operator, size);
+    let launch = x.device().kernel(Function::new(&FAMILY, name).of(x.dtype())).write(x.region());
+    let launch = read_angles(launch, angles).u32(word(items)?).u32(word(x.shape().dims()[1])?);
+    let launch = launch.u32(word(heads)?).u32(word(width)?).u32(word(columns)?).u32(u32::from(vector));
+    let turned = (rows * heads * width) as u64;
+    let blocks = items.div_ceil((gpu::THREADS * elementwise::UNROLL) as usize);
+    let launch = launch.cost(2 * turned * x.dtype().bytes() as u64, 3 * turned);
+    Ok(launch.launch([word(blocks)?, 1, 1], gpu::THREADS)?)
+}
+
+/// Adds table and documents to a launch.
+pub(in crate::ops) fn read_angles<'a>(launch: Launch<'a>, angles: Angles<'_>) -> Launch<'a> {
+    let launch = launch.read(angles.table.region());
+    match angles.documents {
+        Some(documents) => launch.read(documents.region()),
+        None => launch.null(),
+    }
+}

@@ -1,0 +1,96 @@
+use tensor::Tensor;
+use tensor::ops::rotary::{Angles, Frequencies, Scaling, Turn, rotate};
+
+use crate::reference;
+use crate::support::{Case, bits, devices, read, tensor};
+
+const THETA: f64 = 10_000.0;
+
+/// Batch, time, heads that turn, columns after them, width of a head: with and without whole vectors.
+const SIZES: [[usize; 5]; 6] = [
+    [2, 5, 3, 4, 2],
+    [1, 33, 2, 0, 6],
+    [3, 70, 4, 64, 32],
+    [2, 65, 3, 1, 64],
+    [2, 40, 5, 128, 128],
+    [1, 9, 2, 96, 96],
+];
+
+/// A table for `context` positions.
+pub(crate) fn table(case: &Case, width: usize, context: usize) -> Tensor {
+    let frequencies = Frequencies { width, theta: THETA, scaling: Scaling::None };
+    tensor(&case.device, &frequencies.table(context), [context, width])
+}
+
+/// First positions of documents of 1, 2, 3 … tokens in every sequence.
+pub(crate) fn documents(case: &Case, batch: usize, time: usize) -> (Tensor, Vec<u32>) {
+    let (mut first, mut next, mut length) = (0, 1, 1);
+    let of_sequence: Vec<u32> = (0..time as u32)
+        .map(|at| {
+            if at == next {
+                (first, length) = (at, length + 1);
+                next = at + length;
+            }
+            first
+        })
+        .collect();
+    let all = of_sequence.repeat(batch);
+    (tensor(&case.device, &all, [batch, time]), all)
+}
+
+#[test]
+fn heads_turn_to_their_positions_and_back() {
+    for case in devices() {
+        for [batch, time, heads, rest, width] in SIZES {
+            let columns = heads * width + rest;
+            let table = table(&case, width, time + 3);
+            let (firsts, list) = documents(&case, batch, time);
+            for documents in [None, Some(&firsts)] {
+                let what = format!("{batch}x{time}, {heads} heads of {width}, {}", documents.is_some());
+                let angles = Angles { table: &table, documents };
+                let (x, x_wide) = case.operand("x", [batch, time, columns]);
+                let turned = rotate(x.clone(), heads, angles, Turn::Forward).unwrap();
+                assert!(!turned.shares_storage(&x) && read(&x) == x_wide, "an operand in use stays");
+                let mut expected = x_wide.clone();
+                for (row, values) in expected.chunks_mut(columns).enumerate() {
+                    let first = documents.map_or(0, |_| list[row] as usize);
+                    for head in values.chunks_mut(width).take(heads) {
+                        head.copy_from_slice(&reference::turned(head, row % time - first, THETA));
+                    }
+                }
+                case.close(&what, &read(&turned), &expected);
+                let address = x.region().buffer.address();
+                let in_place = rotate(x, heads, angles, Turn::Forward).unwrap();
+                assert_eq!(in_place.region().buffer.address(), address, "{what}");
+                assert_eq!(bits(&in_place), bits(&turned), "{what}");
+                // A rotation's gradient is the rotation back.
+                let back = rotate(in_place, heads, angles, Turn::Back).unwrap();
+                case.close(&what, &read(&back), &x_wide);
+                let kept = |tensor: &Tensor| -> Vec<f64> {
+                    let all = read(tensor);
+                    all.chunks(columns).flat_map(|row| row[heads * width..].to_vec()).collect()
+                };
+                assert_eq!(kept(&back), kept(&turned), "{what}: columns after the heads");
+            }
+        }
+    }
+}
+
+#[test]
+fn scaled_frequencies_are_those_of_their_definitions() {
+    let of = |scaling| Frequencies { width: 64, theta: 500_000.0, scaling }.table(2);
+    let angle = |table: &[f32], pair: usize| f64::from(table[64 + 32 + pair]).asin();
+    let plain = of(Scaling::None);
+    let linear = of(Scaling::Linear { factor: 4.0 });
+    let llama3 = of(Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 8192 });
+    for pair in 1..32 {
+        let frequency = 500_000f64.powf(-2.0 * pair as f64 / 64.0);
+        let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-5;
+        assert!(close(angle(&plain, pair), frequency), "{pair}");
+        assert!(close(angle(&linear, pair), frequency / 4.0), "{pair}");
+        let turns = 8192.0 * frequency / std::f64::consts::TAU;
+        let share = ((turns - 1.0) / 3.0).clamp(0.0, 1.0);
+        let expected = share * frequency + (1.0 - share) * frequency / 8.0;
+        assert!(close(angle(&llama3, pair), expected), "{pair}");
+    }
+}

@@ -1,0 +1,65 @@
+// Functions of one element, and their derivatives.
+#pragma once
+#include "common.cuh"
+
+struct Identity {
+    __device__ static float value(float x) { return x; }
+    __device__ static float gradient(float dy, float) { return dy; }
+};
+
+// NaN for NaN.
+struct Relu {
+    __device__ static float value(float x) { return x < 0.0f ? 0.0f : x; }
+    // `x` may be the output as well.
+    __device__ static float gradient(float dy, float x) { return x > 0.0f ? dy : 0.0f; }
+};
+
+struct ReluSquared {
+    __device__ static float value(float x) { return x < 0.0f ? 0.0f : x * x; }
+    __device__ static float gradient(float dy, float x) { return x < 0.0f ? 0.0f : dy * 2.0f * x; }
+};
+
+// e^-x, limited far above every value that affects a result, so that no multiplication by it overflows.
+__device__ __forceinline__ float decay(float x) { return expf(-x > 87.0f ? 87.0f : -x); }
+
+struct Silu {
+    __device__ static float value(float x) { return x / (1.0f + decay(x)); }
+    // sigma + x * sigma * (1 - sigma), with 1 - sigma as e^-x * sigma so that nothing cancels.
+    __device__ static float gradient(float dy, float x) {
+        const float steep = decay(x);
+        const float sigma = 1.0f / (1.0f + steep);
+        return dy * fmaf(steep * sigma * sigma, x, sigma);
+    }
+};
+
+// GELU's tanh form as x * sigma(2u), u = sqrt(2/pi) * (x + 0.044715 x^3): the same, and accurate where tanh u
+// is near -1.
+#define TWICE_ROOT 1.595769f
+#define CUBIC 0.044715f
+struct Gelu {
+    __device__ static float steepness(float x) { return decay(TWICE_ROOT * x * fmaf(CUBIC * x, x, 1.0f)); }
+    __device__ static float value(float x) { return x / (1.0f + steepness(x)); }
+    // sigma + x * sigma * (1 - sigma) * 2u', with 1 - sigma as e^-2u * sigma so that nothing cancels.
+    __device__ static float gradient(float dy, float x) {
+        const float steep = steepness(x);
+        const float sigma = 1.0f / (1.0f + steep);
+        const float slope = TWICE_ROOT * fmaf(3.0f * CUBIC * x, x, 1.0f);
+        return dy * fmaf(steep * sigma * sigma * x, slope, sigma);
+    }
+};
+
+// GELU as it is defined, x times the normal distribution's probability of less than x.
+struct GeluErf {
+    __device__ static float value(float x) { return x * normcdff(x); }
+    __device__ static float gradient(float dy, float x) {
+        return dy * fmaf(x * 0.39894228f, expf(-0.5f * x * x), normcdff(x));
+    }
+};
+
+#define FOR_EACH_ACTIVATION(KERNELS, NAME, T)   \
+    KERNELS(identity, Identity, NAME, T)        \
+    KERNELS(relu, Relu, NAME, T)                \
+    KERNELS(relu_squared, ReluSquared, NAME, T) \
+    KERNELS(silu, Silu, NAME, T)                \
+    KERNELS(gelu, Gelu, NAME, T)                \
+    KERNELS(gelu_erf, GeluErf, NAME, T)

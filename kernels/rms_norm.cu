@@ -1,0 +1,201 @@
+// RMS normalisation of rows: y = x * rstd * weight, and its gradients. rstd is 1 / sqrt(mean square +
+// epsilon).
+#include "columns.cuh"
+#include "held_rows.cuh"
+
+// Launch: as held_rows.cuh says. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
+// dsum) in, dx out.
+
+template <typename T, int GROUP, int HELD>
+__device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, T *sum, T *y,
+                                        float *rstds, u32 rows, u32 width, float epsilon) {
+    constexpr int N = Wide<T>::N;
+    const Place<T, GROUP> place(width);
+    if (place.row >= rows) return;
+    Row<T, GROUP, HELD> in;
+    in.read(x + place.start, place.vectors, place.lane);
+    if (branch) add_branch(in, place, branch, sum);
+    in.forget();
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (place.lane + i * GROUP < place.vectors) {
+            const Floats<N> values = in.held[i].floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) total = fmaf(values.at[j], values.at[j], total);
+        }
+    }
+    const float rstd = 1.0f / sqrtf(group_sum<GROUP>(total) * (1.0f / width) + epsilon);
+    in.forget();
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 vector = place.lane + i * GROUP;
+        if (vector < place.vectors) {
+            Wide<T> held_weight, out;
+            held_weight.read(weight + vector * N);
+            Floats<N> values = in.held[i].floats();
+            const Floats<N> weights = held_weight.floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) values.at[j] = values.at[j] * rstd * weights.at[j];
+            out.round(values);
+            out.write(y + place.start + vector * N);
+        }
+    }
+    if (place.lane == 0) rstds[place.row] = rstd;
+}
+
+// dx = rstd * (g - normal * mean(g * normal)) (+ dsum) with g = dy * weight, normal = x * rstd.
+template <typename T, int GROUP, int HELD>
+__device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *weight,
+                                         const float *rstds, T *dx, u32 rows, u32 width) {
+    constexpr int N = Wide<T>::N;
+    const Place<T, GROUP> place(width);
+    if (place.row >= rows) return;
+    Row<T, GROUP, HELD> in, out;
+    out.read(dy + place.start, place.vectors, place.lane);
+    in.read(x + place.start, place.vectors, place.lane);
+    const float rstd = rstds[place.row];
+    float product = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 vector = place.lane + i * GROUP;
+        if (vector < place.vectors) {
+            Wide<T> held_weight;
+            held_weight.read(weight + vector * N);
+            const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
+                            xs = in.held[i].floats();
+#pragma unroll
+            for (int j = 0; j < N; j++) product = fmaf(dys.at[j] * weights.at[j], xs.at[j] * rstd, product);
+        }
+    }
+    const float mean_product = group_sum<GROUP>(product) * (1.0f / width);
+    in.forget();
+    out.forget();
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 vector = place.lane + i * GROUP;
+        if (vector < place.vectors) {
+            Wide<T> held_weight, result;
+            held_weight.read(weight + vector * N);
+            Floats<N> values = {};
+            if (dsum) {
+                Wide<T> other;
+                other.read(dsum + place.start + vector * N);
+                values = other.floats();
+            }
+            const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
+                            xs = in.held[i].floats();
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                values.at[j] += rstd * (dys.at[j] * weights.at[j] - xs.at[j] * rstd * mean_product);
+            result.round(values);
+            result.write(dx + place.start + vector * N);
+        }
+    }
+}
+
+// For any width. A thread visits the same elements in every pass, so it may read back the sum that it wrote.
+template <typename T>
+__device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *weight, T *sum, T *y,
+                                            float *rstds, u32 width, float epsilon) {
+    const u64 start = u64(blockIdx.x) * width;
+    const T *in = x + start;
+    float total = 0.0f;
+    for (u32 at = threadIdx.x; at < width; at += THREADS) {
+        T value = in[at];
+        if (branch) {
+            value = from_f32<T>(to_f32(value) + to_f32(branch[start + at]));
+            sum[start + at] = value;
+        }
+        total = fmaf(to_f32(value), to_f32(value), total);
+    }
+    if (branch) in = sum + start;
+    const float rstd = 1.0f / sqrtf(group_sum<THREADS>(total) * (1.0f / width) + epsilon);
+    for (u32 at = threadIdx.x; at < width; at += THREADS)
+        y[start + at] = from_f32<T>(to_f32(in[at]) * rstd * to_f32(weight[at]));
+    if (threadIdx.x == 0) rstds[blockIdx.x] = rstd;
+}
+
+template <typename T>
+__device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T *x, const T *weight,
+                                             const float *rstds, T *dx, u32 width) {
+    const u64 start = u64(blockIdx.x) * width;
+    const float rstd = rstds[blockIdx.x];
+    float product = 0.0f;
+    for (u32 at = threadIdx.x; at < width; at += THREADS)
+        product = fmaf(to_f32(dy[start + at]) * to_f32(weight[at]), to_f32(x[start + at]) * rstd, product);
+    const float mean_product = group_sum<THREADS>(product) * (1.0f / width);
+    for (u32 at = threadIdx.x; at < width; at += THREADS) {
+        const float g = to_f32(dy[start + at]) * to_f32(weight[at]);
+        const float value = rstd * (g - to_f32(x[start + at]) * rstd * mean_product);
+        dx[start + at] = from_f32<T>(dsum ? value + to_f32(dsum[start + at]) : value);
+    }
+}
+
+// partial[run][column] = sum of dy * x * rstd.
+template <int N, typename T>
+__device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const float *rstds, float *partial,
+                                               u32 rows, u32 width, u32 rows_per_run) {
+    const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
+    const u32 vectors = width / N, vector = blockIdx.y * TILE + lane;
+    const u32 first = blockIdx.x * rows_per_run;
+    const u32 end = min(rows, first + rows_per_run);
+    Floats<N> weight = {};
+    if (vector < vectors) {
+        const u64 column = u64(vector) * N;
+#pragma unroll 4
+        for (u32 row = first + strand; row < end; row += STRANDS) {
+            const u64 at = u64(row) * width + column;
+            const Floats<N> dys = read<N>(dy + at), xs = read<N>(x + at);
+            const float rstd = rstds[row];
+#pragma unroll
+            for (int i = 0; i < N; i++) weight.at[i] = fmaf(dys.at[i], xs.at[i] * rstd, weight.at[i]);
+        }
+    }
+    join(weight, partial + u64(blockIdx.x) * width, lane, strand, vector, vectors);
+}
+
+#define FORWARD_ARGUMENTS(T)                                                                    \
+    const T *__restrict__ x, const T *__restrict__ branch, const T *__restrict__ weight, T *sum, \
+        T *__restrict__ y, float *__restrict__ rstds, u32 rows, u32 width, float epsilon
+#define BACKWARD_ARGUMENTS(T)                                                          \
+    const T *__restrict__ dy, const T *__restrict__ dsum, const T *__restrict__ x,     \
+        const T *__restrict__ weight, const float *__restrict__ rstds, T *__restrict__ dx, \
+        u32 rows, u32 width
+
+#define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                               \
+    KERNEL __launch_bounds__(THREADS) forward_##PLACE##HELD##_##NAME(FORWARD_ARGUMENTS(T)) { \
+        forward<T, GROUP, HELD>(x, branch, weight, sum, y, rstds, rows, width, epsilon);     \
+    }                                                                                        \
+    KERNEL __launch_bounds__(THREADS) backward_##PLACE##HELD##_##NAME(BACKWARD_ARGUMENTS(T)) { \
+        backward<T, GROUP, HELD>(dy, dsum, x, weight, rstds, dx, rows, width);               \
+    }
+#define ALL_ROWS(NAME, T)                                                         \
+    HELD_ROWS(NAME, T, warp, WARP, 1)                                             \
+    HELD_ROWS(NAME, T, warp, WARP, 2)                                             \
+    HELD_ROWS(NAME, T, warp, WARP, 4)                                             \
+    HELD_ROWS(NAME, T, warp, WARP, 8)                                             \
+    HELD_ROWS(NAME, T, block, THREADS, 2)                                         \
+    HELD_ROWS(NAME, T, block, THREADS, 4)                                         \
+    HELD_ROWS(NAME, T, block, THREADS, 8)                                         \
+    KERNEL __launch_bounds__(THREADS) forward_any_##NAME(FORWARD_ARGUMENTS(T)) {  \
+        forward_any(x, branch, weight, sum, y, rstds, width, epsilon);            \
+    }                                                                             \
+    KERNEL __launch_bounds__(THREADS) backward_any_##NAME(BACKWARD_ARGUMENTS(T)) { \
+        backward_any(dy, dsum, x, weight, rstds, dx, width);                      \
+    }
+
+#define PARAMETERS(NAME, T)                                                                                  \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        weight_sums_##NAME(const T *__restrict__ dy, const T *__restrict__ x,                                \
+                           const float *__restrict__ rstds, float *__restrict__ partial, u32 rows,           \
+                           u32 width, u32 rows_per_run, u32 vector) {                                        \
+        if (vector)                                                                                          \
+            parameter_sums<16 / sizeof(T)>(dy, x, rstds, partial, rows, width, rows_per_run);                \
+        else                                                                                                 \
+            parameter_sums<1>(dy, x, rstds, partial, rows, width, rows_per_run);                             \
+    }
+
+FOR_EACH_TYPE(ALL_ROWS)
+FOR_EACH_TYPE(PARAMETERS)
+HELD_ROWS(f32, float, block, THREADS, 16)

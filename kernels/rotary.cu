@@ -1,0 +1,57 @@
+// Rotary position embeddings of the first heads of rows, in place.
+#include "rotary.cuh"
+
+// Launch: THREADS threads; a thread has UNROLL items, each N elements of the first half of a head and those
+// of the second that belong to them, all loaded before the first is stored. The table of cosines and sines
+// stays in L2. Floor: the heads in and out once.
+template <int N, bool BACK, typename T>
+__device__ __forceinline__ void turn(T *x, const float *table, const u32 *documents, u32 items, u32 time,
+                                     u32 heads, u32 width, u32 stride) {
+    const u32 half = width / 2, each = half / N, first = blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
+    Floats<N> low[UNROLL], high[UNROLL];
+    u64 at[UNROLL];
+    u32 entry[UNROLL];
+#pragma unroll
+    for (int i = 0; i < UNROLL; i++) {
+        const u32 item = first + i * THREADS;
+        if (item < items) {
+            const u32 column = item % each * N, head = item / each % heads, row = item / each / heads;
+            at[i] = u64(row) * stride + head * width + column;
+            entry[i] = position(documents, row, time) * width + column;
+            low[i] = read<N>(x + at[i]);
+            high[i] = read<N>(x + at[i] + half);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < UNROLL; i++) {
+        if (first + i * THREADS < items) {
+            const Floats<N> cosines = read<N>(table + entry[i]), sines = read<N>(table + entry[i] + half);
+            if (BACK)
+                rotate_back(low[i], high[i], cosines, sines);
+            else
+                rotate(low[i], high[i], cosines, sines);
+            write(x + at[i], low[i]);
+            write(x + at[i] + half, high[i]);
+        }
+    }
+}
+
+#define OPERANDS(T)                                                                                   \
+    T *__restrict__ x, const float *__restrict__ table, const u32 *__restrict__ documents, u32 items, \
+        u32 time, u32 heads, u32 width, u32 stride, u32 vector
+
+#define FOR_TYPE(NAME, T)                                                                  \
+    KERNEL __launch_bounds__(THREADS) rotate_##NAME(OPERANDS(T)) {                         \
+        if (vector)                                                                        \
+            turn<16 / sizeof(T), false>(x, table, documents, items, time, heads, width, stride); \
+        else                                                                               \
+            turn<1, false>(x, table, documents, items, time, heads, width, stride);        \
+    }                                                                                      \
+    KERNEL __launch_bounds__(THREADS) rotate_back_##NAME(OPERANDS(T)) {                    \
+        if (vector)                                                                        \
+            turn<16 / sizeof(T), true>(x, table, documents, items, time, heads, width, stride); \
+        else                                                                               \
+            turn<1, true>(x, table, documents, items, time, heads, width, stride);         \
+    }
+
+FOR_EACH_TYPE(FOR_TYPE)
