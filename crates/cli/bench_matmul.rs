@@ -19,7 +19,8 @@ use crate::output::print;
 /// best
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchMatmulArgs {
-    /// Model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m
+    /// Model: small (the quickstart's), gpt2-124m, gpt2-355m, gpt2-1558m,
+    /// llama3-1b or llama3-8b
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
     #[command(flatten)]

@@ -11,7 +11,8 @@ use worker::DeviceChoice;
 /// Arguments of every benchmark of a training step.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepArgs {
-    /// Sequences in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small]
+    /// Sequences in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small, 4 for
+    /// llama3-1b, 1 for llama3-8b]
     #[arg(long)]
     pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
@@ -105,7 +106,7 @@ impl TraceArgs {
     }
 }
 
-/// A named GPT, trained on random tokens.
+/// A named model, trained on random tokens.
 pub(crate) struct BenchModel {
     pub(crate) name: &'static str,
     /// A configuration that has its sizes.
@@ -114,7 +115,7 @@ pub(crate) struct BenchModel {
     pub(crate) micro_batch_size: usize,
 }
 
-const MODELS: [BenchModel; 4] = [
+const MODELS: [BenchModel; 6] = [
     // The sizes that are the defaults of the keys.
     BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32 },
     BenchModel {
@@ -131,6 +132,16 @@ const MODELS: [BenchModel; 4] = [
         name: "gpt2-1558m",
         sizes: include_str!("../../launch/configs/gpt2-1558m.toml"),
         micro_batch_size: 16,
+    },
+    BenchModel {
+        name: "llama3-1b",
+        sizes: include_str!("../../launch/configs/llama3-1b.toml"),
+        micro_batch_size: 4,
+    },
+    BenchModel {
+        name: "llama3-8b",
+        sizes: include_str!("../../launch/configs/llama3-8b.toml"),
+        micro_batch_size: 1,
     },
 ];
 

@@ -97,7 +97,10 @@ fn wrong_types_are_refused_with_what_is_allowed() {
             "[model]\nwidth = 8.0\n",
             "quick.toml:2: model.width takes an integer from 1 to 16777216, not the float 8.0",
         ),
-        ("[model]\nkind = 1\n", "quick.toml:2: model.kind takes \"gpt\" or \"mlp\", not the integer 1"),
+        (
+            "[model]\nkind = 1\n",
+            "quick.toml:2: model.kind takes \"gpt\" or \"llama\" or \"mlp\", not the integer 1",
+        ),
         (
             "[model.width]\nx = 1\n",
             "quick.toml:1: model.width takes an integer from 1 to 16777216, not the table [model.width]",
@@ -158,7 +161,7 @@ fn values_out_of_range_are_refused() {
         ),
         (
             "[model]\nkind = \"gtp\"\n",
-            "quick.toml:2: model.kind = \"gtp\" is not \"gpt\" or \"mlp\": did you mean \"gpt\"?",
+            "quick.toml:2: model.kind = \"gtp\" is not \"gpt\" or \"llama\" or \"mlp\": did you mean \"gpt\"?",
         ),
         (
             "[precision]\ncompute = \"f64\"\n",
@@ -213,6 +216,22 @@ fn values_that_do_not_go_together_are_refused() {
         (
             "[model]\nheads = 4\nwidth = 130\n",
             "quick.toml:3: model.width = 130 is not a multiple of model.heads = 4",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nwidth = 130\n",
+            "quick.toml:3: model.width = 130 is not a multiple of model.heads = 4",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nkey_value_heads = 3\n",
+            "quick.toml:3: model.key_value_heads = 3 does not divide model.heads = 4",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nhead_width = 33\n",
+            "quick.toml:3: model.head_width = 33 is odd, and its halves turn together",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nrope_scaling = \"llama3\"\nrope_low_turns = 4\n",
+            "quick.toml:4: model.rope_low_turns = 4 is not below model.rope_high_turns = 4",
         ),
         ("[model]\nheads = 3\n", "quick.toml:2: model.width = 128 is not a multiple of model.heads = 3"),
         (

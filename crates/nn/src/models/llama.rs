@@ -1,124 +1,158 @@
-//! Llama and its relatives (Mistral, Qwen2, Qwen3, SmolLM2): token embeddings, pre-norm blocks with rotary
-//! positions, grouped heads and gated feed-forward layers, a final norm, and an output head.
+//! Llama and its relatives: Mistral without a window, Qwen2, Qwen3, SmolLM2.
 
+mod model;
 mod sizes;
 
-pub use sizes::{LLAMA, LlamaFamily, LlamaSizes, RopeScaling};
+pub use model::Llama;
+pub use sizes::{LlamaSizes, RopeScaling};
 
-use autograd::{Tape, Var, ops};
+use std::sync::Arc;
+
 use device::{DType, Device};
-use tensor::Tensor;
+use keys::{Given, Key, Section, Value};
 
-use crate::error::{NnError, Result};
-use crate::init::Init;
-use crate::layers::{
-    Activation, Embedding, Linear, LlamaBlock, Residual, RmsNorm, RotaryTable, Stack, Stream, within,
-};
-use crate::model::{Input, Model, Stage};
-use crate::parameters::Parameters;
+use super::checks::{self, HeadWidth};
+use crate::error::Result;
+use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
+use crate::model::{Model, Stage};
 use crate::recompute::Recompute;
 
-/// Name of the table of tokens, which a tied head uses too.
-const EMBEDDING: &str = "model.embed_tokens.weight";
-/// Name of an untied head, without `.weight`.
-const HEAD: &str = "lm_head";
+/// Contexts are searched in multiples of this where the configured one is a multiple.
+const CONTEXT_STEP: usize = 64;
 
-/// The model, or one stage of it.
+/// The family `llama`.
 #[derive(Debug)]
-pub struct Llama {
-    parameters: Parameters,
-    embedding: Option<Embedding>,
-    blocks: Stack<LlamaBlock>,
-    head: Option<Head>,
+pub struct LlamaFamily;
+
+/// The family `llama`.
+pub static LLAMA: LlamaFamily = LlamaFamily;
+
+impl Family for LlamaFamily {
+    fn name(&self) -> &'static str {
+        "llama"
+    }
+
+    fn keys(&self) -> Vec<&'static Key> {
+        LlamaSizes::keys()
+    }
+
+    fn takes_tokens(&self) -> bool {
+        true
+    }
+
+    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        let sizes = LlamaSizes::read(given)?;
+        let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
+        Ok(Arc::new(LlamaSizes { vocabulary, ..sizes }))
+    }
 }
 
-#[derive(Debug)]
-struct Head {
-    norm: RmsNorm,
-    output: Linear,
-}
+impl ModelSpec for LlamaSizes {
+    fn values(&self) -> Vec<Value> {
+        Section::values(self)
+    }
 
-impl Llama {
-    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`: normal with
-    /// deviation 0.02, and 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no
-    /// model, out of memory.
-    pub fn new(device: &Device, sizes: &LlamaSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
-        let LlamaSizes { layers, width, context, vocabulary, tied, .. } = *sizes;
-        if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
-            return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
-        }
-        let mut parameters = Parameters::new(device, seed, dtype);
-        let init = Init::Normal(0.02);
-        let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
-        let embedding = match stage.is_first() {
-            true => Some(Embedding::new(&mut parameters, EMBEDDING, [vocabulary, width], init)?),
-            false => None,
+    fn layers(&self) -> usize {
+        self.layers
+    }
+
+    fn layers_key(&self) -> &'static str {
+        Self::layers
+    }
+
+    fn examples(&self) -> Examples {
+        Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
+    }
+
+    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
+        self.check_heads(given)?;
+        let head = HeadWidth {
+            value: self.head_width,
+            from: format!("model.head_width is {}", self.head_width),
+            keys: &[Self::head_width, Self::heads, Self::width],
         };
-        if tied && stage.is_first() && !stage.is_last() {
-            parameters.share(EMBEDDING)?;
+        head.check(given, conditions.compute)?;
+        let (low, high) = (self.rope_low_turns, self.rope_high_turns);
+        if self.rope_scaling == RopeScaling::Llama3 && low >= high {
+            let reason = format!("model.rope_low_turns = {low} is not below model.rope_high_turns = {high}");
+            return Err(given.conflict(&[Self::rope_low_turns, Self::rope_high_turns], reason));
         }
-        let table = RotaryTable::new(device, sizes.frequencies(), context)?;
-        let block_sizes = sizes.block();
-        let block = |index| LlamaBlock::new(&mut parameters, index, block_sizes, &table, [init, projection]);
-        let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
-        let head = match stage.is_last() {
-            true => Some(Head::new(&mut parameters, stage, sizes, init)?),
-            false => None,
-        };
-        Ok(Llama { parameters, embedding, blocks: Stack::new(blocks), head })
+        checks::vocabulary(given, conditions, self.vocabulary)?;
+        self.check_bytes(given, conditions.micro_batch_size)
     }
 
-    /// The same model, of whose blocks those that `recompute` says compute their activations again in
-    /// backward.
-    #[must_use]
-    pub fn recomputing(self, recompute: Recompute) -> Self {
-        Llama { blocks: self.blocks.recomputing(recompute), ..self }
+    fn build(
+        &self,
+        device: &Device,
+        stage: &Stage,
+        seed: u64,
+        dtype: DType,
+        recompute: Recompute,
+    ) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Llama::new(device, self, stage, seed, dtype)?.recomputing(recompute)))
+    }
+
+    fn summary(&self) -> String {
+        let Self { layers, heads, key_value_heads, width, context, .. } = self;
+        let heads = match heads == key_value_heads {
+            true => format!("{heads} heads"),
+            false => format!("{heads}/{key_value_heads} heads"),
+        };
+        format!("Llama, {layers} layers, width {width}, {heads}, context {context}")
+    }
+
+    fn searchable(&self) -> Vec<Searchable> {
+        let alone = |_: usize, _: usize| Vec::new();
+        let tokens = if self.context.is_multiple_of(CONTEXT_STEP) { CONTEXT_STEP } else { 1 };
+        vec![
+            Searchable { key: Self::layers, value: self.layers, step: 1, follows: alone },
+            Searchable { key: Self::context, value: self.context, step: tokens, follows: alone },
+        ]
+    }
+
+    fn advice(&self, compute: DType) -> Option<String> {
+        checks::vocabulary_advice(self.vocabulary, compute)
     }
 }
 
-impl Head {
-    fn new(parameters: &mut Parameters, stage: &Stage, sizes: &LlamaSizes, init: Init) -> Result<Self> {
-        let LlamaSizes { width, vocabulary, tied, .. } = *sizes;
-        let norm = RmsNorm::new(parameters, "model.norm", width, sizes.block().epsilon)?;
-        if !tied {
-            let output = Linear::without_bias(parameters, HEAD, width, vocabulary, init, Activation::None)?;
-            return Ok(Head { norm, output });
+impl LlamaSizes {
+    fn check_heads(&self, given: &Given) -> keys::Result<()> {
+        let Self { heads, key_value_heads, width, head_width, .. } = *self;
+        if !heads.is_multiple_of(key_value_heads) {
+            let reason =
+                format!("model.key_value_heads = {key_value_heads} does not divide model.heads = {heads}");
+            return Err(given.conflict(&[Self::key_value_heads, Self::heads], reason));
         }
-        if !stage.is_first() {
-            // The last stage holds a copy of the tied table, which starts with the same values.
-            parameters.create_unused(EMBEDDING, [vocabulary, width], init)?;
-            parameters.share(EMBEDDING)?;
+        if !given.is_given(Self::head_width) && !width.is_multiple_of(heads) {
+            let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
+            return Err(given.conflict(&[Self::width, Self::heads], reason));
         }
-        Ok(Head { norm, output: Linear::tied(parameters, HEAD, EMBEDDING)? })
-    }
-}
-
-impl Model for Llama {
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
+        if !head_width.is_multiple_of(2) {
+            let reason = format!("model.head_width = {head_width} is odd, and its halves turn together");
+            return Err(given.conflict(&[Self::head_width, Self::heads, Self::width], reason));
+        }
+        Ok(())
     }
 
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let start = match (&self.embedding, input) {
-            (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
-            (None, Input::Hidden(hidden)) => hidden,
-            (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
-            (None, Input::Batch(_)) => {
-                return Err(NnError::StageInput { expected: "the stage before's output" });
-            }
-        };
-        let stream = self.blocks.forward(tape, Residual::new(start))?;
-        match &self.head {
-            None => stream.close(tape),
-            Some(head) => {
-                let (sum, normalised) = stream.normalise(tape, &head.norm)?;
-                drop(sum);
-                head.output.forward(tape, normalised)
-            }
-        }
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        within(tape, "loss", || Ok(ops::cross_entropy(tape, prediction, targets, scale)?))
+    /// Keeps sizes within what can be counted; this is no estimate of memory.
+    fn check_bytes(&self, given: &Given, micro_batch: usize) -> keys::Result<()> {
+        let of_layers = (Self::layers, self.layers);
+        let [of_width, of_heads] = [(Self::width, self.width), (Self::heads, self.heads)];
+        let of_head = (Self::head_width, self.head_width);
+        let of_hidden = (Self::feed_forward, self.feed_forward);
+        let of_context = (Self::context, self.context);
+        let of_vocabulary = (Self::vocabulary, self.vocabulary);
+        let of_batch = ("train.micro_batch_size", micro_batch);
+        checks::bytes(
+            given,
+            &[
+                ("the token embedding", 1, &[of_width, of_vocabulary]),
+                ("the attention weights", 4, &[of_layers, of_width, of_heads, of_head]),
+                ("the feed-forward weights", 3, &[of_layers, of_width, of_hidden]),
+                ("a micro-batch's logits", 1, &[of_context, of_vocabulary, of_batch]),
+                ("a micro-batch's attention", 8, &[of_layers, of_heads, of_head, of_context, of_batch]),
+                ("a micro-batch's feed-forward", 4, &[of_layers, of_hidden, of_context, of_batch]),
+            ],
+        )
     }
 }

@@ -3,7 +3,8 @@
 use device::ReadGuard;
 use device::parallel::{for_tasks, simd};
 
-use super::{Weights, workspace};
+use super::operands::Weights;
+use super::workspace;
 use crate::ops::attention::Heads;
 use crate::ops::rms_norm::cpu::{row_gradient, rstd as reciprocal};
 use crate::ops::rotary::{self, Turn, cpu::rotate_head};

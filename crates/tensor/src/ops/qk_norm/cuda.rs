@@ -2,7 +2,8 @@
 
 use device::{Device, Family, Function};
 
-use super::{Output, Weights, workspace};
+use super::operands::{Output, Weights};
+use super::workspace;
 use crate::ops::attention::Heads;
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::kernels::family;

@@ -6,6 +6,7 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod operands;
 mod workspace;
 
 use device::{Backend, Category, DType, Request};
@@ -14,33 +15,7 @@ use super::attention::Heads;
 use super::rotary::{self, Angles};
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
-
-/// The weights: of query heads and of key heads, each `[heads.width]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Weights<'a> {
-    /// Weight of query heads.
-    pub query: &'a Tensor,
-    /// Weight of key heads.
-    pub key: &'a Tensor,
-}
-
-/// Results of [`forward`].
-#[derive(Clone, Debug)]
-pub struct Output {
-    /// Packed queries, keys and values for attention, of the input's shape.
-    pub output: Tensor,
-    /// Reciprocal root mean squares, `[rows, heads.query + heads.key_value]` f32.
-    pub rstd: Tensor,
-}
-
-/// Results of [`backward_input`].
-#[derive(Debug)]
-pub struct Gradients {
-    /// Gradient of the packed input.
-    pub input: Tensor,
-    /// Partial sums of the weights' gradients for [`backward_weight`]: `[runs, 2 · heads.width]` f32.
-    pub sums: Tensor,
-}
+pub use operands::{Gradients, Output, Weights};
 
 /// Normalises and turns packed `qkv [batch, time, heads.packed_columns()]`; weights have its type. Errors:
 /// shapes or types that do not agree, more positions than the table has, out of memory.

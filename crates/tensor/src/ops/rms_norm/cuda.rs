@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::Output;
+use super::output::Output;
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::held_rows::form;
 use crate::ops::kernels::family;

@@ -5,21 +5,14 @@
 
 pub(super) mod cpu;
 pub(crate) mod cuda;
+mod output;
 mod workspace;
 
 use device::{Backend, Category, DType, Request};
 
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
-
-/// Results of the forward pass.
-#[derive(Clone, Debug)]
-pub struct Output {
-    /// The normalised and scaled input, of its shape.
-    pub output: Tensor,
-    /// Reciprocal root mean square of each row, `[rows]` f32.
-    pub rstd: Tensor,
-}
+pub use output::Output;
 
 /// Normalises the rows of `x [.., width]`; `weight` is `[width]`, of its type.
 /// Errors: shapes or types that do not agree, rows without elements, out of memory.

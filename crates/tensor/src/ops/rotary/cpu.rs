@@ -2,7 +2,7 @@
 
 use device::parallel::{for_pieces, simd};
 
-use super::Turn;
+use super::angles::Turn;
 use crate::ops::rows;
 
 /// The angles of the heads of every row.

@@ -3,7 +3,7 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::{Angles, Turn};
+use super::angles::{Angles, Turn};
 use crate::ops::kernels::family;
 use crate::ops::{elementwise, gpu};
 use crate::{Result, Tensor};

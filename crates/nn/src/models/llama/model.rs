@@ -1,0 +1,121 @@
+//! The model: token embeddings, pre-norm blocks with rotary positions, grouped heads and gated feed-forward
+//! layers, a final norm, and an output head.
+
+use autograd::{Tape, Var, ops};
+use device::{DType, Device};
+use tensor::Tensor;
+
+use super::sizes::LlamaSizes;
+use crate::error::{NnError, Result};
+use crate::init::Init;
+use crate::layers::{
+    Activation, Embedding, Linear, LlamaBlock, Residual, RmsNorm, RotaryTable, Stack, Stream, within,
+};
+use crate::model::{Input, Model, Stage};
+use crate::parameters::Parameters;
+use crate::recompute::Recompute;
+
+/// Name of the table of tokens, which a tied head uses too.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+/// Name of an untied head, without `.weight`.
+const HEAD: &str = "lm_head";
+
+/// The model, or one stage of it.
+#[derive(Debug)]
+pub struct Llama {
+    parameters: Parameters,
+    embedding: Option<Embedding>,
+    blocks: Stack<LlamaBlock>,
+    head: Option<Head>,
+}
+
+#[derive(Debug)]
+struct Head {
+    norm: RmsNorm,
+    output: Linear,
+}
+
+impl Llama {
+    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`: normal with
+    /// deviation 0.02, and 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no
+    /// model, out of memory.
+    pub fn new(device: &Device, sizes: &LlamaSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
+        let LlamaSizes { layers, width, context, vocabulary, tied, .. } = *sizes;
+        if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
+            return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
+        }
+        let mut parameters = Parameters::new(device, seed, dtype);
+        let init = Init::Normal(0.02);
+        let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
+        let embedding = match stage.is_first() {
+            true => Some(Embedding::new(&mut parameters, EMBEDDING, [vocabulary, width], init)?),
+            false => None,
+        };
+        if tied && stage.is_first() && !stage.is_last() {
+            parameters.share(EMBEDDING)?;
+        }
+        let table = RotaryTable::new(device, sizes.frequencies(), context)?;
+        let block_sizes = sizes.block();
+        let block = |index| LlamaBlock::new(&mut parameters, index, block_sizes, &table, [init, projection]);
+        let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
+        let head = match stage.is_last() {
+            true => Some(Head::new(&mut parameters, stage, sizes, init)?),
+            false => None,
+        };
+        Ok(Llama { parameters, embedding, blocks: Stack::new(blocks), head })
+    }
+
+    /// The same model, of whose blocks those that `recompute` says compute their activations again in
+    /// backward.
+    #[must_use]
+    pub fn recomputing(self, recompute: Recompute) -> Self {
+        Llama { blocks: self.blocks.recomputing(recompute), ..self }
+    }
+}
+
+impl Head {
+    fn new(parameters: &mut Parameters, stage: &Stage, sizes: &LlamaSizes, init: Init) -> Result<Self> {
+        let LlamaSizes { width, vocabulary, tied, .. } = *sizes;
+        let norm = RmsNorm::new(parameters, "model.norm", width, sizes.block().epsilon)?;
+        if !tied {
+            let output = Linear::without_bias(parameters, HEAD, width, vocabulary, init, Activation::None)?;
+            return Ok(Head { norm, output });
+        }
+        if !stage.is_first() {
+            // The last stage holds a copy of the tied table, which starts with the same values.
+            parameters.create_unused(EMBEDDING, [vocabulary, width], init)?;
+            parameters.share(EMBEDDING)?;
+        }
+        Ok(Head { norm, output: Linear::tied(parameters, HEAD, EMBEDDING)? })
+    }
+}
+
+impl Model for Llama {
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
+        let start = match (&self.embedding, input) {
+            (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
+            (None, Input::Hidden(hidden)) => hidden,
+            (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
+            (None, Input::Batch(_)) => {
+                return Err(NnError::StageInput { expected: "the stage before's output" });
+            }
+        };
+        let stream = self.blocks.forward(tape, Residual::new(start))?;
+        match &self.head {
+            None => stream.close(tape),
+            Some(head) => {
+                let (sum, normalised) = stream.normalise(tape, &head.norm)?;
+                drop(sum);
+                head.output.forward(tape, normalised)
+            }
+        }
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        within(tape, "loss", || Ok(ops::cross_entropy(tape, prediction, targets, scale)?))
+    }
+}

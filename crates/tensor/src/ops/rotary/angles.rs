@@ -1,0 +1,55 @@
+//! The angles of a rotation, and its direction.
+
+use device::DType;
+
+use crate::ops::check;
+use crate::{Result, Tensor, TensorError};
+
+/// The angles of positions and heads, and the tokens' documents.
+#[derive(Clone, Copy, Debug)]
+pub struct Angles<'a> {
+    /// Cosines of width/2 angles, then their sines, for every position: `[context, width]` f32.
+    pub table: &'a Tensor,
+    /// The position in its sequence at which a token's document begins, where positions count from: `[batch,
+    /// time]` u32. `None`: 0.
+    pub documents: Option<&'a Tensor>,
+}
+
+/// The direction of a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// By the angles: the forward pass.
+    Forward,
+    /// Back: the gradient.
+    Back,
+}
+
+/// Returns the head width of the table. Errors: a table or documents that do not fit `x [batch, time, ..]`.
+pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: Angles<'_>) -> Result<usize> {
+    check::rank(operator, "x", x, 3)?;
+    check::rank(operator, "table", angles.table, 2)?;
+    check::f32s(operator, &[("table", angles.table)])?;
+    let (context, width) = (angles.table.shape().rows(), angles.table.shape().columns());
+    let [batch, time] = [x.shape().dims()[0], x.shape().dims()[1]];
+    if time > context || !width.is_multiple_of(2) {
+        return Err(check::wrong(operator, "table", angles.table, format!("[{time} or more, even]")));
+    }
+    if let Some(documents) = angles.documents {
+        check::dtype(operator, "documents", documents, DType::U32)?;
+        check::shape(operator, "documents", documents, [batch, time])?;
+    }
+    Ok(width)
+}
+
+/// Refuses documents that begin after a token of theirs, where the host can see them.
+pub(in crate::ops) fn check_documents(
+    operator: &'static str,
+    documents: Option<&[u32]>,
+    time: usize,
+) -> Result<()> {
+    let late = |(index, first): (usize, &u32)| (*first as usize > index % time).then_some(*first);
+    match documents.and_then(|documents| documents.iter().enumerate().find_map(late)) {
+        Some(index) => Err(TensorError::Index { operator, index, limit: time }),
+        None => Ok(()),
+    }
+}
