@@ -162,7 +162,7 @@ fn mistakes_are_told_once_with_status_two() {
         (
             2,
             &["--set", "parallel.data=2", "--set", "memory.limit_bytes=1000000"],
-            "is too small: rank 0 needs",
+            "; memory.limit_bytes allows 1,000,000",
         ),
     ];
     for (ranks, sets, expected) in table {

@@ -10,6 +10,7 @@ have changed in between, and the slower of its two runs is the one that is compa
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import statistics
@@ -134,6 +135,8 @@ def pytorch(given, variant):
 
 def main():
     given = arguments()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"step.py: PyTorch is not installed for {sys.executable}: pip install torch")
     tokens = given.micro_batch_size * sizes(given.model)[3]
 
     def line(name, seconds, allocated, reserved, ours=None):

@@ -22,9 +22,10 @@ mod sample;
 mod tokenize;
 mod train;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Train neural networks on one or many devices, with every byte known before the run starts
 ///
@@ -69,6 +70,21 @@ enum Bench {
     Step(bench_step::BenchStepArgs),
 }
 
+/// Parses the command line.
+fn parse(given: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let found = with_negative_numbers(Arguments::command()).try_get_matches_from(given)?;
+    Arguments::from_arg_matches(&found)
+}
+
+/// The command and those below it, with negative numbers as values, which are refused for what they are.
+fn with_negative_numbers(command: Definition) -> Definition {
+    let command = command.mut_args(|argument| match argument.get_action().takes_values() {
+        true => argument.allow_negative_numbers(true),
+        false => argument,
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
 impl Command {
     /// Returns whether the command's processes join the job that a launcher started.
     fn joins_jobs(&self) -> bool {
@@ -80,8 +96,9 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let parsed = match Arguments::try_parse() {
-        Ok(Arguments { command: None }) => Arguments::try_parse_from(["plimsoll", "train"]),
+    let given = std::env::args_os();
+    let parsed = match parse(given) {
+        Ok(Arguments { command: None }) => parse(["plimsoll".into(), "train".into()]),
         parsed => parsed,
     };
     let command = match parsed {

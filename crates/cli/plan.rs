@@ -109,8 +109,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
         return fit(args, config, &options);
     }
     let report = plan_run(config, &options)?;
-    print(&if args.json { report.to_json()? } else { report.to_string() })?;
-    report.refusal().map_or(Ok(()), |refusal| Err(refusal.into()))
+    let refusal = report.refusal();
+    if args.json {
+        print(&report.to_json()?)?;
+        return refusal.map_or(Ok(()), |refusal| Err(refusal.into()));
+    }
+    // The text ends with the verdict, which is not to be said twice.
+    print(&report.to_string())?;
+    if refusal.is_some() { Err(CliError::Shown { status: 2 }) } else { Ok(()) }
 }
 
 fn bytes(argument: &str, text: &str) -> Result<u64, CliError> {
@@ -135,7 +141,8 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions) -> Result<(), 
     let ranks = args.ranks.unwrap_or(config.world_size());
     let mut heard = |found: &Proposal| note(&format!("fits: {found}"));
     let proposals = propose(config, options, ranks, &mut heard)?;
-    print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })
+    print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })?;
+    if proposals.list.is_empty() { Err(CliError::Shown { status: 1 }) } else { Ok(()) }
 }
 
 fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<(), CliError> {

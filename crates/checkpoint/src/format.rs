@@ -217,3 +217,42 @@ impl<'a> Arrays<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header of arrays, each a name, elements of f32 and its range.
+    fn header_of(arrays: &[(&str, u64, [u64; 2])]) -> Vec<u8> {
+        let entry = |(name, elements, range): &(&str, u64, [u64; 2])| {
+            let entry = json!({ "dtype": "F32", "shape": [elements], "data_offsets": range });
+            ((*name).to_owned(), entry)
+        };
+        Value::Object(arrays.iter().map(entry).collect()).to_string().into_bytes()
+    }
+
+    #[test]
+    fn arrays_fill_the_file_without_gap_or_overlap() {
+        const END: u64 = u64::MAX - 3;
+        type Case = (&'static [(&'static str, u64, [u64; 2])], u64, Option<&'static str>);
+        let cases: [Case; 9] = [
+            (&[("a", 2, [0, 8]), ("b", 1, [8, 12])], 12, None),
+            (&[("b", 1, [8, 12]), ("none", 0, [8, 8]), ("a", 2, [0, 8])], 12, None),
+            (&[], 0, None),
+            (&[("a", 2, [0, 8]), ("b", 2, [4, 12])], 12, Some("b begins at byte 4 and not at 8")),
+            (&[("a", 1, [0, 4]), ("b", 1, [8, 12])], 12, Some("b begins at byte 8 and not at 4")),
+            (&[("a", 2, [0, 8])], 12, Some("its arrays have 8 bytes, and 12 follow it")),
+            (&[("a", 2, [0, 8])], 4, Some("its arrays have 8 bytes, and 4 follow it")),
+            // With the bytes before it, this one wraps around to the start of the file.
+            (&[("a", 1, [END - 4, END])], 4, Some("a begins at byte")),
+            (&[("a", 2, [8, 0])], 8, Some("a has not the bytes of its shape")),
+        ];
+        for (arrays, bytes, refused) in cases {
+            match (entries_of(&header_of(arrays), bytes), refused) {
+                (Ok(entries), None) => assert_eq!(entries.len(), arrays.len()),
+                (Err(said), Some(words)) => assert!(said.contains(words), "{arrays:?}: {said}"),
+                (found, _) => panic!("{arrays:?}: {found:?}"),
+            }
+        }
+    }
+}

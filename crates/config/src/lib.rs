@@ -35,6 +35,7 @@
 mod check;
 mod choices;
 mod folder;
+mod foreign;
 mod identity;
 mod lanes;
 mod load;

@@ -73,16 +73,17 @@ impl RunConfig {
     }
 
     /// The resolved configuration as TOML, every key that applies written out. It parses to an equal value in
-    /// any directory.
+    /// any directory. Numbers are written as they were given, such as `3e-4`.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        render(self.settings())
+        render(self.settings(), |key, value| self.origins.as_given(key.path, value))
     }
 
     /// The section `name` of [`RunConfig::to_toml`]: its heading and its keys.
     #[must_use]
     pub fn section_toml(&self, name: &str) -> String {
-        render(self.settings().into_iter().filter(|(key, _)| key.section == name))
+        let settings = self.settings().into_iter().filter(|(key, _)| key.section == name);
+        render(settings, |_, value| value.to_string())
     }
 
     /// The SHA-256 of the resolved text in hexadecimal, without the paths of this machine (`data.base` and
@@ -90,8 +91,8 @@ impl RunConfig {
     /// has a fingerprint of its own, and the partition is compared by its stages.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let settings = self.portable_settings();
-        let text = render(settings.into_iter().filter(|(key, _)| !key.is_local));
+        let settings = self.portable_settings().into_iter().filter(|(key, _)| !key.is_local);
+        let text = render(settings, |_, value| value.to_string());
         format!("{:x}", Sha256::digest(text))
     }
 
@@ -138,7 +139,11 @@ fn pairs<S: Section>(section: &S) -> impl Iterator<Item = (&'static str, Value)>
     S::keys().into_iter().map(|key| key.path).zip(section.values())
 }
 
-fn render(settings: impl IntoIterator<Item = (Key, Value)>) -> String {
+/// The text of settings, each value as `show` writes it.
+fn render(
+    settings: impl IntoIterator<Item = (Key, Value)>,
+    show: impl Fn(&Key, &Value) -> String,
+) -> String {
     let mut text = String::new();
     let mut section = "";
     for (key, value) in settings {
@@ -148,7 +153,7 @@ fn render(settings: impl IntoIterator<Item = (Key, Value)>) -> String {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{gap}[{section}]");
         }
-        let _ = writeln!(text, "{} = {value}", key.name);
+        let _ = writeln!(text, "{} = {}", key.name, show(&key, &value));
     }
     text
 }

@@ -3,6 +3,7 @@
 use keys::{Default, Key, Only, Section, Table, Takes};
 use nn::Families;
 
+use crate::foreign::FOREIGN;
 use crate::sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train};
 
 /// All keys, section by section.
@@ -30,7 +31,7 @@ pub(crate) fn table(families: &'static Families) -> Table {
     }));
     keys.extend(of::<Train>().chain(of::<Optim>()).chain(of::<Parallel>()).chain(of::<Precision>()));
     keys.extend(of::<Memory>().chain(of::<Telemetry>()).chain(of::<Checkpoint>()));
-    Table::new(keys)
+    Table::new(keys).with_foreign(FOREIGN)
 }
 
 fn of<S: Section>() -> impl Iterator<Item = Key> {

@@ -34,7 +34,7 @@ pub enum Error {
         origin: Origin,
     },
     /// A section or a key that does not exist.
-    #[error("{origin}: unknown {what} {name}: did you mean {nearest}?")]
+    #[error("{origin}: unknown {what} {name}{hint}")]
     Unknown {
         /// Where the name is written.
         origin: Origin,
@@ -42,8 +42,8 @@ pub enum Error {
         what: &'static str,
         /// The name as it is written.
         name: String,
-        /// The most similar name that exists.
-        nearest: String,
+        /// The name that may be meant, or where else to look, with its separator; empty if nothing is near.
+        hint: String,
     },
     /// A key's former name.
     #[error("{origin}: {old} is now {new}{how}")]

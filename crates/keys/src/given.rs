@@ -90,7 +90,11 @@ impl Given {
     /// Where every given value was written.
     #[must_use]
     pub fn origins(&self) -> Origins {
-        Origins::new(&self.name, self.entries.iter().map(|(key, entry)| (*key, entry.origin.clone())))
+        let given = self.entries.iter().map(|(key, entry)| {
+            let text = matches!(entry.value, Value::Integer(_) | Value::Float(_)).then(|| entry.shown.clone());
+            (*key, entry.origin.clone(), text)
+        });
+        Origins::new(&self.name, given)
     }
 
     /// Returns where to look when the values of the keys at `paths` do not go together: the command line
@@ -231,7 +235,7 @@ fn read_entry<T>(key: &Key, entry: Entry, read: fn(&Value, &Takes) -> Reading<T>
             let mut allowed = key.takes.to_string();
             if let ([_, _, ..], Value::Text(name)) = (key.takes.names(), &value) {
                 let nearest = nearest(name, key.takes.names().iter().copied());
-                allowed += &format!(": did you mean \"{nearest}\"?");
+                allowed += &nearest.map_or(String::new(), |name| format!(": did you mean \"{name}\"?"));
             }
             Err(Error::OutOfRange { origin, key: key.path, value: shown, allowed })
         }

@@ -3,17 +3,36 @@
 use std::collections::BTreeMap;
 
 use crate::origin::Origin;
+use crate::value::Value;
 
 /// The origins of a configuration's values, by key. They are not part of what it says: any two compare equal.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     name: String,
     given: BTreeMap<&'static str, Origin>,
+    numbers: BTreeMap<&'static str, String>,
 }
 
 impl Origins {
-    pub(crate) fn new(name: &str, given: impl Iterator<Item = (&'static str, Origin)>) -> Self {
-        Origins { name: name.to_owned(), given: given.collect() }
+    /// Origins of values of a file called `name`, each with its text if it is a number.
+    pub(crate) fn new(
+        name: &str,
+        given: impl Iterator<Item = (&'static str, Origin, Option<String>)>,
+    ) -> Self {
+        let mut origins = Origins { name: name.to_owned(), ..Origins::default() };
+        for (key, origin, number) in given {
+            origins.given.insert(key, origin);
+            origins.numbers.extend(number.map(|number| (key, number)));
+        }
+        origins
+    }
+
+    /// Returns `value` of `key` as TOML: the text that was given if that is the same number.
+    #[must_use]
+    pub fn as_given(&self, key: &str, value: &Value) -> String {
+        let Value::Float(number) = value else { return value.to_string() };
+        let given = self.numbers.get(key).filter(|text| text.parse() == Ok(*number));
+        given.cloned().unwrap_or_else(|| value.to_string())
     }
 
     /// Returns where `key` (`section.key`) was written; the file as a whole if it has its default.

@@ -9,13 +9,24 @@ use crate::origin::Origin;
 #[derive(Clone, Debug)]
 pub struct Table {
     keys: Vec<Key>,
+    foreign: &'static [(&'static str, &'static str)],
 }
+
+/// The least similarity of a name that is suggested.
+const NEAR: f64 = 0.5;
 
 impl Table {
     /// A table of `keys`, of which those of a section follow each other.
     #[must_use]
     pub fn new(keys: Vec<Key>) -> Self {
-        Self { keys }
+        Self { keys, foreign: &[] }
+    }
+
+    /// The table with names that keys and sections have in other tools: each with the key that does the same
+    /// here, or a sentence on what to use.
+    #[must_use]
+    pub fn with_foreign(self, foreign: &'static [(&'static str, &'static str)]) -> Self {
+        Self { foreign, ..self }
     }
 
     /// All keys.
@@ -45,29 +56,51 @@ impl Table {
                 return Error::Renamed { origin, old: renamed.from, new: key.path, how: renamed.how };
             }
         }
-        let last = path.rsplit('.').next().unwrap_or(path);
+        let (section, last) = path.rsplit_once('.').unwrap_or(("", path));
         // The right name in the wrong section is nearer than any spelling.
         let moved = self.keys.iter().find(|key| key.name == last).map(|key| key.path);
-        let nearest = moved.unwrap_or_else(|| nearest(path, self.keys.iter().map(|key| key.path)));
-        Error::Unknown { origin, what: "key", name: shorten(path), nearest: nearest.to_owned() }
+        let foreign = || self.foreign(last).or_else(|| self.foreign(section));
+        let near = || {
+            let of_section = self.keys.iter().filter(|key| section.is_empty() || key.section == section);
+            let name = nearest(last, of_section.map(|key| key.name))?;
+            self.keys.iter().find(|key| key.name == name).map(|key| key.path)
+        };
+        // A section that is misspelt leaves the whole path to compare.
+        let spelt = || nearest(path, self.keys.iter().map(|key| key.path));
+        let known = self.section(section).is_some() || section.is_empty();
+        let found = moved.or_else(foreign).or_else(near);
+        let found = found.or_else(|| if known { None } else { spelt() });
+        Error::Unknown { origin, what: "key", name: shorten(path), hint: hint(found) }
     }
 
     /// The error for a section that does not exist.
     pub(crate) fn unknown_section(&self, origin: Origin, section: &str) -> Error {
-        let nearest = nearest(section, self.keys.iter().map(|key| key.section));
-        Error::Unknown {
-            origin,
-            what: "section",
-            name: format!("[{}]", shorten(section)),
-            nearest: format!("[{nearest}]"),
-        }
+        let near = nearest(section, self.keys.iter().map(|key| key.section)).map(|near| format!("[{near}]"));
+        let found = self.foreign(section).map(str::to_owned).or(near);
+        let (name, hint) = (format!("[{}]", shorten(section)), hint(found.as_deref()));
+        Error::Unknown { origin, what: "section", name, hint }
+    }
+
+    /// The key or sentence for a name of another tool.
+    fn foreign(&self, name: &str) -> Option<&'static str> {
+        self.foreign.iter().find(|(foreign, _)| *foreign == name).map(|(_, here)| *here)
     }
 }
 
-/// Returns the most similar of some names.
-pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
+/// The end of an error's sentence: a name that may be meant, or advice in words.
+fn hint(found: Option<&str>) -> String {
+    match found {
+        None => String::new(),
+        Some(advice) if advice.contains(' ') => format!(": {advice}"),
+        Some(name) => format!(": did you mean {name}?"),
+    }
+}
+
+/// Returns the most similar of some names, if it is similar.
+pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     // The comparison takes the product of the lengths: a long name is cut.
     let name: String = name.chars().take(80).collect();
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);
-    names.max_by(|a, b| similarity(a).total_cmp(&similarity(b))).unwrap_or_default()
+    let best = names.max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;
+    (similarity(best) >= NEAR).then_some(best)
 }

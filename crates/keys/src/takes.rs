@@ -82,8 +82,8 @@ impl fmt::Display for Takes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(least, most) => write!(f, "an integer from {least} to {most}"),
-            Self::Number(Interval::NotNegative) => f.write_str("a finite number, 0 or more"),
-            Self::Number(Interval::Positive) => f.write_str("a finite number above 0"),
+            Self::Number(Interval::NotNegative) => f.write_str("0 or a positive number in the range of f32"),
+            Self::Number(Interval::Positive) => f.write_str("a positive number in the range of f32"),
             Self::Number(Interval::Fraction) => f.write_str("a number from 0 to below 1"),
             Self::Number(Interval::Inside) => f.write_str("a number above 0 and below 1"),
             Self::Flag => f.write_str("true or false"),

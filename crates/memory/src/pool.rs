@@ -15,6 +15,12 @@ pub(crate) const LARGE: u32 = 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u64, pub u64);
 
+impl std::fmt::Display for PoolId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "({}, {})", self.0, self.1)
+    }
+}
+
 impl PoolId {
     /// The pools that everything uses that was not routed elsewhere.
     pub const DEFAULT: PoolId = PoolId(0, 0);

@@ -15,6 +15,9 @@ use worker::Setup;
 /// Looking for something that fits ends after this long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The beginning of a refusal for want of memory on the device.
+pub(crate) const DOES_NOT_FIT: &str = "the run does not fit on this device: ";
+
 /// Keys with other values, with which the run fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
@@ -30,10 +33,11 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
         Some(Limit { setting, bytes }) => {
             let key =
                 if setup.device.limit_bytes.is_some() { "memory.limit_bytes" } else { "memory.allocator" };
-            let (place, rank, most) = (setup.config.origins.of(key), fit.rank, fit.most);
-            format!("{place}: {setting} = {bytes} is too small: rank {rank} needs {most} bytes")
+            let (place, rank) = (setup.config.origins.of(key), fit.rank);
+            let (needs, allowed) = (grouped(fit.most), grouped(bytes));
+            format!("{place}: rank {rank} needs {needs} bytes; {setting} allows {allowed}")
         }
-        None => format!("the run does not fit on this device: {}", fit.figures()),
+        None => format!("{DOES_NOT_FIT}{}", fit.figures()),
     };
     let advice = match nearest(setup, fit) {
         Some(Remedy { sets, needs }) => {

@@ -6,9 +6,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
-use device::Device;
+use device::{Device, Kind};
 use telemetry::host_name;
-use telemetry::memory_views::{memory_summary, snapshot_pickle};
+use telemetry::memory_views::{Summarized, memory_summary, snapshot_pickle};
 use telemetry::run_files::atomic_write;
 use telemetry::step_trace::Divergence;
 use telemetry::units::bytes;
@@ -120,8 +120,8 @@ fn line(record: &Record) -> String {
 /// failure.
 pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&Divergence>) -> String {
     let (table, snapshot) = device.with_allocator(|allocator| {
-        let number = u32::try_from(rank).unwrap_or(u32::MAX);
-        (memory_summary(allocator.statistics(), number, false), allocator.snapshot())
+        let of = summarized(device, rank);
+        (memory_summary(allocator.statistics(), of, false), allocator.snapshot())
     });
     let file = |ending: &str| logs.join(format!("rank-{rank}.{ending}"));
     let written = atomic_write(&file("oom.txt"), table.as_bytes())
@@ -131,6 +131,12 @@ pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&D
         Err(error) => error.to_string(),
     };
     left_plan.map_or(left.clone(), |divergence| format!("{left}; before that, {divergence}"))
+}
+
+/// The name of a rank's device in the allocator's table.
+pub(crate) fn summarized(device: &Device, rank: usize) -> Summarized {
+    let number = u32::try_from(rank).unwrap_or(u32::MAX);
+    if device.description().kind == Kind::Cuda { Summarized::Gpu(number) } else { Summarized::Host(number) }
 }
 
 /// The message of a panic.

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use telemetry::memory_views::{memory_summary, picture, snapshot_pickle};
+use telemetry::memory_views::{Summarized, memory_summary, picture, snapshot_pickle};
 use telemetry::run_files::atomic_write;
 
 use crate::error::{Result, RunError};
+use crate::failure::summarized;
 use worker::Worker;
 
 /// Writes the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for a
@@ -15,10 +16,10 @@ pub(crate) fn write(worker: &Worker, run_dir: &Path) -> Result<()> {
     let directory = run_dir.join("memory");
     std::fs::create_dir_all(&directory)
         .map_err(|source| RunError::File { path: directory.clone(), source })?;
+    let of = summarized(worker.device(), rank);
     let (table, snapshot) = worker.device().with_allocator(|allocator| {
         let fragmentation = allocator.fragmentation();
-        let number = u32::try_from(rank).unwrap_or(u32::MAX);
-        let mut table = memory_summary(allocator.statistics(), number, false);
+        let mut table = memory_summary(allocator.statistics(), of, false);
         table += &format!(
             "reserved over allocated {:.4}\ninactive split bytes {}\nbytes lost to rounding {}\n\
              largest idle block {}\n",

@@ -23,6 +23,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::error::{Result, TelemetryError};
 use crate::progress::write_beside_bars;
@@ -86,11 +87,13 @@ impl Log {
     /// Returns the log as a subscriber with `filter`; an empty filter is `info`. Errors: an invalid filter.
     pub fn subscriber(&self, filter: &str) -> Result<impl Subscriber + Send + Sync + use<>> {
         let wanted = if filter.is_empty() { "info" } else { filter };
-        let filter = EnvFilter::try_new(wanted).map_err(|error| TelemetryError::Filter {
-            variable: VARIABLE,
-            text: filter.to_owned(),
-            reason: error.to_string(),
-        })?;
+        let refused = |reason: String| TelemetryError::Filter { variable: VARIABLE, text: filter.to_owned(), reason };
+        // The filter would take a word that is no level for a module, and log nothing.
+        let word = |part: &&str| !part.contains('=') && part.parse::<LevelFilter>().is_err();
+        if let Some(word) = wanted.split(',').map(str::trim).find(|part| word(part) && !part.contains('[')) {
+            return Err(refused(format!("{word} is not error, warn, info, debug, trace or off")));
+        }
+        let filter = EnvFilter::try_new(wanted).map_err(|error| refused(error.to_string()))?;
         Ok(Registry::default().with(filter).with(RankLayer(self.clone())))
     }
 

@@ -1,4 +1,4 @@
-//! Progress of a run: a bar on a terminal, lines elsewhere, nothing on ranks other than 0.
+//! Progress of a run: lines, and a bar on a terminal; nothing on ranks other than 0.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -36,8 +36,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress of rank `rank` towards step `steps`. On rank 0, a bar if standard error is a terminal, and
-    /// lines for every `every`-th step otherwise; nothing on other ranks.
+    /// Progress of rank `rank` towards step `steps`. On rank 0, lines for every `every`-th step, below them a
+    /// bar if standard error is a terminal; nothing on other ranks.
     pub fn new(rank: usize, steps: u64, every: u64) -> Self {
         if rank != 0 {
             return Self::to(Output::Nowhere, steps, every);
@@ -70,15 +70,21 @@ impl Progress {
         let left = per_step * self.steps.saturating_sub(step) as f64;
         let rate = tokens_per_second.map(|rate| format!("  {} tokens/s", grouped(rate as u64)));
         let message = format!("loss {loss:.4}{}  eta {}", rate.unwrap_or_default(), duration(left));
+        let line = format!("step {}/{}  {message}", grouped(step), grouped(self.steps));
+        let stays = step == first || step == self.steps || step.is_multiple_of(self.every);
         match &mut self.output {
             Output::Bar(bar) => {
+                // Above the bar, and left behind when that goes.
+                if stays {
+                    bar.println(line);
+                }
                 bar.set_message(message);
                 bar.set_position(step);
             }
             Output::Lines(writer) => {
-                if step == first || step == self.steps || step.is_multiple_of(self.every) {
+                if stays {
                     // A closed standard error must not end the run.
-                    let _ = writeln!(writer, "step {step}/{}  {message}", self.steps);
+                    let _ = writeln!(writer, "{line}");
                 }
             }
             Output::Nowhere => {}

@@ -14,6 +14,16 @@ pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
+/// A count with its noun, as in `1 step`, `1,200 steps` and `2 micro-batches`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let ending = match (number, noun.ends_with("ch")) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{} {noun}{ending}", grouped(number))
+}
+
 /// Microseconds as milliseconds with three decimals, as in `1,234.056 ms`.
 pub fn milliseconds(microseconds: u64) -> String {
     format!("{}.{:03} ms", grouped(microseconds / 1000), microseconds % 1000)
@@ -139,6 +149,9 @@ mod tests {
         }
         let ticks = [(0, "0 B"), (1 << 20, "1 MiB"), (3 << 29, "1.5 GiB"), (1100, "1.07 KiB")];
         assert!(ticks.iter().all(|(bytes, text)| axis_bytes(*bytes) == *text));
+        for (number, noun, text) in [(1, "step", "1 step"), (0, "block", "0 blocks"), (1200, "micro-batch", "1,200 micro-batches")] {
+            assert_eq!(counted(number, noun), text);
+        }
         assert_eq!(percent(0.9876), "98.8 %");
         assert_eq!(milliseconds(1_234_056), "1,234.056 ms");
         assert_eq!(milliseconds(7), "0.007 ms");

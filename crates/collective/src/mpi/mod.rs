@@ -33,6 +33,7 @@ use link::MpiLink;
 pub use processes::{Process, Processes};
 use raw::{Channel, Fault};
 use shared::{Library, Shared};
+use system::fail_point;
 
 /// Errors of joining a job.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +91,7 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     };
     let deadline = Deadline::start(timeout, siblings::own_rank(), "all ranks of the job to start", late);
     let deadline = deadline.map_err(StartError::Deadline)?;
+    fail_point::reach("MPI about to start");
     let (universe, threading) =
         environment::initialize_with_threading(Threading::Funneled).ok_or(StartError::Twice)?;
     if threading < Threading::Funneled {
@@ -173,6 +175,7 @@ impl World {
         };
         // Without a thread for it, there is no deadline.
         let deadline = Deadline::start(timeout, rank, "all ranks to end", late);
+        fail_point::reach("MPI about to end");
         // Finalizes MPI.
         drop(shared);
         drop(deadline);

@@ -62,7 +62,7 @@ pub(super) fn check(recording: &Recording) -> Report {
         }
         before = &step.counters;
         report.operations += 1;
-        report.count(&format!("{}: operation {number} ({:?})", recording.name, step.operation), &differences);
+        report.count(&format!("{}: operation {number} ({})", recording.name, step.operation), &differences);
     }
     report.count(&format!("{}: at the end", recording.name), &final_differences(&mut player, recording));
     report
@@ -138,7 +138,7 @@ fn final_differences(player: &mut Player, recording: &Recording) -> Vec<String> 
         && let [next, ..] = driver.left()
     {
         differences
-            .push(format!("{} recorded segment events did not happen, first {next:?}", driver.left().len()));
+            .push(format!("{} recorded segment events did not happen, first {next}", driver.left().len()));
     }
     let Some(expected) = &recording.final_segments else { return differences };
     let ours = final_segments(player);
@@ -150,7 +150,7 @@ fn final_differences(player: &mut Player, recording: &Recording) -> Vec<String> 
             ours.pool = None;
         }
         if ours != *recorded {
-            differences.push(format!("segment is {ours:?}, recorded {recorded:?}"));
+            differences.push(format!("a segment is {ours}, recorded {recorded}"));
             break;
         }
     }

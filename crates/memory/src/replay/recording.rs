@@ -1,5 +1,7 @@
 //! Recordings: operations with another allocator's answers and counters.
 
+use std::fmt;
+
 use crate::pool::PoolId;
 use crate::raw::Stream;
 
@@ -138,4 +140,49 @@ pub struct Recording {
     pub final_segments: Option<Vec<FinalSegment>>,
     /// Number of blocks that the operations name.
     pub blocks: u32,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operation::Allocate { id, bytes, stream, .. } => {
+                write!(f, "allocation {id} of {bytes} bytes on stream {}", stream.0)
+            }
+            Operation::Free(id) => write!(f, "free of allocation {id}"),
+            Operation::RecordStream(id, stream) => {
+                write!(f, "use of allocation {id} on stream {}", stream.0)
+            }
+            Operation::Finish(stream) => write!(f, "end of the work of stream {}", stream.0),
+            Operation::EmptyCache => write!(f, "empty_cache"),
+            Operation::FlushPool(pool) => write!(f, "empty_cache of pool {pool}"),
+            Operation::ResetPeak => write!(f, "reset of peaks"),
+            Operation::ResetAccumulated => write!(f, "reset of sums"),
+            Operation::Configure(settings) => write!(f, "settings {settings}"),
+            Operation::MemoryFraction(share) => write!(f, "limit of {share} of the device"),
+            Operation::Others(bytes) => write!(f, "{bytes} bytes of the device for others"),
+            Operation::BeginPool(pool, _) => write!(f, "begin of pool {pool}"),
+            Operation::EndPool(pool) => write!(f, "end of pool {pool}"),
+            Operation::ReleasePool(pool) => write!(f, "release of pool {pool}"),
+            Operation::NoSplit(pool) => write!(f, "no splits in pool {pool}"),
+        }
+    }
+}
+
+impl fmt::Display for SegmentEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SegmentEvent { action, address, bytes, stream } = self;
+        write!(f, "{action} of {bytes} bytes at {address:#x} on stream {}", stream.0)
+    }
+}
+
+impl fmt::Display for FinalSegment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FinalSegment { address, total_size, allocated_size, active_size, requested_size, .. } = self;
+        write!(
+            f,
+            "at {address:#x}, {total_size} bytes, {allocated_size} allocated, {active_size} active, \
+             {requested_size} requested, {} blocks",
+            self.blocks.len()
+        )
+    }
 }

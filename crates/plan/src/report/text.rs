@@ -6,11 +6,12 @@ use memory::Category;
 use telemetry::Statistic;
 use telemetry::step_trace::Holding;
 use telemetry::table::aligned;
-use telemetry::units::{bytes, grouped, ranges};
+use telemetry::units::{bytes, counted, grouped, ranges};
 
 use super::{PipelinePlan, PlanReport};
 use crate::plan::Plan;
 use crate::recompute;
+use crate::remedy;
 use crate::roles::Plans;
 use config::RecomputePolicy;
 use worker::expected::PlannedPeak;
@@ -107,14 +108,22 @@ impl fmt::Display for PlanReport {
                 (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
                 (least, _) => least.map_or_else(String::new, usize::to_string),
             };
+            let micro_batches = counted(*micro_batches as u64, "micro-batch");
+            let layers = if layers == "1" { "1 layer".to_owned() } else { format!("{layers} layers") };
             writeln!(
                 f,
-                "\n{schedule}: {stages} stages of {layers} layers, {micro_batches} micro-batches; \
+                "\n{schedule}: {stages} stages of {layers}, {micro_batches}; \
                  ranks wait {bubble:.1} % of the \
                  time, simulated with passes {times}"
             )?;
         }
-        write!(f, "\n{}", self.fit)
+        match &self.refusal {
+            None => write!(f, "\n{}", self.fit),
+            Some(refusal) => {
+                let figures = refusal.strip_prefix(remedy::DOES_NOT_FIT).unwrap_or(refusal);
+                write!(f, "\ndoes not fit: {figures}")
+            }
+        }
     }
 }
 
@@ -201,7 +210,7 @@ fn module_table(line: &Line<'_>, found: &PlannedPeak) -> String {
         let module =
             if holding.owner.module.is_empty() { "outside of modules" } else { &holding.owner.module };
         let name = format!("{module} {kind}");
-        let count = format!("{} blocks", holding.blocks);
+        let count = counted(holding.blocks, "block");
         vec![name.trim().to_owned(), count, grouped(holding.bytes), format!("({})", bytes(holding.bytes))]
     };
     let mut rows: Vec<_> = all.iter().take(MODULES).map(row).collect();

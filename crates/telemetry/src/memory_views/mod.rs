@@ -3,12 +3,12 @@
 //!
 //! ```
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
-//! use telemetry::memory_views::{memory_summary, picture, snapshot_pickle};
+//! use telemetry::memory_views::{Summarized, memory_summary, picture, snapshot_pickle};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
 //! allocator.record_history(10_000);
 //! let block = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Activation))?;
-//! println!("{}", memory_summary(allocator.statistics(), 0, true));
+//! println!("{}", memory_summary(allocator.statistics(), Summarized::Gpu(0), true));
 //!
 //! let snapshot = allocator.snapshot();
 //! let pickle = snapshot_pickle(&snapshot); // for pytorch.org/memory_viz or torch.cuda._memory_viz
@@ -28,4 +28,4 @@ mod tests;
 
 pub use picture::picture;
 pub use snapshot::snapshot_pickle;
-pub use summary::memory_summary;
+pub use summary::{Summarized, memory_summary};

@@ -24,19 +24,38 @@ const ROWS: [(&str, &str, bool); 11] = [
 const POOLED: usize = 9;
 const COLUMNS: [&str; 4] = ["current", "peak", "allocated", "freed"];
 
+/// The device of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summarized {
+    /// A GPU with its number: the table is PyTorch's, character by character.
+    Gpu(u32),
+    /// Memory of the host, of a rank with this number.
+    Host(u32),
+}
+
 /// Returns the table of one device, each line with a line feed. `abbreviated` leaves out the rows of each
 /// pool.
 #[must_use]
-pub fn memory_summary(statistics: &Statistics, device: u32, abbreviated: bool) -> String {
+pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: bool) -> String {
     let value = |key: &str| statistics.get(key).unwrap_or(0);
     let mut table = String::new();
     rule(&mut table, '=');
-    line(&mut table, &format!("{:17} PyTorch CUDA memory summary, device ID {device:<17} ", ""));
+    line(&mut table, &match device {
+        Summarized::Gpu(number) => format!("{:17} PyTorch CUDA memory summary, device ID {number:<17} ", ""),
+        Summarized::Host(rank) => format!("{:17} CPU memory summary, rank {rank:<31} ", ""),
+    });
     rule(&mut table, '-');
     let (ooms, retries) = (value("num_ooms"), value("num_alloc_retries"));
     line(
         &mut table,
-        &format!("{:11} CUDA OOMs: {ooms:<12} | {:6} cudaMalloc retries: {retries:<8}  ", "", ""),
+        &match device {
+            Summarized::Gpu(_) => {
+                format!("{:11} CUDA OOMs: {ooms:<12} | {:6} cudaMalloc retries: {retries:<8}  ", "", "")
+            }
+            Summarized::Host(_) => {
+                format!("{:11} OOMs: {ooms:<17} | {:6} retries: {retries:<19}  ", "", "")
+            }
+        },
     );
     rule(&mut table, '=');
     line(&mut table, "        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ");
@@ -55,6 +74,8 @@ pub fn memory_summary(statistics: &Statistics, device: u32, abbreviated: bool) -
         let first = COLUMNS.map(|column| value(&format!("{key}{}.{column}", pools[0].0)));
         for (pool, pool_name) in pools {
             let title = if pool_name.is_empty() { name } else { pool_name };
+            let on_gpu = matches!(device, Summarized::Gpu(_));
+            let title = if on_gpu { title.to_owned() } else { title.replace("GPU reserved", "Reserved") };
             let cells = COLUMNS.map(|column| value(&format!("{key}{pool}.{column}")));
             let format = if bytes { bytes_cell } else { count_cell };
             let cells: Vec<String> =

@@ -188,7 +188,7 @@ fn the_summary_equals_pytorchs() {
         .map(|bytes| allocator.allocate(bytes, Stream(0), Tag::default()).unwrap().block);
     allocator.free(first).unwrap();
     assert!(allocator.allocate(100 << 20, Stream(0), Tag::default()).is_err());
-    let table = memory_summary(allocator.statistics(), 0, false);
+    let table = memory_summary(allocator.statistics(), Summarized::Gpu(0), false);
     let rows: Vec<&str> = table.lines().collect();
     let start = "\
 |===========================================================================|
@@ -204,7 +204,7 @@ fn the_summary_equals_pytorchs() {
     assert_eq!(rows[..10].join("\n"), start);
     assert!(rows.iter().all(|row| row.len() == 77));
     assert_eq!(rows.len(), 6 + 9 * 4 + 2 * 2 + 1);
-    assert_eq!(memory_summary(allocator.statistics(), 0, true).lines().count(), 6 + 11 * 2 + 1);
+    assert_eq!(memory_summary(allocator.statistics(), Summarized::Gpu(0), true).lines().count(), 6 + 11 * 2 + 1);
 }
 
 #[test]

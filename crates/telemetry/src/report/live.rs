@@ -7,7 +7,7 @@ use memory::Category;
 use super::treemap::{Area, squarify};
 use crate::step_trace::{Holding, LiveSet, StepTrace, words};
 use crate::svg::escape;
-use crate::units::{bytes, grouped, percent};
+use crate::units::{bytes, counted, grouped, percent};
 
 const WIDTH: f64 = 1120.0;
 const HEIGHT: f64 = 380.0;
@@ -66,12 +66,12 @@ fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     let (who, operator) = (escape(name(holding)), escape(&holding.owner.operator));
     let _ = write!(
         out,
-        "<g><title>{} · {who} · {operator}: {} in {} blocks, {share}</title>\
+        "<g><title>{} · {who} · {operator}: {} in {}, {share}</title>\
          <rect class=\"part {class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" \
          height=\"{height:.1}\"/>",
         words(holding.owner.category),
         bytes(holding.bytes),
-        grouped(holding.blocks),
+        counted(holding.blocks, "block"),
     );
     let letters = ((width - 12.0) / 6.9) as usize;
     let label: String = name(holding).chars().take(letters).collect();

@@ -1,0 +1,46 @@
+//! `launch/test` over stand-ins for its tools: it runs to its end and lists every failure.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn script(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("#!/bin/bash\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs the script beside a `cargo` whose body is `cargo`.
+fn launch_test(cargo: &str) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for tool in ["launch/setup", "launch/wheel", "bin/shellcheck", ".ci/run"] {
+        script(&path(tool), "exit 0");
+    }
+    script(&path("bin/cargo"), cargo);
+    fs::copy("launch/test", path("launch/test")).unwrap();
+    let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap());
+    Command::new(path("launch/test")).env("PATH", search).env("PLIMSOLL_NO_WHEEL", "1").output().unwrap()
+}
+
+#[test]
+fn every_failure_is_listed_at_the_end() {
+    let passed = launch_test("exit 0");
+    let printed = String::from_utf8_lossy(&passed.stdout).into_owned();
+    assert!(passed.status.success() && printed.contains("launch/test: all "), "{printed}");
+    let failed = launch_test(
+        "case $1 in fmt) exit 1;; doc) exit 101;; test)\n\
+         echo 'test one::works ... ok'; echo 'test two::breaks ... FAILED'; echo 'test three ... FAILED'\n\
+         exit 101;; esac",
+    );
+    assert_eq!(failed.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    let listed = said.split("launch/test: FAILED").nth(1).unwrap_or_default();
+    let names: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
+    assert_eq!(&names[..5], ["format", "test three", "test two::breaks", "tests", "documents"], "{said}");
+    // What came after the failures ran too.
+    let printed = String::from_utf8_lossy(&failed.stdout).into_owned();
+    assert!(printed.contains("== scripts") && printed.contains("== documents"), "{printed}");
+}

@@ -1,0 +1,157 @@
+//! Ranks that do not start, do not end, or are something else: a job ends within its deadline, and says why.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::jobs::{arguments, has_mpi, mpirun, signal, summary, text, workplace};
+use common::program;
+use common::random::{Budget, Random};
+use system::fail_point;
+
+/// Two ranks, of which the second is `other`, with these variables.
+fn job(directory: &Path, variables: &[(&str, &str)], other: &[&str]) -> Command {
+    let mut command = mpirun(directory);
+    command.env("PLIMSOLL_START_SECONDS", "4").args(["-n", "1"]).arg(program());
+    command.args(arguments(2, &["parallel.timeout_seconds=3"])).args([":", "-n", "1", "env"]);
+    command.args(variables.iter().map(|(name, value)| format!("{name}={value}"))).args(other);
+    command
+}
+
+/// The arguments of a second rank that trains like the first.
+fn rank() -> Vec<String> {
+    let mut all = vec![program().to_string_lossy().into_owned()];
+    all.extend(arguments(2, &["parallel.timeout_seconds=3"]));
+    all
+}
+
+/// Starts a job whose second rank stands still at `point`, and calls `then` with that rank's process.
+fn held(directory: &Path, point: &str, then: impl FnOnce(u32)) -> Output {
+    let here = directory.join("here");
+    let hold = format!("{point}:1:{}", here.display());
+    let rank = rank();
+    let other: Vec<&str> = rank.iter().map(String::as_str).collect();
+    // The process says its number before it becomes the rank.
+    let script = format!("echo $$ > {}; exec \"$@\"", directory.join("pid").display());
+    let other = [&["bash", "-c", &script, "bash"], &other[..]].concat();
+    let mut command = job(directory, &[(fail_point::VARIABLE, &hold)], &other);
+    let mut child: Child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !here.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "{point} was not reached");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let pid = std::fs::read_to_string(directory.join("pid")).unwrap();
+    then(pid.trim().parse().unwrap());
+    child.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn ended(output: &Output, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn a_rank_that_does_not_start_ends_the_job() {
+    if !has_mpi() {
+        return;
+    }
+    let late = "the ranks of the job did not all start within 4 s: ";
+    let workplace_of = workplace;
+    let workplace = workplace_of();
+    let stopped = held(workplace.path(), "MPI about to start", |pid| signal("STOP", pid));
+    ended(&stopped, &[late, "rank 1, process ", "has stopped"]);
+    let workplace = workplace_of();
+    let other = job(workplace.path(), &[], &["sleep", "600"]).output().unwrap();
+    ended(&other, &[late, "rank 1, process ", "is another program, ", "sleep"]);
+    let workplace = workplace_of();
+    let gone = job(workplace.path(), &[], &["true"]).output().unwrap();
+    ended(&gone, &[late, "of which 1 can be seen: another has ended"]);
+}
+
+#[test]
+fn a_command_of_one_process_is_no_rank() {
+    if !has_mpi() {
+        return;
+    }
+    let program = program();
+    let program = program.to_str().unwrap();
+    for command in [&["plan", "run.toml"][..], &["sample", "out"], &["bench", "allocator"]] {
+        let workplace = workplace();
+        let output = job(workplace.path(), &[], &[&[program], command].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        ended(&output, &["a launcher started 2 processes, and this command is one"]);
+    }
+}
+
+#[test]
+fn ranks_with_other_options_are_named() {
+    if !has_mpi() {
+        return;
+    }
+    for (more, words) in [
+        (["--no-plan", ""], "another set of options, --no-plan and not none,"),
+        (["--resume", ""], "another set of options, --resume and not none,"),
+        (["--device", "meta"], "another kind of device, meta and not cpu,"),
+    ] {
+        let workplace = workplace();
+        let mut rank = rank();
+        rank.extend(more.iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()));
+        let other: Vec<&str> = rank.iter().map(String::as_str).collect();
+        let output = job(workplace.path(), &[], &other).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        ended(&output, &["rank 1 on ", words]);
+        assert!(!workplace.path().join("out").exists());
+    }
+}
+
+/// The results are there when MPI is finalized.
+#[test]
+fn a_rank_that_does_not_end_leaves_the_results() {
+    if !has_mpi() {
+        return;
+    }
+    for signal_name in ["STOP", "KILL"] {
+        let workplace = workplace();
+        let output = held(workplace.path(), "MPI about to end", |pid| signal(signal_name, pid));
+        assert_eq!(summary(&workplace.path().join("out"))["steps"], 6, "{}", text(&output.stderr));
+        if signal_name == "STOP" {
+            ended(&output, &["all ranks had done their work, and rank 1, which has stopped, did not end"]);
+        }
+    }
+}
+
+/// Signals at random moments of a job: it ends, whatever was hit.
+#[test]
+fn no_signal_at_any_moment_makes_a_job_hang() {
+    if !has_mpi() {
+        return;
+    }
+    let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(23), 0);
+    while budget.within(round, 2) {
+        let workplace = workplace();
+        let rank = rank();
+        let other: Vec<&str> = rank.iter().map(String::as_str).collect();
+        let script = format!("echo $$ > {}; exec \"$@\"", workplace.path().join("pid").display());
+        let other = [&["bash", "-c", &script, "bash"], &other[..]].concat();
+        let child = job(workplace.path(), &[], &other).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let child = child.unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(random.below(1500) as u64));
+        let name = *random.one(&["STOP", "KILL", "TERM", "INT", "HUP"]);
+        if let Ok(pid) = std::fs::read_to_string(workplace.path().join("pid")) {
+            // It may have ended.
+            let _ =
+                Command::new("kill").args([&format!("-{name}"), pid.trim()]).stderr(Stdio::null()).status();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(!text(&output.stderr).contains("panicked"), "{name}: {}", text(&output.stderr));
+        round += 1;
+    }
+}
