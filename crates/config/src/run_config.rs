@@ -76,7 +76,12 @@ impl RunConfig {
     /// any directory. Numbers are written as they were given, such as `3e-4`.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        render(self.settings(), |key, value| self.origins.as_given(key.path, value))
+        self.as_given(self.settings())
+    }
+
+    /// The text of settings, with numbers as they were given.
+    fn as_given(&self, settings: Vec<(Key, Value)>) -> String {
+        render(settings, |key, value| self.origins.as_given(key.path, value))
     }
 
     /// The section `name` of [`RunConfig::to_toml`]: its heading and its keys.
@@ -99,7 +104,7 @@ impl RunConfig {
     /// The resolved configuration as TOML with the tokenizer in the file `tokenizer` beside it.
     #[must_use]
     pub fn to_toml_beside(&self, tokenizer: &str) -> String {
-        render(self.settings_with_tokenizer(tokenizer.to_owned()))
+        self.as_given(self.settings_with_tokenizer(tokenizer.to_owned()))
     }
 
     /// [`RunConfig::settings`] with the tokenizer's identity in place of its path.
@@ -140,10 +145,7 @@ fn pairs<S: Section>(section: &S) -> impl Iterator<Item = (&'static str, Value)>
 }
 
 /// The text of settings, each value as `show` writes it.
-fn render(
-    settings: impl IntoIterator<Item = (Key, Value)>,
-    show: impl Fn(&Key, &Value) -> String,
-) -> String {
+fn render(settings: impl IntoIterator<Item = (Key, Value)>, show: impl Fn(&Key, &Value) -> String) -> String {
     let mut text = String::new();
     let mut section = "";
     for (key, value) in settings {

@@ -91,7 +91,8 @@ impl Given {
     #[must_use]
     pub fn origins(&self) -> Origins {
         let given = self.entries.iter().map(|(key, entry)| {
-            let text = matches!(entry.value, Value::Integer(_) | Value::Float(_)).then(|| entry.shown.clone());
+            let text =
+                matches!(entry.value, Value::Integer(_) | Value::Float(_)).then(|| entry.shown.clone());
             (*key, entry.origin.clone(), text)
         });
         Origins::new(&self.name, given)

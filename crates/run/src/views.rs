@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use telemetry::memory_views::{Summarized, memory_summary, picture, snapshot_pickle};
+use telemetry::memory_views::{memory_summary, picture, snapshot_pickle};
 use telemetry::run_files::atomic_write;
 
 use crate::error::{Result, RunError};

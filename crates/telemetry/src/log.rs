@@ -17,13 +17,13 @@ use system::terminal::visible;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Span, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry};
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::error::{Result, TelemetryError};
 use crate::progress::write_beside_bars;
@@ -87,7 +87,8 @@ impl Log {
     /// Returns the log as a subscriber with `filter`; an empty filter is `info`. Errors: an invalid filter.
     pub fn subscriber(&self, filter: &str) -> Result<impl Subscriber + Send + Sync + use<>> {
         let wanted = if filter.is_empty() { "info" } else { filter };
-        let refused = |reason: String| TelemetryError::Filter { variable: VARIABLE, text: filter.to_owned(), reason };
+        let refused =
+            |reason: String| TelemetryError::Filter { variable: VARIABLE, text: filter.to_owned(), reason };
         // The filter would take a word that is no level for a module, and log nothing.
         let word = |part: &&str| !part.contains('=') && part.parse::<LevelFilter>().is_err();
         if let Some(word) = wanted.split(',').map(str::trim).find(|part| word(part) && !part.contains('[')) {

@@ -149,7 +149,9 @@ mod tests {
         }
         let ticks = [(0, "0 B"), (1 << 20, "1 MiB"), (3 << 29, "1.5 GiB"), (1100, "1.07 KiB")];
         assert!(ticks.iter().all(|(bytes, text)| axis_bytes(*bytes) == *text));
-        for (number, noun, text) in [(1, "step", "1 step"), (0, "block", "0 blocks"), (1200, "micro-batch", "1,200 micro-batches")] {
+        for (number, noun, text) in
+            [(1, "step", "1 step"), (0, "block", "0 blocks"), (1200, "micro-batch", "1,200 micro-batches")]
+        {
             assert_eq!(counted(number, noun), text);
         }
         assert_eq!(percent(0.9876), "98.8 %");

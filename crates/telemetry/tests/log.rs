@@ -72,8 +72,13 @@ fn a_process_of_one_rank_needs_no_span() {
 
 #[test]
 fn errors_name_the_filter_or_the_file() {
-    let Err(error) = Log::new().subscriber("plimsoll=loud") else { panic!("loud is not a level") };
-    assert!(error.to_string().starts_with("PLIMSOLL_LOG=plimsoll=loud: "), "{error}");
+    for wrong in ["plimsoll=loud", "loud", "warn,loud", "6"] {
+        let Err(error) = Log::new().subscriber(wrong) else { panic!("{wrong} is not a level") };
+        assert!(error.to_string().starts_with(&format!("PLIMSOLL_LOG={wrong}: ")), "{error}");
+    }
+    for right in ["", "debug", "warn,collective=trace", "OFF", "run[step]=debug"] {
+        assert!(Log::new().subscriber(right).is_ok(), "{right}");
+    }
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = Log::files_only().set_directory(&file.path().join("logs")).unwrap_err();
     assert!(matches!(&error, TelemetryError::File { path, .. } if path.ends_with("logs")), "{error}");

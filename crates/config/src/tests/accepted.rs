@@ -101,7 +101,7 @@ fn files_are_read_and_their_faults_named() {
 
     std::fs::write(&path, b"\xff").unwrap();
     let refused = RunConfig::load(&path, &[]).unwrap_err().to_string();
-    assert_eq!(refused, format!("{} cannot be read: stream did not contain valid UTF-8", path.display()));
+    assert_eq!(refused, format!("{} cannot be read: it is not UTF-8", path.display()));
     let missing = directory.path().join("missing.toml");
     let refused = RunConfig::load(&missing, &[]).unwrap_err().to_string();
     assert_eq!(
@@ -286,4 +286,21 @@ fn some_keys_that_decide_bits_may_change() {
     earlier.remove("optim.clip_norm").unwrap();
     assert_eq!(parse(LEAST, &[]).unwrap().changes_since(&earlier), []);
     assert_eq!(parse(LEAST, &["optim.clip_norm=2"]).unwrap().changes_since(&earlier).len(), 1);
+}
+
+#[test]
+fn numbers_are_written_as_they_were_given() {
+    let text = format!("{LEAST}\n[optim]\nlearning_rate = 3e-4\nweight_decay = 0\nclip_norm = 1.50\n");
+    let config = parse(&text, &["optim.beta2=95e-2"]).unwrap();
+    let written = config.to_toml();
+    for line in
+        ["learning_rate = 3e-4", "weight_decay = 0", "clip_norm = 1.50", "beta2 = 95e-2", "beta1 = 0.9"]
+    {
+        assert!(written.lines().any(|written| written == line), "{line}: {written}");
+    }
+    // They are the same settings however they are written.
+    let plain = parse(&text.replace("3e-4", "0.0003"), &["optim.beta2=0.95"]).unwrap();
+    assert_eq!(plain.fingerprint(), config.fingerprint());
+    assert_eq!(plain.identity(), config.identity());
+    assert_eq!(parse(&written, &[]).unwrap().to_toml(), written);
 }

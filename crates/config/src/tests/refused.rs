@@ -18,6 +18,28 @@ fn unknown_names_are_refused_with_the_nearest_known() {
             "quick.toml:3: unknown key train.learning_rate: did you mean optim.learning_rate?",
         ),
         ("[modle]\nwidth = 8\n", "quick.toml:1: unknown section [modle]: did you mean [model]?"),
+        ("[train]\nlr = 1\n", "quick.toml:2: unknown key train.lr: did you mean optim.learning_rate?"),
+        ("[model]\nn_layer = 1\n", "quick.toml:2: unknown key model.n_layer: did you mean model.layers?"),
+        ("[model]\nn_embd = 1\n", "quick.toml:2: unknown key model.n_embd: did you mean model.width?"),
+        ("[model]\nn_head = 1\n", "quick.toml:2: unknown key model.n_head: did you mean model.heads?"),
+        ("block_size = 1\n", "quick.toml:1: unknown key block_size: did you mean model.context?"),
+        (
+            "[train]\nbatch_size = 1\n",
+            "quick.toml:2: unknown key train.batch_size: use train.micro_batch_size, of a micro-batch, or \
+             train.global_batch_size, of a step",
+        ),
+        (
+            "[train]\ngradient_accumulation_steps = 1\n",
+            "quick.toml:2: unknown key train.gradient_accumulation_steps: use train.global_batch_size, \
+             which is train.micro_batch_size times the micro-batches of a step",
+        ),
+        (
+            "[wandb]\nproject = 1\n",
+            "quick.toml:1: unknown section [wandb]: nothing is sent anywhere; metrics.jsonl in the run \
+             directory has every step",
+        ),
+        ("[train]\nxylophone = 1\n", "quick.toml:2: unknown key train.xylophone"),
+        ("[zebra]\nx = 1\n", "quick.toml:1: unknown section [zebra]"),
         ("width = 8\n", "quick.toml:1: unknown key width: did you mean model.width?"),
         ("model = 8\n", "quick.toml:1: model is a section, not a key: write [model] and its keys below"),
         (
@@ -152,9 +174,15 @@ fn values_out_of_range_are_refused() {
             "[optim]\nweight_decay = nan\n",
             "quick.toml:2: optim.weight_decay = nan is not 0 or a positive number in the range of f32",
         ),
-        ("[optim]\nclip_norm = -1\n", "quick.toml:2: optim.clip_norm = -1 is not 0 or a positive number in the range of f32"),
+        (
+            "[optim]\nclip_norm = -1\n",
+            "quick.toml:2: optim.clip_norm = -1 is not 0 or a positive number in the range of f32",
+        ),
         ("[optim]\nbeta1 = 1.0\n", "quick.toml:2: optim.beta1 = 1.0 is not a number from 0 to below 1"),
-        ("[optim]\nepsilon = 1e-60\n", "quick.toml:2: optim.epsilon = 1e-60 is not a positive number in the range of f32"),
+        (
+            "[optim]\nepsilon = 1e-60\n",
+            "quick.toml:2: optim.epsilon = 1e-60 is not a positive number in the range of f32",
+        ),
         (
             "[data]\nvalidation_fraction = 0\n",
             "quick.toml:2: data.validation_fraction = 0 is not a number above 0 and below 1",

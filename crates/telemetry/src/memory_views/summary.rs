@@ -40,10 +40,15 @@ pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: 
     let value = |key: &str| statistics.get(key).unwrap_or(0);
     let mut table = String::new();
     rule(&mut table, '=');
-    line(&mut table, &match device {
-        Summarized::Gpu(number) => format!("{:17} PyTorch CUDA memory summary, device ID {number:<17} ", ""),
-        Summarized::Host(rank) => format!("{:17} CPU memory summary, rank {rank:<31} ", ""),
-    });
+    line(
+        &mut table,
+        &match device {
+            Summarized::Gpu(number) => {
+                format!("{:17} PyTorch CUDA memory summary, device ID {number:<17} ", "")
+            }
+            Summarized::Host(rank) => format!("{:17} CPU memory summary, rank {rank:<31} ", ""),
+        },
+    );
     rule(&mut table, '-');
     let (ooms, retries) = (value("num_ooms"), value("num_alloc_retries"));
     line(

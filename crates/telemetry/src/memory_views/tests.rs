@@ -204,7 +204,10 @@ fn the_summary_equals_pytorchs() {
     assert_eq!(rows[..10].join("\n"), start);
     assert!(rows.iter().all(|row| row.len() == 77));
     assert_eq!(rows.len(), 6 + 9 * 4 + 2 * 2 + 1);
-    assert_eq!(memory_summary(allocator.statistics(), Summarized::Gpu(0), true).lines().count(), 6 + 11 * 2 + 1);
+    assert_eq!(
+        memory_summary(allocator.statistics(), Summarized::Gpu(0), true).lines().count(),
+        6 + 11 * 2 + 1
+    );
 }
 
 #[test]
