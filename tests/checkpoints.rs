@@ -13,6 +13,9 @@ use run::{Interrupt, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
 use worker::DeviceChoice;
 
+/// Every checkpoint that is due is taken at its step.
+const WAIT: &str = "checkpoint.wait=true";
+
 fn resume_with(
     directory: &Path,
     text: &str,
@@ -109,7 +112,9 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         let state = |run_dir: &Path| newest(run_dir).unwrap().unwrap().path().join("state.safetensors");
         assert!(std::fs::read(state(&parts)).unwrap() == std::fs::read(state(&whole)).unwrap());
         // Resuming a finished run changes nothing.
+        let before = contents(&parts);
         assert_eq!(bits(&resume(&parts, text, &all(&[])).unwrap()), bits(&reference));
+        assert!(contents(&parts) == before, "{overrides:?}");
     }
 }
 
@@ -170,16 +175,28 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
 
 #[test]
 fn checkpoints_change_nothing_and_the_newest_are_kept() {
-    // `checkpoint.every`, `checkpoint.keep`, and the steps that remain of six.
-    let table: [(u64, u64, &[u64]); 5] =
-        [(1, 2, &[5, 6]), (2, 9, &[2, 4, 6]), (4, 1, &[6]), (4, 2, &[4, 6]), (0, 1, &[])];
+    // `checkpoint.every`, `checkpoint.keep`, `checkpoint.minutes`, and the steps that remain of six.
+    let table: [(u64, u64, f64, &[u64]); 7] = [
+        (1, 2, 10.0, &[5, 6]),
+        (2, 9, 10.0, &[2, 4, 6]),
+        (4, 1, 0.0, &[6]),
+        (4, 2, 10.0, &[4, 6]),
+        (0, 1, 0.0, &[]),
+        // By default, and by a time that is over after every step.
+        (0, 9, 10.0, &[6]),
+        (0, 9, 1e-9, &[1, 2, 3, 4, 5, 6]),
+    ];
     let mut expected = None;
-    for (every, keep, left) in table {
+    for (every, keep, minutes, left) in table {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().join("run");
-        let overrides = [format!("checkpoint.every={every}"), format!("checkpoint.keep={keep}")];
-        let report = full(&run_dir, GPT, &[&overrides[0], &overrides[1]]);
-        assert_eq!(steps(&run_dir), left, "every {every}, keep {keep}");
+        let overrides = [
+            format!("checkpoint.every={every}"),
+            format!("checkpoint.keep={keep}"),
+            format!("checkpoint.minutes={minutes}"),
+        ];
+        let report = full(&run_dir, GPT, &[&overrides[0], &overrides[1], &overrides[2], WAIT]);
+        assert_eq!(steps(&run_dir), left, "every {every}, keep {keep}, {minutes} minutes");
         assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(&bits(&report), expected.get_or_insert_with(|| bits(&report)));
         let is_hidden =
@@ -220,7 +237,7 @@ fn the_state_is_a_safetensors_file() {
 /// A finished run of six steps with checkpoints after 2, 4 and 6.
 fn finished(directory: &Path) -> PathBuf {
     let run_dir = directory.join("run");
-    full(&run_dir, GPT, &["checkpoint.every=2", "checkpoint.keep=9"]);
+    full(&run_dir, GPT, &["checkpoint.every=2", "checkpoint.keep=9", WAIT]);
     run_dir
 }
 
@@ -375,7 +392,7 @@ fn a_run_goes_on_from_an_earlier_step() {
         let run_dir = Some(run_dir.clone());
         let step = Some(step);
         let options = RunOptions { run_dir, step, resume: true, quiet: true, ..RunOptions::default() };
-        run::train(config(GPT, &["checkpoint.every=2"]), options)
+        run::train(config(GPT, &["checkpoint.every=2", WAIT]), options)
     };
     let text = go_on(3).unwrap_err().to_string();
     assert!(text.ends_with("it holds no checkpoint of step 3; there is one of step 2, 4, 6"), "{text}");
@@ -429,11 +446,123 @@ fn a_new_run_starts_with_the_weights_of_another() {
     }
 }
 
+/// A summary, as it was when a run ended.
+fn summary(run_dir: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(run_dir.join("summary.json")).unwrap()).unwrap()
+}
+
+fn sessions(run_dir: &Path) -> Vec<serde_json::Value> {
+    serde_json::from_slice(&std::fs::read(run_dir.join("sessions.json")).unwrap()).unwrap()
+}
+
+/// Each process that trained in a directory has a record there, which later ones keep.
+#[test]
+fn sessions_are_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    assert!(one_step(&run_dir, GPT, &["parallel.data=2"]).interrupted);
+    let first = sessions(&run_dir);
+    assert_eq!(first.len(), 1);
+    assert_eq!((&first[0]["ending"], &first[0]["after_step"]), (&"interrupted".into(), &0.into()));
+    assert_eq!(first[0]["grid"], serde_json::json!({"data": 2, "pipeline": 1}));
+    assert_eq!(first[0]["results"]["steps"], 1);
+    resume(&run_dir, GPT, &["optim.clip_norm=0.5"]).unwrap();
+    let second = sessions(&run_dir);
+    assert_eq!((second.len(), &second[0]), (2, &first[0]));
+    assert_eq!((&second[1]["ending"], &second[1]["after_step"]), (&"complete".into(), &1.into()));
+    let changed = second[1]["changed"].as_object().unwrap();
+    assert_eq!(changed.keys().collect::<Vec<_>>(), ["optim.clip_norm"]);
+    assert_eq!(changed["optim.clip_norm"]["to"], "0.5");
+    let results = &second[1]["results"];
+    let peak = summary(&run_dir)["ranks"][0]["peak_allocated_bytes"].clone();
+    assert_eq!((&results["steps"], &results["peak_allocated_bytes"]), (&6.into(), &peak));
+    assert!(results["tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert!(results["wall_seconds"].as_f64().unwrap() > 0.0);
+    // Nothing left to do: the record stays, with other settings too.
+    let before = contents(&run_dir);
+    let report = resume(&run_dir, GPT, &["parallel.data=2", "telemetry.every=1"]).unwrap();
+    assert_eq!(report.summary.world_size, 1);
+    assert!(report.to_string().contains("did 6 steps"), "{report}");
+    assert!(contents(&run_dir) == before);
+}
+
+/// A loss that is not finite ends the run, keeps the checkpoints before, and says where they are.
+#[test]
+fn a_loss_that_is_not_finite_is_never_saved() {
+    let wild = [
+        "optim.learning_rate=1e6",
+        "optim.warmup_steps=0",
+        "optim.clip_norm=0",
+        "train.steps=60",
+        "checkpoint.every=1",
+        WAIT,
+    ];
+    for (most, grid) in [(1, "parallel.data=1"), (1, "parallel.pipeline=2"), (3, "parallel.data=2")] {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        let most_steps = format!("train.max_nonfinite_steps={most}");
+        let all = [&wild[..], &[grid, &most_steps]].concat();
+        let error = train_in(&run_dir, config(GPT, &all), DeviceChoice::Cpu).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.exit_status(), 1, "{text}");
+        let summary = summary(&run_dir);
+        let last = summary["nonfinite"]["step"].as_u64().unwrap();
+        assert!(last < 60 && summary["steps"] == last, "{summary}");
+        let kept = newest(&run_dir).unwrap().unwrap();
+        assert_eq!(kept.step(), last - most, "{grid}");
+        assert!(kept.losses().unwrap().iter().all(|loss| loss.is_finite()));
+        let named = format!("the last good checkpoint is {}", kept.path().display());
+        assert!(text.starts_with(&format!("step {last}: the loss is ")), "{text}");
+        assert!(text.contains("and the gradient norm ") && text.ends_with(&named), "{text}");
+        assert_eq!(sessions(&run_dir)[0]["ending"], "non_finite");
+        let page = run::report_run(&run_dir).unwrap().to_html();
+        assert!(page.contains(&format!("This run ended after step {last}: its loss is ")));
+        assert!(page.contains("<path class=\"lost\""));
+    }
+}
+
+/// A corpus is told by its size and samples, or by all of it where that is asked for; files may have other
+/// times, which is recorded.
+#[test]
+fn a_corpus_is_recognised_without_reading_all_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (corpus, run_dir) = (directory.path().join("corpus.txt"), directory.path().join("run"));
+    let text: Vec<u8> = (0..1_500_000_u32).map(|index| b'a' + (index % 23) as u8).collect();
+    let write = |changed: Option<usize>, time: u64| {
+        let mut text = text.clone();
+        changed.into_iter().for_each(|place| text[place] ^= 1);
+        std::fs::write(&corpus, text).unwrap();
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(time);
+        std::fs::File::options().write(true).open(&corpus).unwrap().set_modified(time).unwrap();
+    };
+    let paths = format!("data.paths=['{}']", corpus.display());
+    for (full_hash, between) in [("data.full_hash=false", true), ("data.full_hash=true", false)] {
+        let _ = std::fs::remove_dir_all(&run_dir);
+        write(None, 1_000_000_000);
+        assert!(one_step(&run_dir, GPT, &[&paths, full_hash]).interrupted);
+        // In the first sample, between two samples, nowhere.
+        for (place, goes_on) in [(Some(1), false), (Some(20_000), between), (None, true)] {
+            write(place, 1_000_000_001);
+            let resumed = resume(&run_dir, GPT, &[&paths, full_hash]);
+            assert_eq!(resumed.is_ok(), goes_on, "{full_hash}, byte {place:?}");
+            match resumed {
+                Err(error) => assert!(error.to_string().contains("is not the text that"), "{error}"),
+                Ok(_) if between => {
+                    let warnings = sessions(&run_dir)[1]["warnings"].to_string();
+                    assert!(warnings.contains("files of data.paths have another time"), "{warnings}");
+                    break;
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
 #[test]
 fn runs_that_cannot_resume_say_why() {
     let directory = tempfile::tempdir().unwrap();
     let bare = directory.path().join("bare");
-    full(&bare, GPT, &[]);
+    full(&bare, GPT, &["checkpoint.minutes=0"]);
     let text = resume(&bare, GPT, &[]).unwrap_err().to_string();
     assert!(text.contains("holds a run that ended and no checkpoint"), "{text}");
 
@@ -459,7 +588,7 @@ fn leftovers_of_killed_processes_are_removed_and_never_read() {
     std::fs::create_dir(run_dir.join("checkpoints/.step-000004.tmp-2")).unwrap();
     let mut file = std::fs::OpenOptions::new().append(true).open(run_dir.join("metrics.jsonl")).unwrap();
     std::io::Write::write_all(&mut file, b"{\"step\":2,\"loss\":1.0}\n{\"step\":3,\"lo").unwrap();
-    let report = resume(run_dir, GPT, &["checkpoint.every=1"]).unwrap();
+    let report = resume(run_dir, GPT, &["checkpoint.every=1", WAIT]).unwrap();
     assert_eq!(report.summary.more["resumed_after_step"], 1);
     assert_eq!(steps(run_dir), [5, 6]);
     assert_eq!(std::fs::read_dir(run_dir.join("checkpoints")).unwrap().count(), 2);
@@ -475,7 +604,7 @@ fn an_unwritable_last_checkpoint_fails_the_run() {
         // A file stands where the writer makes its directory.
         let name = format!("checkpoints/.step-{step:06}.tmp-{}", std::process::id());
         std::fs::write(run_dir.join(&name), "").unwrap();
-        let ended = train_in(&run_dir, config(GPT, &["checkpoint.every=2"]), DeviceChoice::Cpu);
+        let ended = train_in(&run_dir, config(GPT, &["checkpoint.every=2", WAIT]), DeviceChoice::Cpu);
         match ended {
             Ok(_) => assert!(!fails),
             Err(error) => {

@@ -183,7 +183,9 @@ fn a_run_writes_its_files_and_prints_memory_by_rank() {
     assert!(text(&output.stderr).contains("step 6/6"));
 
     let out = workplace.path().join("out");
-    assert_eq!(entries(&out), ["config.toml", "logs", "metrics.jsonl", "summary.json", "traces"]);
+    let names =
+        ["checkpoints", "config.toml", "logs", "metrics.jsonl", "sessions.json", "summary.json", "traces"];
+    assert_eq!(entries(&out), names);
     let summary: serde_json::Value =
         serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
     assert_eq!(summary["device"], "cpu");

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::jobs::{
-    Running, Transport, arguments, has_mpi, is_alive, mpirun, signal, summary, text, workplace,
+    Running, Transport, arguments, has_mpi, is_alive, mpirun, signal, summary, text, train, workplace,
 };
 use common::program;
 
@@ -192,6 +192,68 @@ fn a_signal_to_the_script_ends_its_job_after_the_step() {
         let run_dir = running.run_dir.clone();
         ended_well(&running.end(LIMIT), &run_dir);
     }
+}
+
+/// A slow disk delays checkpoints, never a step: peers go on to be answered, the next checkpoint is put off,
+/// which is said once, and every one that was begun is finished.
+#[test]
+fn a_slow_disk_puts_checkpoints_off() {
+    for transport in Transport::all() {
+        let workplace = workplace();
+        let sets =
+            ["train.steps=30", "checkpoint.every=2", "checkpoint.keep=9", "parallel.timeout_seconds=1"];
+        let mut command = train(transport, workplace.path(), 2, &sets);
+        // At its end the run waits for the disk longer than ranks wait for each other.
+        let output = command.env("PLIMSOLL_SLOW", "checkpoint manifest written:2500").output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{transport:?}: {said}");
+        assert_eq!(said.matches("is put off until the last one is on the disk").count(), 1, "{said}");
+        let run_dir = workplace.path().join("out");
+        let steps: Vec<u64> = checkpoint::list(&run_dir).unwrap().into_iter().map(|(step, _)| step).collect();
+        assert!((2..15).contains(&steps.len()) && steps[0] == 2 && steps.ends_with(&[30]), "{steps:?}");
+        for (_, path) in checkpoint::list(&run_dir).unwrap() {
+            checkpoint::Checkpoint::open(&path).unwrap();
+        }
+        assert_eq!(summary(&run_dir)["steps"], 30);
+    }
+}
+
+/// `nohup` starts a process with SIGHUP ignored, which stays so; other signals still stop the run.
+#[test]
+fn signals_that_were_ignored_stay_ignored() {
+    let workplace = workplace();
+    let mut shell = Command::new("sh");
+    shell.current_dir(workplace.path()).args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(program());
+    shell.args(arguments(2, &["train.steps=1000000"])).env("CUDA_VISIBLE_DEVICES", "");
+    let running = Running::wait(shell, workplace.path());
+    signal("HUP", running.launcher());
+    let before = running.steps();
+    let deadline = Instant::now() + LIMIT;
+    while running.steps() < before + 10 {
+        assert!(Instant::now() < deadline, "it has stopped");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal("TERM", running.launcher());
+    let run_dir = running.run_dir.clone();
+    ended_well(&running.end(LIMIT), &run_dir);
+}
+
+/// A run that is stopped and keeps no weights does not end as if nothing were lost.
+#[test]
+fn a_stopped_run_without_weights_says_so() {
+    let workplace = workplace();
+    let running = Running::start(Transport::Threads, workplace.path(), 2, &["checkpoint.minutes=0"]);
+    signal("TERM", running.launcher());
+    let run_dir = running.run_dir.clone();
+    let output = running.end(LIMIT);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("and no weights are kept: checkpoint.every and checkpoint.minutes are 0"),
+        "{said}"
+    );
+    assert_eq!(summary(&run_dir)["interrupted"], true);
+    assert!(!run_dir.join("checkpoints").exists());
 }
 
 fn ended_well(output: &Output, run_dir: &Path) {

@@ -28,6 +28,7 @@ validation_micro_batches = 1
 warmup_steps = 2
 [checkpoint]
 every = 1
+wait = true
 "#;
 
 struct Workplace(tempfile::TempDir);
@@ -279,7 +280,8 @@ fn resuming_from_the_command_line() {
     assert!(said.contains("there is no checkpoint in out: starting from the beginning"), "{said}");
     let second = workplace.run(&line);
     succeeded(&second);
-    assert!(text(&second.stderr).contains("going on after step 100"), "{}", text(&second.stderr));
+    let said = text(&second.stderr);
+    assert!(said.contains("nothing is left to do: all 100 steps are done"), "{said}");
     refused(
         &[&line[..], &["--set", "model.width=32"]].concat(),
         "model.width cannot change when a run goes on: 32 here, 16",
@@ -340,6 +342,13 @@ fn text_is_sampled_from_a_run() {
     let numbers = ["--set", "data.kind=synthetic", "--set", "model.kind=mlp"];
     succeeded(&workplace.run(&[&["train", "run.toml", "--run-dir", "mlp"], &set[..], &numbers[..]].concat()));
     refused(&["sample", "mlp"], "mlp: it trained no model of text");
-    succeeded(&workplace.run(&["train", "run.toml", "--run-dir", "bare", "--set", "checkpoint.every=0"]));
-    refused(&["sample", "bare"], "bare: it holds no checkpoint");
+    succeeded(&workplace.run(&["train", "run.toml", "--run-dir", "kept", "--set", "checkpoint.every=0"]));
+    succeeded(&workplace.run(&["sample", "kept", "--step", "100"]));
+    refused(
+        &["sample", "kept", "--step", "50"],
+        "kept: it holds no checkpoint of step 50; there is one of step 100",
+    );
+    let nothing = ["--set", "checkpoint.every=0", "--set", "checkpoint.minutes=0"];
+    succeeded(&workplace.run(&[&["train", "run.toml", "--run-dir", "bare"], &nothing[..]].concat()));
+    refused(&["sample", "bare"], "bare: it holds no checkpoint; set checkpoint.every");
 }

@@ -138,7 +138,7 @@ impl Running {
         running
     }
 
-    fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         let metrics = std::fs::read_to_string(self.run_dir.join("metrics.jsonl"));
         metrics.map_or(0, |lines| lines.lines().count())
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::manifest::CorpusMark;
+
 /// Contents that all checkpoints of a run share.
 #[derive(Clone)]
 pub struct Contents {
@@ -13,9 +15,11 @@ pub struct Contents {
     pub configuration: BTreeMap<String, String>,
     /// Versions of the libraries that compute.
     pub libraries: String,
-    /// Returns the SHA-256 of the corpus in hexadecimal; none for synthetic data. Called on the thread that
-    /// writes, since the first call may read the whole corpus. Errors: why it cannot be read.
-    pub corpus_sha256: Arc<dyn Fn() -> Result<Option<String>, String> + Send + Sync>,
+    /// Called before each checkpoint, on the thread that writes it: brings to the disk what the run that goes on
+    /// from it expects there. Errors: why it cannot.
+    pub before: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// The corpus; none for synthetic data.
+    pub corpus: Option<CorpusMark>,
 }
 
 impl fmt::Debug for Contents {

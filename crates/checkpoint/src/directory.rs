@@ -117,8 +117,15 @@ impl Directory {
         Ok(Some(aside))
     }
 
+    /// Deletes what killed processes left behind: temporary directories, and checkpoints beyond the newest
+    /// `keep`.
+    pub fn tidy(&self, keep: u64) -> std::result::Result<(), CheckpointError> {
+        self.remove_temporaries()?;
+        self.retain(keep)
+    }
+
     /// Deletes temporary directories that earlier processes left behind.
-    pub fn remove_temporaries(&self) -> std::result::Result<(), CheckpointError> {
+    fn remove_temporaries(&self) -> Result<()> {
         for (name, path) in self.entries()? {
             if name.starts_with(".step-") && name.contains(".tmp-") {
                 fs::remove_dir_all(&path).map_err(CheckpointError::file(&path, "delete it"))?;

@@ -56,14 +56,6 @@ pub enum CheckpointError {
         #[source]
         source: std::io::Error,
     },
-    /// The corpus, whose hash belongs to a checkpoint, cannot be read.
-    #[error("{}: the corpus has no hash: {what}", path.display())]
-    Corpus {
-        /// The checkpoint that was to be written.
-        path: PathBuf,
-        /// The error of the corpus.
-        what: String,
-    },
     /// The thread that writes could not be started, or ended without an answer.
     #[error("{}: {what}", path.display())]
     Thread {

@@ -4,7 +4,7 @@
 //!
 //! * `state.safetensors`: every parameter by its name, the optimizer's state as `adamw.first.<name>`,
 //!   `adamw.second.<name>` or `sgd.velocity.<name>`, and `run.losses`, a loss per step; all f32;
-//! * `manifest.json`: the step, the settings that decide the bits, the corpus's hash, and size and SHA-256 of
+//! * `manifest.json`: the step, the settings that decide the bits, what tells the corpus, and size and SHA-256 of
 //!   the other   file and of itself.
 //!
 //! It is complete where it is present: it is written under a hidden name, brought to the disk, and renamed.
@@ -31,6 +31,7 @@ mod writer;
 pub use contents::Contents;
 pub use directory::{Directory, find, list, newest, run_of};
 pub use error::CheckpointError;
+pub use manifest::CorpusMark;
 pub use reader::{Checkpoint, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;

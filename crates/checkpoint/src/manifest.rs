@@ -34,6 +34,21 @@ impl FileDigest {
     }
 }
 
+/// The corpus of a run, as far as tells it from others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CorpusMark {
+    /// Tokens in all files.
+    pub tokens: u64,
+    /// The latest modification of a file, in seconds since 1970.
+    pub modified: i64,
+    /// SHA-256 of pieces at fixed places, in hexadecimal.
+    pub samples_sha256: String,
+    /// SHA-256 of all of it, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
 /// The contents of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,8 +66,11 @@ pub(crate) struct Manifest {
     updates: Option<u32>,
     /// The settings that decide the bits, each as TOML.
     pub(crate) configuration: BTreeMap<String, String>,
-    /// SHA-256 of the corpus; `None` for synthetic data.
+    /// SHA-256 of the whole corpus, in checkpoints of versions before the corpus mark.
     pub(crate) corpus_sha256: Option<String>,
+    /// The corpus; absent for synthetic data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) corpus: Option<CorpusMark>,
     /// Mean loss of the last validation.
     pub(crate) validation_loss: Option<f64>,
     /// Digests of the checkpoint's other files, by name.
@@ -62,14 +80,13 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Errors: the corpus cannot be read.
     pub(crate) fn new(
         step: u64,
         updates: u32,
         contents: &Contents,
         validation_loss: Option<f64>,
         state: FileDigest,
-    ) -> std::result::Result<Self, String> {
+    ) -> Self {
         let mut manifest = Manifest {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -77,13 +94,14 @@ impl Manifest {
             step,
             updates: Some(updates),
             configuration: contents.configuration.clone(),
-            corpus_sha256: (contents.corpus_sha256)()?,
+            corpus_sha256: None,
+            corpus: contents.corpus.clone(),
             validation_loss: validation_loss.filter(|loss| loss.is_finite()),
             files: BTreeMap::from([(STATE.to_owned(), state)]),
             manifest_sha256: String::new(),
         };
         manifest.manifest_sha256 = manifest.digest();
-        Ok(manifest)
+        manifest
     }
 
     /// Returns the hash of all fields but the hash itself. Texts that parse to the same values have the same
@@ -163,9 +181,10 @@ mod tests {
             keep: 1,
             configuration: BTreeMap::new(),
             libraries: String::new(),
-            corpus_sha256: Arc::new(|| Ok(None)),
+            corpus: None,
+            before: Arc::new(|| Ok(())),
         };
-        let mut manifest = Manifest::new(5, 0, &contents, None, state).unwrap();
+        let mut manifest = Manifest::new(5, 0, &contents, None, state);
         manifest.updates = written;
         manifest.manifest_sha256 = manifest.digest();
         let directory = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use tensor::{Shape, Tensor, TensorError};
 
 use crate::error::{CheckpointError, Result};
 use crate::format::{self, Arrays, Entry};
-use crate::manifest::{Manifest, STATE};
+use crate::manifest::{CorpusMark, Manifest, STATE};
 
 /// Name of the array of losses.
 pub(crate) const LOSSES: &str = "run.losses";
@@ -126,7 +126,12 @@ impl Checkpoint {
         &self.manifest.configuration
     }
 
-    /// SHA-256 of the corpus in hexadecimal; none for synthetic data.
+    /// The corpus; `None` for synthetic data and in checkpoints of earlier versions.
+    pub fn corpus(&self) -> Option<&CorpusMark> {
+        self.manifest.corpus.as_ref()
+    }
+
+    /// SHA-256 of the whole corpus in hexadecimal, in checkpoints of earlier versions.
     pub fn corpus_sha256(&self) -> Option<&str> {
         self.manifest.corpus_sha256.as_deref()
     }

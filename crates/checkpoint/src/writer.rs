@@ -18,7 +18,6 @@ use crate::snapshot::Snapshot;
 #[derive(Clone, Debug)]
 struct Job {
     directory: Directory,
-    metrics: PathBuf,
     contents: Contents,
 }
 
@@ -41,15 +40,19 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer for the run in `run_dir`, which also holds its `metrics.jsonl`.
+    /// A writer for the run in `run_dir`.
     pub fn new(run_dir: &Path, contents: Contents) -> Self {
-        let metrics = run_dir.join("metrics.jsonl");
-        let job = Job { directory: Directory::of(run_dir), metrics, contents };
+        let job = Job { directory: Directory::of(run_dir), contents };
         // A process that was killed may have put a new one in place and not yet deleted the oldest.
         if let Err(error) = job.directory.retain(job.contents.keep) {
             tracing::warn!("an old checkpoint is still there: {error}");
         }
         Writer { job, spare: Snapshot::default(), in_flight: None, unstarted: None }
+    }
+
+    /// Returns whether a checkpoint is in flight. Waits for nothing.
+    pub fn is_busy(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.thread.is_finished())
     }
 
     /// Waits for the checkpoint in flight and returns an empty snapshot to fill. A failure to write the
@@ -105,12 +108,10 @@ impl Drop for Writer {
 impl Job {
     /// Writes a checkpoint, renames it into place, and deletes the oldest beyond `keep`.
     fn write(&self, snapshot: &Snapshot, step: u64, validation_loss: Option<f64>) -> Result<()> {
-        // A run that goes on from here expects the lines of all steps before; whoever opens a file can bring
-        // it to the disk.
-        let synced = File::open(&self.metrics).and_then(|metrics| metrics.sync_data());
-        synced.map_err(CheckpointError::file(&self.metrics, "bring it to the disk"))?;
-        self.directory.make()?;
         let temporary = self.directory.temporary(step);
+        let unready = |what| CheckpointError::Thread { path: self.directory.step(step), what };
+        (self.contents.before)().map_err(unready)?;
+        self.directory.make()?;
         let written = self.write_files(&temporary, snapshot, step, validation_loss);
         if let Err(error) = written.and_then(|()| self.directory.publish(&temporary, step)) {
             // The error that matters is the one above; there may be nothing to delete.
@@ -131,8 +132,6 @@ impl Job {
         fail_point::reach("checkpoint directory made");
         let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
         let manifest = Manifest::new(step, snapshot.updates, &self.contents, validation_loss, state);
-        let manifest =
-            manifest.map_err(|what| CheckpointError::Corpus { path: temporary.to_owned(), what })?;
         let path = temporary.join(MANIFEST);
         let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
         file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;

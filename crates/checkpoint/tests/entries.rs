@@ -32,7 +32,8 @@ fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
         keep: 1,
         configuration: BTreeMap::new(),
         libraries: String::new(),
-        corpus_sha256: Arc::new(|| Ok(None)),
+        corpus: None,
+        before: Arc::new(|| Ok(())),
     };
     let mut writer = Writer::new(run_dir, contents);
     let mut snapshot = writer.begin();

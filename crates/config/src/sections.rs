@@ -63,6 +63,9 @@ section! {
                 Ok(if is_tokens { "none".into() } else { "bytes".into() })
             })
             .finish(|name, given| paths::tokenizer(name, given, Data::tokenizer));
+        /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run starts,
+        /// and not by its size and a hash of pieces.
+        full_hash: bool = Row::flag().default("false").only(Data::kind, FILES).any_bits();
         /// The fraction of the text, at its end, that is held out for validation if `validation_paths` names
         /// nothing.
         validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
@@ -89,6 +92,9 @@ section! {
         seed: u64 = Row::integer(0, MOST).default("1");
         /// Steps between validations; 0: only after the last step.
         validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// Successive steps with a loss or gradient norm that is not finite after which a run ends. A gradient
+        /// whose norm is not finite updates nothing.
+        max_nonfinite_steps: u64 = Row::integer(1, MOST).default("1").any_bits();
         /// Micro-batches in a validation, over all ranks.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }
@@ -241,8 +247,14 @@ section! {
 section! {
     /// `[checkpoint]`: what is saved during a run.
     pub struct Checkpoint = "checkpoint" {
-        /// Steps between checkpoints; 0: none.
+        /// Steps between checkpoints; 0: by time only. There is one after the last step, also of a run that is
+        /// stopped, unless `minutes` is 0 too: then nothing is kept.
         every: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// Minutes of training between checkpoints; 0: by steps only.
+        minutes: f64 = Row::number(Interval::NotNegative).default("10").any_bits();
+        /// Whether training waits for the last checkpoint where the next one is due, so that none is late;
+        /// without it, the next one is put off until the last one is on the disk.
+        wait: bool = Row::flag().default("false").any_bits();
         /// Checkpoints that are kept, the latest.
         keep: u64 = Row::integer(1, MOST).default("2").any_bits();
     }
@@ -260,6 +272,14 @@ impl Train {
     #[must_use]
     pub fn micro_batches(&self) -> usize {
         self.global_batch_size / self.micro_batch_size
+    }
+}
+
+impl Checkpoint {
+    /// Returns whether a run keeps checkpoints.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.every > 0 || self.minutes > 0.0
     }
 }
 

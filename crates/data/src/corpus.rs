@@ -141,6 +141,16 @@ impl Corpus {
         self.parts.iter().filter_map(Part::path)
     }
 
+    /// The latest modification of a file, in seconds since 1970; 0 in memory.
+    #[must_use]
+    pub fn modified(&self) -> i64 {
+        let modified = |part: &Part| match &part.bytes {
+            Bytes::File(file) => file.modified(),
+            Bytes::Owned(_) => 0,
+        };
+        self.parts.iter().map(modified).max().unwrap_or(0)
+    }
+
     /// Positions of the first token of each file, in corpus order.
     pub fn starts(&self) -> impl Iterator<Item = u64> {
         self.parts.iter().map(|part| part.start)

@@ -85,6 +85,11 @@ impl DataFile {
         &self.path
     }
 
+    /// The time at which the file was last modified, in seconds since 1970.
+    pub(crate) fn modified(&self) -> i64 {
+        self.mark.modified.0
+    }
+
     /// Bytes in the file.
     pub(crate) fn len(&self) -> u64 {
         self.mark.length

@@ -2,12 +2,18 @@
 
 use crate::batch::checked_shape;
 use crate::bigram::Bigrams;
+use crate::identity::{CorpusIdentity, pieces};
 use crate::order::{OrderKind, Position};
 use crate::stream::{Order, Slice, Split, validated_at};
 use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source, Tokenizer};
 
 /// Tokens at the start of a corpus that are held against the vocabulary when it is opened.
 const LOOKED_AT: u64 = 4096;
+
+/// Pieces of the training split that the bigram model counts, and the tokens in each: a megabyte in all.
+const COUNTED: (u64, u64) = (64, 16_384);
+/// Most validation tokens that the bigram model is judged on.
+const JUDGED: u64 = 4 << 20;
 
 /// Options for cutting tokens into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,6 +86,14 @@ impl TokenSource {
         self.order.position(&self.split.training, sequence)
     }
 
+    /// The identity of what is trained on.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn identity(&self) -> Result<CorpusIdentity, Error> {
+        CorpusIdentity::of(&self.split.training.corpus)
+    }
+
     /// The SHA-256 of what is trained on. Reads all of it.
     ///
     /// # Errors
@@ -90,17 +104,22 @@ impl TokenSource {
 
     /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
     /// nats a byte: what a model reaches that looks at one byte only, on the very targets that validation
-    /// uses. `None` unless tokens are bytes. Reads the whole training split once.
+    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens are
+    /// bytes, and where validation reads more than four megabytes.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
     pub fn bigram_entropy(&self) -> Result<Option<f64>, Error> {
-        if self.tokenizer != Tokenizer::Bytes {
+        let judged = self.validation_rows().saturating_mul(self.options.context as u64);
+        if self.tokenizer != Tokenizer::Bytes || judged > JUDGED {
             return Ok(None);
         }
         let mut model = Bigrams::default();
         let Slice { corpus, range } = &self.split.training;
-        corpus.scan(range.clone(), |tokens| model.count(tokens.iter().map(|token| *token as u8)))?;
+        for (start, count) in pieces(range.end - range.start, COUNTED.0, COUNTED.1) {
+            let piece = range.start + start..range.start + start + count;
+            corpus.scan(piece, |tokens| model.count(tokens.iter().map(|token| *token as u8)))?;
+        }
         let mut window = vec![0; self.options.context + 1];
         let (mut sum, mut count) = (0.0, 0_u64);
         for row in 0..self.validation_rows() {

@@ -1,7 +1,8 @@
 //! Errors of a run: why it did not start, or did not end well.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::course::NonFinite;
 use autograd::AutogradError;
 use checkpoint::CheckpointError;
 use collective::CollectiveError;
@@ -72,6 +73,22 @@ pub enum RunError {
     /// Training is done, and its last checkpoint could not be written.
     #[error("the last checkpoint was not written: {0}")]
     Unsaved(#[source] CheckpointError),
+    /// A loss or gradient norm was not finite in as many successive steps as are allowed.
+    #[error("{lost}; {}", last_checkpoint(checkpoint.as_deref()))]
+    NonFinite {
+        /// The last of these steps.
+        lost: NonFinite,
+        /// The last checkpoint, which is of a step before.
+        checkpoint: Option<PathBuf>,
+    },
+    /// The run was stopped early, and its configuration keeps no weights.
+    #[error(
+        "stopped after step {steps}, and no weights are kept: checkpoint.every and checkpoint.minutes are 0"
+    )]
+    NothingKept {
+        /// Steps that were done.
+        steps: u64,
+    },
     /// A file of the run could not be written or read.
     #[error("{path}: {source}")]
     File {
@@ -143,3 +160,10 @@ from_below!(
     TensorError,
     data::Error
 );
+
+fn last_checkpoint(path: Option<&Path>) -> String {
+    match path {
+        Some(path) => format!("the last good checkpoint is {}", path.display()),
+        None => "there is no checkpoint".to_owned(),
+    }
+}

@@ -32,7 +32,10 @@ impl Interrupt {
     /// Errors: the system refuses.
     pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).map_err(refused)?;
+        // Who starts the process with a signal ignored, as nohup does, wants it to stay so.
+        let ignored = ignored_signals();
+        let heard = [SIGINT, SIGTERM, SIGHUP, SIGUSR1].into_iter().filter(|signal| !ignored.contains(signal));
+        let mut signals = Signals::new(heard).map_err(refused)?;
         let interrupt = self.clone();
         let hear = move || {
             for signal in signals.forever() {
@@ -56,4 +59,12 @@ pub fn heed_limits() -> Result<()> {
     let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
     // A signal that is handled leaves the write to fail; nobody reads the flag.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop).map_err(refused)
+}
+
+/// Signals that this process ignores since it was started so; none where the system does not tell.
+fn ignored_signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
 }

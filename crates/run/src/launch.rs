@@ -14,8 +14,10 @@ use crate::options::RunOptions;
 use crate::placement::Placed;
 use crate::rank::{Outcome, run_rank};
 use crate::resume::{self, Found};
-use crate::run_directory::RunDirectory;
+use crate::run_directory::{self, RunDirectory};
+use crate::sessions;
 use crate::startup::Startup;
+use crate::summary;
 use crate::train_report::{TrainReport, report};
 use crate::trained;
 use config::{RecomputePolicy, RunConfig};
@@ -46,6 +48,13 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     let (setup, found) = startup.agree(prepared)?;
     let same = startup.check_same(&setup, &options.shared());
     startup.agree(same)?;
+    let complete = if first { complete(&setup, &options) } else { Ok(None) };
+    let complete = startup.agree(complete)?;
+    let is_complete = complete.as_ref().map_or("", |_| "complete").to_owned();
+    if !startup.of_rank_zero(is_complete)?.is_empty() {
+        startup.finish()?;
+        return Ok(complete);
+    }
     let settled = if first { recompute::settle(setup) } else { Ok(setup) };
     let setup = startup.agree(settled.map_err(RunError::from))?;
     let mut setup = {
@@ -65,10 +74,27 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     if let Some(log) = &options.log {
         log.set_directory(&directory.logs())?;
     }
+    let run_dir = directory.path().to_owned();
     let conclude = |outcomes: Vec<Outcome>| {
         if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
     };
-    launch(startup, &setup, &options, &directory, conclude)
+    let reported = launch(startup, &setup, &options, &directory, conclude);
+    if let Err(error) = reported.as_ref()
+        && first
+    {
+        sessions::fail(&run_dir, error);
+    }
+    reported
+}
+
+/// Returns the report of the run that is to go on, if all its steps are done: then nothing is left to do, and
+/// its record stays as it is. Errors: what killed processes left cannot be deleted.
+fn complete(setup: &Setup, options: &RunOptions) -> Result<Option<TrainReport>> {
+    let Some(run_dir) = options.run_dir.as_deref() else { return Ok(None) };
+    let Some(summary) = summary::of_complete_run(setup, run_dir) else { return Ok(None) };
+    run_directory::tidy(setup, run_dir)?;
+    tracing::info!("nothing is left to do: all {} steps are done", setup.config.train.steps);
+    Ok(Some(TrainReport::of_record(summary, run_dir.to_owned())))
 }
 
 /// Returns on rank 0 the plans of all ranks, and on every process the plans of its own ranks, found at the

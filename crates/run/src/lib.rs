@@ -13,6 +13,8 @@
 //! # Ok::<(), run::RunError>(())
 //! ```
 
+mod answering;
+mod course;
 mod error;
 mod evaluate;
 mod export;
@@ -22,18 +24,23 @@ mod launch;
 mod options;
 mod placement;
 mod rank;
+mod reporter;
 mod resume;
 mod run_directory;
 mod run_report;
 mod sample;
 mod save;
 mod session;
+mod sessions;
 mod startup;
+mod summary;
 mod train_report;
 mod trained;
+mod utc;
 mod views;
 
 pub use checkpoint::run_of;
+pub use course::NonFinite;
 pub use error::{JobError, Result, RunError};
 pub use evaluate::{EvaluateOptions, Evaluation, evaluate};
 pub use export::{ExportOptions, export};

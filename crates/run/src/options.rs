@@ -39,8 +39,9 @@ pub struct RunOptions {
 impl RunOptions {
     /// The options that all ranks of a job must have, as on the command line.
     pub(crate) fn shared(&self) -> String {
-        let RunOptions { resume, no_plan, .. } = self;
-        let given = [(*resume, "--resume"), (*no_plan, "--no-plan")].into_iter().filter(|(given, _)| *given);
+        let RunOptions { resume, no_plan, from, .. } = self;
+        let given = [(*resume, "--resume"), (*no_plan, "--no-plan"), (from.is_some(), "--from")].into_iter();
+        let given = given.filter(|(given, _)| *given);
         let given: Vec<&str> = given.map(|(_, flag)| flag).collect();
         if given.is_empty() { "none".to_owned() } else { given.join(" ") }
     }

@@ -3,24 +3,26 @@
 use std::time::{Duration, Instant};
 
 use collective::Communicator;
+use telemetry::host_name;
 use telemetry::log::rank_span;
-use telemetry::run_files::{MetricsWriter, StepMetrics};
-use telemetry::{Progress, RankStatistics, host_name};
+use telemetry::run_files::Summary;
 
+use crate::answering::while_answering;
+use crate::course::Course;
 use crate::error::{Result, RunError};
 use crate::failure;
 use crate::options::RunOptions;
+use crate::reporter::{Reporter, RunFiles, Silent};
 use crate::run_directory::RunDirectory;
 use crate::sample::sample_of_run;
-use crate::save::Saver;
-use crate::session::{self, Course, Observer, StepReport};
+use crate::session;
+use crate::summary;
 use crate::views;
 use checkpoint::CheckpointError;
 use worker::Placement;
 use worker::agreed_hash;
-use worker::build;
 use worker::status::{State, Status};
-use worker::watch::Findings;
+use worker::watch::{Findings, Writing};
 use worker::{Setup, Worker};
 
 /// Number of tokens of the sample at the end of a run.
@@ -29,13 +31,12 @@ const SAMPLE_TOKENS: usize = 320;
 /// Kernels that come from the cache take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
 
-/// The results of a rank. All ranks have the same history; rank 0 also has the statistics of all, and the
-/// sample.
+/// The results of a rank. All ranks have the same history; rank 0 also has the summary and the sample.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) course: Course,
-    pub(crate) ranks: Vec<RankStatistics>,
-    pub(crate) weights_sha256: String,
+    /// On rank 0.
+    pub(crate) summary: Option<Summary>,
     pub(crate) sample: Option<(String, String)>,
     /// Differences of all ranks from their plans, on rank 0.
     pub(crate) findings: Vec<Findings>,
@@ -100,103 +101,46 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
     worker.begin()?;
     worker.write_traces_to(directory.path());
-    let mut saver = None;
-    let course = match rank {
-        0 => {
-            let mut reporter = Reporter::new(setup, options, directory)?;
+    let (opened, run_dir) = (setup.clone(), directory.path().to_owned());
+    let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir));
+    let files = while_answering(worker.control(), open)?.transpose()?;
+    let (course, files) = match files {
+        Some(files) => {
+            let mut reporter = Reporter::new(&setup.config, options, files);
             let course = session::run(worker, &options.interrupt, &mut reporter)?;
-            saver = reporter.saver.take();
-            course
+            (course, Some(reporter.into_files()))
         }
-        _ => session::run(worker, &options.interrupt, &mut Silent)?,
+        None => (session::run(worker, &options.interrupt, &mut Silent)?, None),
     };
-    if setup.config.memory.history > 0 && !worker.device().is_meta() {
-        views::write(worker, directory.path())?;
-    }
-    worker.write_traces()?;
+    write_views(worker, directory)?;
     let findings = worker.findings()?;
     let own = worker.statistics()?;
     let ranks = telemetry::gather(worker.control(), &own)?.unwrap_or_default();
     let weights_sha256 = agreed_hash(worker)?;
-    let sample = sample_of_run(worker, SAMPLE_TOKENS)?;
-    let unsaved = saver.and_then(|mut saver| saver.finish().err());
-    Ok(Outcome { course, ranks, weights_sha256, sample, findings, unsaved })
+    let mut conclusion = None;
+    if let Some(files) = files {
+        let summary = summary::summarize(setup, &course, ranks, weights_sha256, &findings);
+        let run_dir = directory.path().to_owned();
+        conclusion = Some(move || files.conclude(summary, &run_dir));
+    }
+    let concluded = while_answering(worker.control(), conclusion)?.transpose()?;
+    let (summary, unsaved) = concluded.map_or((None, None), |(summary, unsaved)| (Some(summary), unsaved));
+    let sample = match course.lost {
+        None => sample_of_run(worker, SAMPLE_TOKENS)?,
+        Some(_) => None,
+    };
+    Ok(Outcome { course, summary, sample, findings, unsaved })
 }
 
-/// Rank 0's observer: progress for whoever watches, a line of `metrics.jsonl` for every step.
-struct Reporter {
-    progress: Option<Progress>,
-    metrics: MetricsWriter,
-    saver: Option<Saver>,
-    tokens: f64,
-}
-
-impl Reporter {
-    fn new(setup: &Setup, options: &RunOptions, directory: &RunDirectory) -> Result<Self> {
-        let config = &setup.config;
-        let progress = || Progress::new(0, config.train.steps, config.telemetry.every);
-        Ok(Reporter {
-            progress: (!options.quiet).then(progress),
-            metrics: MetricsWriter::resume(&directory.path().join("metrics.jsonl"), setup.first_step())?,
-            saver: Saver::new(setup, directory.path()),
-            tokens: build::tokens_per_step(config) as f64,
-        })
-    }
-}
-
-impl Observer for Reporter {
-    fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
-        let loss = report.scalars.loss;
-        let tokens_per_second = report.duration.map(|duration| self.tokens / duration.as_secs_f64());
-        if !loss.is_finite() && !worker.device().is_meta() {
-            tracing::warn!(step = report.step + 1, "the loss is {loss}");
-        }
-        if let Some(progress) = &mut self.progress {
-            progress.step(report.step + 1, loss, tokens_per_second);
-        }
-        let mut more = serde_json::Map::new();
-        if let Some(loss) = report.validation_loss {
-            tracing::info!(step = report.step + 1, "validation loss {loss:.4}");
-            more.insert("validation_loss".to_owned(), loss.into());
-        }
-        let statistics = worker.device().statistics();
-        self.metrics.write(&StepMetrics {
-            step: report.step + 1,
-            loss,
-            learning_rate: report.learning_rate,
-            gradient_norm: report.scalars.gradient_norm,
-            tokens_per_second,
-            allocated_bytes: statistics.allocated(),
-            reserved_bytes: statistics.reserved(),
-            peak_allocated_bytes: statistics.peak_allocated(),
-            peak_reserved_bytes: statistics.peak_reserved(),
-            more,
-        })?;
-        Ok(())
-    }
-
-    fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
-        let Some(saver) = &mut self.saver else { return Ok(()) };
-        saver.save(worker, course)
-    }
-}
-
-impl Drop for Reporter {
-    fn drop(&mut self) {
-        if let Some(progress) = self.progress.take() {
-            progress.finish();
-        }
-    }
-}
-
-struct Silent;
-
-impl Observer for Silent {
-    fn step(&mut self, _: &Worker, _: &StepReport) -> Result<()> {
-        Ok(())
-    }
-
-    fn save(&mut self, worker: &mut Worker, _: &Course) -> Result<()> {
-        Ok(worker.contribute()?)
-    }
+/// Writes this rank's traces, and views of its memory if asked for. All ranks call this.
+fn write_views(worker: &mut Worker, directory: &RunDirectory) -> Result<()> {
+    let wanted = worker.setup().config.memory.history > 0 && !worker.device().is_meta();
+    let views = if wanted { views::of(worker) } else { Vec::new() };
+    let (traces, run_dir) = (worker.written_traces()?, directory.path().to_owned());
+    let write = move || -> Result<()> {
+        views::write(&views, &run_dir)?;
+        Ok(traces.map_or(Ok(()), Writing::finish)?)
+    };
+    while_answering(worker.control(), Some(write))?.transpose()?;
+    Ok(())
 }

@@ -61,7 +61,7 @@ impl Found {
             let text = "--resume: --device meta computes nothing that could go on";
             return Err(RunError::Refused(text.to_owned()));
         }
-        if setup.dataset.corpus_sha256()? != point.checkpoint.corpus_sha256() {
+        if !is_same_corpus(setup, &point.checkpoint)? {
             return Err(RunError::Refused(format!(
                 "{}: data.paths: it is not the text that {} was trained on",
                 setup.config.origins.of("data.paths"),
@@ -148,6 +148,28 @@ pub(crate) fn other_software(checkpoint: &Checkpoint, description: &Description)
     here.into_iter().zip(there).filter_map(differs).collect()
 }
 
+/// Returns whether the data is that of a checkpoint: of the same size, with the same hash of pieces, and of all
+/// of it where both have one. Files may have other times.
+fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
+    let (Some(here), Some(there)) = (setup.dataset.mark()?, checkpoint.corpus()) else {
+        // Earlier versions hashed all of it.
+        return Ok(setup.dataset.sha256()?.as_deref() == checkpoint.corpus_sha256());
+    };
+    let hashes = here.sha256.as_ref().zip(there.sha256.as_ref());
+    let same_hashes = here.samples_sha256 == there.samples_sha256 && hashes.is_none_or(|(a, b)| a == b);
+    Ok(here.tokens == there.tokens && same_hashes)
+}
+
+/// Returns a warning if files of the data have been modified since a checkpoint, in which no sample differs.
+pub(crate) fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
+    let (here, there) = (setup.dataset.mark().ok()??, checkpoint.corpus()?);
+    (here.modified != there.modified && here.sha256.is_none()).then(|| {
+        "files of data.paths have another time than at the checkpoint; size and samples are equal \
+         (data.full_hash = true compares all)"
+            .to_owned()
+    })
+}
+
 /// Logs where the run begins, and what has changed since.
 pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
     match &setup.start {
@@ -158,7 +180,8 @@ pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
                 tracing::info!("from step {} on, {}: {}", step + 1, change.key, change.values());
             }
             let description = setup.placement.description();
-            other_software(&point.checkpoint, &description).iter().for_each(|text| tracing::warn!("{text}"));
+            let software = other_software(&point.checkpoint, &description).into_iter();
+            software.chain(other_times(setup, &point.checkpoint)).for_each(|text| tracing::warn!("{text}"));
         }
         Start::Weights(weights) => tracing::info!("weights from {}", weights.path().display()),
         Start::Drawn if options.resume => {

@@ -3,11 +3,12 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use telemetry::run_files;
 
 use crate::error::{Result, RunError};
+use crate::utc::compact;
 use config::RunConfig;
 use data::Tokenizer;
 use worker::Setup;
@@ -56,7 +57,8 @@ pub(crate) struct RunDirectory(Arc<RunLock>);
 impl RunDirectory {
     /// Makes the directory and writes the resolved configuration. Errors: one that holds a run already.
     pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
-        let path = chosen.unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", timestamp())));
+        let path = chosen
+            .unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", compact(SystemTime::now()))));
         for file in ["summary.json", "metrics.jsonl"] {
             if path.join(file).exists() {
                 let text = format!("--run-dir {}: it holds a run already ({file})", path.display());
@@ -79,17 +81,15 @@ impl RunDirectory {
     /// goes.
     pub(crate) fn reopen(setup: &Setup, lock: RunLock) -> Result<Self> {
         let path = lock.path().to_owned();
-        let checkpoints = checkpoint::Directory::of(&path);
-        checkpoints.remove_temporaries()?;
         // After an earlier step than the newest, later checkpoints belong to another course of the run.
-        let later = setup.resumed().map(|point| checkpoints.set_aside_after(point.checkpoint.step()));
+        let later = setup
+            .resumed()
+            .map(|point| checkpoint::Directory::of(&path).set_aside_after(point.checkpoint.step()));
         if let Some(aside) = later.transpose()?.flatten() {
             tracing::info!("later checkpoints are now in {}", aside.display());
         }
+        tidy(setup, &path)?;
         let summary = path.join("summary.json");
-        for file in [&summary, &path.join(CONFIG), &path.join(TOKENIZER)] {
-            run_files::remove_temporaries(file)?;
-        }
         if let Err(source) = std::fs::remove_file(&summary)
             && source.kind() != std::io::ErrorKind::NotFound
         {
@@ -126,19 +126,11 @@ impl RunDirectory {
     }
 }
 
-/// UTC as `20261120-081500`, by the civil-from-days algorithm of H. Hinnant.
-fn timestamp() -> String {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let (days, seconds) = ((since / 86_400) as i64, since % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hours, minutes) = (seconds / 3600, seconds % 3600 / 60);
-    format!("{year:04}{month:02}{day:02}-{hours:02}{minutes:02}{:02}", seconds % 60)
+/// Deletes what killed processes left in a run's directory, which this process holds.
+pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
+    checkpoint::Directory::of(run_dir).tidy(setup.config.checkpoint.keep)?;
+    for file in [CONFIG, TOKENIZER, "metrics.jsonl", "sessions.json", "summary.json"] {
+        run_files::remove_temporaries(&run_dir.join(file))?;
+    }
+    Ok(())
 }

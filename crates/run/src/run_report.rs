@@ -28,8 +28,12 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         return Err(RunError::Refused(format!("{} holds no run: it has no config.toml", run_dir.display())));
     }
     let config = RunConfig::load(&path, &[])?;
-    let history = history(&run_dir.join("metrics.jsonl"))?;
+    let mut history = history(&run_dir.join("metrics.jsonl"))?;
     let summary = read(&run_dir.join("summary.json"))?.map(|text| parse(run_dir, &text)).transpose()?;
+    if summary.as_ref().is_some_and(|summary| summary["device"] == "meta") {
+        // It computes no numbers.
+        history.iter_mut().for_each(|point| point.is_finite = true);
+    }
     let ranks = match &summary {
         Some(summary) => ranks(run_dir, &config, summary)?,
         None => Vec::new(),
@@ -78,6 +82,8 @@ fn history(path: &Path) -> Result<Vec<StepPoint>> {
             tokens_per_second: number("tokens_per_second"),
             gradient_norm: number("gradient_norm"),
             learning_rate: number("learning_rate"),
+            // Such numbers are `null` in JSON.
+            is_finite: !["loss", "gradient_norm"].iter().any(|key| line.get(key).is_some_and(Value::is_null)),
         })
     };
     Ok(text.lines().filter_map(point).collect())
@@ -156,6 +162,15 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
     for entry in found("outlived") {
         let sentence = serde_json::from_value::<Outlived>(entry).map(|found| found.to_string());
         notices.extend(sentence.ok().map(bad));
+    }
+    if let Some(step) = summary["nonfinite"]["step"].as_u64() {
+        let text = |key: &str| summary["nonfinite"][key].as_str().unwrap_or("unknown").to_owned();
+        notices.push(bad(format!(
+            "This run ended after step {}: its loss is {} and its gradient norm {}. No such state is saved.",
+            grouped(step),
+            text("loss"),
+            text("gradient_norm")
+        )));
     }
     if summary["interrupted"].as_bool() == Some(true) {
         notices.push(bad("This run was stopped before its last step.".to_owned()));

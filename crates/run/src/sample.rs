@@ -1,6 +1,7 @@
 //! Text from a model, on the host: its weights on a device of their own, so that a run's figures stay.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use autograd::{Mode, Tape};
 use data::{MicroBatch, Source, Tokenizer};
@@ -18,6 +19,8 @@ use worker::state;
 
 /// Tokens of the held-out text that the sample at the end of a run starts from.
 const PROMPT: usize = 24;
+/// Longest time that the sample at the end of a run takes.
+const LIMIT: Duration = Duration::from_secs(10);
 /// Probabilities are sharpened a little: the usual compromise between dull and wild.
 const TEMPERATURE: f64 = 0.8;
 
@@ -79,7 +82,7 @@ pub fn sample(
     state::load_model(&*sampler.model, &checkpoint)?;
     let failed = |source| RunError::File { path: PathBuf::from("standard output"), source };
     print(&options.prompt).map_err(failed)?;
-    sampler.run(options.tokens, &mut |text| print(text).map_err(failed))
+    sampler.run(options.tokens, None, &mut |text| print(text).map_err(failed))
 }
 
 /// Errors: a prompt without tokens, or with some that the model does not have.
@@ -133,7 +136,8 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
     sampler.tokens = batch.inputs.tokens()?[..PROMPT.min(context)].to_vec();
     let prompt = source.tokenizer().decode(&sampler.tokens);
     let mut continuation = String::new();
-    sampler.run(count, &mut |text| {
+    tracing::debug!("drawing a sample of at most {count} tokens, in {LIMIT:?}");
+    sampler.run(count, Some(LIMIT), &mut |text| {
         continuation.push_str(text);
         Ok(())
     })?;
@@ -165,10 +169,19 @@ impl Sampler {
         Ok(Sampler { device, model, context, tokenizer, tokens, temperature: TEMPERATURE, key })
     }
 
-    /// Adds `count` tokens and hands over their text as soon as it is certain.
-    fn run(mut self, count: usize, print: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
-        let mut unprinted = Unprinted::default();
+    /// Adds `count` tokens, or those that can be drawn within `limit`, and hands over their text as soon as it is
+    /// certain.
+    fn run(
+        mut self,
+        count: usize,
+        limit: Option<Duration>,
+        print: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<()> {
+        let (began, mut unprinted) = (Instant::now(), Unprinted::default());
         for index in 0..count {
+            if limit.is_some_and(|limit| began.elapsed() >= limit) {
+                break;
+            }
             let window = &self.tokens[self.tokens.len().saturating_sub(self.context)..];
             let logits = last_logits(&self.device, &*self.model, window)?;
             let word = philox::philox4x32(self.key, [index as u32, 0, 0, 0])[0];

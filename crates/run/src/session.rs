@@ -7,77 +7,42 @@ use device::Backend;
 use telemetry::log::step_span;
 use telemetry::step_trace::RunPart;
 
+use crate::answering::wait_together;
+use crate::course::{Course, StepReport};
 use crate::error::Result;
 use crate::interrupt::Interrupt;
-use worker::StepScalars;
-use worker::{Calendar, Setup, Worker};
-
-/// A completed step, as rank 0 reports it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StepReport {
-    /// Counted from 0.
-    pub(crate) step: u64,
-    pub(crate) scalars: StepScalars,
-    pub(crate) learning_rate: f32,
-    /// Time from the end of the step before to the end of this one; `None` for the first step, which warms
-    /// up, and on a GPU for a step after a validation or a checkpoint, which began idle.
-    pub(crate) duration: Option<Duration>,
-    /// Mean loss of the validation after the step, if there was one.
-    pub(crate) validation_loss: Option<f64>,
-}
+use worker::{Calendar, Worker};
 
 /// An observer of training, on rank 0.
 pub(crate) trait Observer {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
 
+    /// Returns whether a checkpoint is due by time.
+    fn is_save_due(&self) -> bool;
+
+    /// Returns whether the last checkpoint is still being written.
+    fn is_saving(&self) -> bool;
+
+    /// Learns that a checkpoint is put off since the last one is still being written.
+    fn put_off(&mut self, course: &Course);
+
     /// Takes a checkpoint of what there is after the steps of `course`, or this rank's part in one.
     fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()>;
 }
 
-/// The history of a run's steps.
-#[derive(Debug, Default)]
-pub(crate) struct Course {
-    /// Steps that an earlier process completed.
-    pub(crate) first: u64,
-    /// Steps that were completed, those included.
-    pub(crate) steps: u64,
-    /// One loss per completed step.
-    pub(crate) losses: Vec<f32>,
-    /// The last validation.
-    pub(crate) validation_loss: Option<f64>,
-    /// Steps whose duration is known, and those durations.
-    pub(crate) timed_steps: u64,
-    pub(crate) seconds: f64,
-    /// Whether the run was stopped before the last step.
-    pub(crate) interrupted: bool,
-}
-
-impl Course {
-    /// Nothing yet, or what the run had come to when it was left.
-    fn begin(setup: &Setup) -> Self {
-        let Some(point) = setup.resumed() else { return Course::default() };
-        let step = point.checkpoint.step();
-        let validation_loss = point.checkpoint.validation_loss();
-        Course {
-            first: step,
-            steps: step,
-            losses: point.losses.clone(),
-            validation_loss,
-            ..Course::default()
-        }
-    }
-}
-
-/// Trains to the end of the calendar, or to the step at which the ranks agree to stop.
+/// Trains to the end of the calendar, to the step at which the ranks agree to stop, or to a loss that is not
+/// finite.
 pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn Observer) -> Result<Course> {
-    let calendar = Calendar::new(&worker.setup().config);
+    let config = worker.setup().config.clone();
+    let calendar = Calendar::new(&config);
     let mut course = Course::begin(worker.setup());
     worker.check_plan(RunPart::Start, 0)?;
-    let (mut began, mut idle) = (Instant::now(), false);
-    let is_ahead = worker.device().backend() == Backend::Cuda;
+    let mut clock = Clock::new(worker.device().backend() == Backend::Cuda);
     // A step's scalars are read when the next one has been enqueued, so that the device never waits for the
     // host.
     let mut unread: Option<Unread> = None;
+    // Whether a checkpoint is due that has not been taken yet.
+    let mut due = false;
     for step in course.first..calendar.steps {
         let span = step_span(step + 1).entered();
         worker.step(step)?;
@@ -85,13 +50,14 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         worker.check_plan(RunPart::Step, step + 1)?;
         if let Some(unread) = unread.take() {
             unread.read(worker, &mut course, observer)?;
+            if course.lost.is_some() {
+                break;
+            }
         }
-        let elapsed = std::mem::replace(&mut began, Instant::now()).elapsed();
-        // A GPU is still busy with a step that began on an idle one.
-        let duration = (step > course.first && !(idle && is_ahead)).then_some(elapsed);
-        idle = false;
+        let duration = clock.lap().filter(|_| step > course.first);
         course.steps = step + 1;
-        course.interrupted = agree_to_stop(worker.control(), interrupt)? && step + 1 < calendar.steps;
+        let agreed = Agreement::reach(worker.control(), interrupt, observer)?;
+        course.interrupted = agreed.stop && step + 1 < calendar.steps;
         if course.interrupted && worker.grid().rank() == 0 {
             tracing::info!("asked to stop: step {} is the last", course.steps);
         }
@@ -99,16 +65,30 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         if calendar.validates_after(step) {
             validation_loss = Some(worker.validate()?);
             worker.check_plan(RunPart::Validation, step + 1)?;
-            (began, idle) = (Instant::now(), true);
+            clock.restart();
         }
         let done = Unread { step, duration, validation_loss };
-        if calendar.saves_after(step, course.interrupted) {
+        let is_last = course.interrupted || step + 1 == calendar.steps;
+        let is_busy = agreed.is_saving && !config.checkpoint.wait;
+        let newly_due = calendar.saves_after(step) || agreed.save_is_due && !due;
+        due |= newly_due;
+        if newly_due && is_busy && !is_last {
+            observer.put_off(&course);
+        }
+        if !config.checkpoint.is_kept() || !(is_last || due && !is_busy) {
+            unread = Some(done);
+        } else {
             // A checkpoint holds the loss of its last step too.
             done.read(worker, &mut course, observer)?;
-            observer.save(worker, &course)?;
-            (began, idle) = (Instant::now(), true);
-        } else {
-            unread = Some(done);
+            if course.lost.is_some() {
+                break;
+            }
+            if course.is_finite() {
+                wait_together(worker.control(), &mut || !observer.is_saving())?;
+                observer.save(worker, &course)?;
+                due = false;
+                clock.restart();
+            }
         }
         if course.interrupted {
             break;
@@ -118,6 +98,33 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         unread.read(worker, &mut course, observer)?;
     }
     Ok(course)
+}
+
+/// Durations of steps.
+struct Clock {
+    began: Instant,
+    /// Whether the step in flight began on an idle device.
+    is_idle: bool,
+    /// Whether the device is ahead of the host: it is still busy with a step that began idle.
+    is_ahead: bool,
+}
+
+impl Clock {
+    fn new(is_ahead: bool) -> Self {
+        Clock { began: Instant::now(), is_idle: false, is_ahead }
+    }
+
+    /// Ends a step and begins the next. Returns the duration, if it says anything.
+    fn lap(&mut self) -> Option<Duration> {
+        let elapsed = std::mem::replace(&mut self.began, Instant::now()).elapsed();
+        let idle = std::mem::replace(&mut self.is_idle, false);
+        (!(idle && self.is_ahead)).then_some(elapsed)
+    }
+
+    /// Begins a step after something else.
+    fn restart(&mut self) {
+        (self.began, self.is_idle) = (Instant::now(), true);
+    }
 }
 
 /// A completed step whose scalars are still on the device.
@@ -130,18 +137,26 @@ struct Unread {
 impl Unread {
     fn read(self, worker: &Worker, course: &mut Course, observer: &mut dyn Observer) -> Result<()> {
         let Unread { step, duration, validation_loss } = self;
-        let scalars = worker.scalars(step)?;
-        course.losses.push(scalars.loss);
-        course.validation_loss = validation_loss.or(course.validation_loss);
-        course.timed_steps += u64::from(duration.is_some());
-        course.seconds += duration.map_or(0.0, |duration| duration.as_secs_f64());
-        let learning_rate = worker.learning_rate(step);
-        observer.step(worker, &StepReport { step, scalars, learning_rate, duration, validation_loss })
+        let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
+        let report = StepReport { step, scalars, learning_rate, duration, validation_loss };
+        course.add(&report);
+        observer.step(worker, &report)
     }
 }
 
-/// Returns true on all ranks if any of them was asked to stop: all end after the same step.
-fn agree_to_stop(control: &mut dyn ControlPlane, interrupt: &Interrupt) -> Result<bool> {
-    let all = control.all_gather(&[u8::from(interrupt.is_raised())])?;
-    Ok(all.iter().any(|wish| wish.first() == Some(&1)))
+/// What all ranks agree on after a step: each holds if any of them says so.
+struct Agreement {
+    /// All ranks end after this step.
+    stop: bool,
+    save_is_due: bool,
+    is_saving: bool,
+}
+
+impl Agreement {
+    fn reach(control: &mut dyn ControlPlane, interrupt: &Interrupt, observer: &dyn Observer) -> Result<Self> {
+        let own = [interrupt.is_raised(), observer.is_save_due(), observer.is_saving()].map(u8::from);
+        let all = control.all_gather(&own)?;
+        let any = |place: usize| all.iter().any(|said| said.get(place) == Some(&1));
+        Ok(Agreement { stop: any(0), save_is_due: any(1), is_saving: any(2) })
+    }
 }

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use checkpoint::CorpusMark;
 use collective::Communicator;
 use device::Kind;
 use system::{terminal, threads};
@@ -92,6 +93,12 @@ impl Startup {
         let Some(job) = self.job else { return Ok(None) };
         let failed = |Lost { rank, reason, .. }| RunError::Rank { rank, reason };
         job.run(timeout_seconds, body).map(Some).map_err(failed)
+    }
+
+    /// Ends with all other ranks of the job. Errors: the first rank's that failed.
+    pub(crate) fn finish(self) -> Result<()> {
+        let failed = |Lost { rank, reason, .. }| RunError::Rank { rank, reason };
+        self.job.map_or(Ok(()), |job| job.finish().map_err(failed))
     }
 
     /// The communicator and the rest of the job; `None` for a process alone.
@@ -208,7 +215,7 @@ impl Facts {
             options: options.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device_facts(setup),
-            corpus: setup.dataset.corpus_sha256()?.unwrap_or("none").to_owned(),
+            corpus: setup.dataset.mark()?.map_or_else(|| "none".to_owned(), corpus_facts),
             start: setup.start.id().to_owned(),
             fingerprint: setup.config.fingerprint(),
             partition: setup.blueprint.layers_of_stages(),
@@ -259,6 +266,12 @@ impl Facts {
         let found = mine.iter().zip(&theirs).find(|(mine, theirs)| mine != theirs);
         found.map_or_else(String::new, |(mine, theirs)| format!(", `{theirs}` and not `{mine}`,"))
     }
+}
+
+/// What tells a corpus from others on any host: files may have other times there.
+fn corpus_facts(mark: &CorpusMark) -> String {
+    let hash = mark.sha256.as_ref().unwrap_or(&mark.samples_sha256);
+    format!("of {} tokens, {hash}", mark.tokens)
 }
 
 /// The hardware and software that equal weights are promised for: the device's model and its libraries. Hosts

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use telemetry::RankStatistics;
-use telemetry::run_files::{Grid, Summary};
+use telemetry::run_files::Summary;
 use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 
@@ -12,7 +12,7 @@ use crate::error::{Result, RunError};
 use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
 use plan::Plans;
-use worker::{Setup, build};
+use worker::Setup;
 
 /// The results of a run.
 #[derive(Debug)]
@@ -40,39 +40,67 @@ pub struct TrainReport {
     pub interrupted: bool,
 }
 
+/// Returns the report of a run on rank 0. Errors: a loss that was not finite, a last checkpoint that could not
+/// be written, an early end that kept no weights.
 pub(crate) fn report(
     setup: &Setup,
     outcomes: Vec<Outcome>,
     directory: RunDirectory,
     plans: &Plans,
 ) -> Result<TrainReport> {
-    let Some(mut first) = outcomes.into_iter().next() else {
+    let first = outcomes.into_iter().next();
+    let Some(Outcome { course, summary: Some(summary), sample, findings, unsaved }) = first else {
         return Err(RunError::Refused("a run has at least one rank".to_owned()));
     };
+    if let Some(lost) = course.lost {
+        let checkpoint = checkpoint::list(directory.path())?.pop().map(|(_, path)| path);
+        return Err(RunError::NonFinite { lost, checkpoint });
+    }
+    if let Some(error) = unsaved {
+        return Err(RunError::Unsaved(error));
+    }
+    if course.interrupted && !setup.config.checkpoint.is_kept() && !setup.placement.is_meta() {
+        return Err(RunError::NothingKept { steps: course.steps });
+    }
     let differ =
         |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
-    let compared = plans.world_size() > 0 && !first.course.interrupted;
-    let unplanned = compared.then(|| first.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
+    let compared = plans.world_size() > 0 && !course.interrupted;
+    let unplanned = compared.then(|| summary.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
     let bigram_entropy = match &setup.dataset.tokens {
         Some(tokens) => tokens.bigram_entropy()?,
         None => None,
     };
-    let summary = write_summary(&directory, setup, &first)?;
-    if let Some(error) = first.unsaved.take() {
-        return Err(RunError::Unsaved(error));
-    }
     Ok(TrainReport {
-        summary,
         run_dir: directory.path().to_owned(),
-        validation_loss: first.course.validation_loss,
+        validation_loss: course.validation_loss,
         bigram_entropy,
-        sample: first.sample,
+        sample,
         unplanned,
-        divergences: first.findings.iter().filter_map(|found| found.divergence.clone()).collect(),
-        outlived: first.findings.iter().filter_map(|found| found.outlived.clone()).collect(),
-        ranks: first.ranks,
-        interrupted: first.course.interrupted,
+        divergences: findings.iter().filter_map(|found| found.divergence.clone()).collect(),
+        outlived: findings.iter().filter_map(|found| found.outlived.clone()).collect(),
+        ranks: summary.ranks.clone(),
+        interrupted: course.interrupted,
+        summary,
     })
+}
+
+impl TrainReport {
+    /// The report of a run that was complete before, from its summary.
+    pub(crate) fn of_record(summary: Summary, run_dir: PathBuf) -> Self {
+        let entries = |key: &str| summary.more.get(key).cloned().unwrap_or_default();
+        TrainReport {
+            run_dir,
+            validation_loss: summary.more.get("validation_loss").and_then(serde_json::Value::as_f64),
+            bigram_entropy: None,
+            sample: None,
+            unplanned: None,
+            divergences: serde_json::from_value(entries("divergences")).unwrap_or_default(),
+            outlived: serde_json::from_value(entries("outlived")).unwrap_or_default(),
+            ranks: summary.ranks.clone(),
+            interrupted: false,
+            summary,
+        }
+    }
 }
 
 impl fmt::Display for TrainReport {
@@ -110,42 +138,4 @@ impl fmt::Display for TrainReport {
         writeln!(f, "{ended} {steps} steps{rate}; weights {}", self.summary.weights_sha256)?;
         write!(f, "Files in {}", self.run_dir.display())
     }
-}
-
-/// Writes `summary.json` from what rank 0 brought back.
-fn write_summary(directory: &RunDirectory, setup: &Setup, outcome: &Outcome) -> Result<Summary> {
-    let config = &setup.config;
-    let course = &outcome.course;
-    let timed = course.timed_steps * build::tokens_per_step(config);
-    let mut more = serde_json::Map::new();
-    more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-    let description = setup.placement.description();
-    more.insert("device_model".to_owned(), description.model.into());
-    more.insert("libraries".to_owned(), description.libraries.into());
-    more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
-    more.insert("interrupted".to_owned(), course.interrupted.into());
-    if setup.resumed().is_some() {
-        more.insert("resumed_after_step".to_owned(), course.first.into());
-    }
-    let findings = &outcome.findings;
-    let divergences: Vec<_> = findings.iter().filter_map(|found| found.divergence.as_ref()).collect();
-    let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
-    more.insert("divergences".to_owned(), serde_json::json!(divergences));
-    more.insert("outlived".to_owned(), serde_json::json!(outlived));
-    if let Some(loss) = course.validation_loss {
-        more.insert("validation_loss".to_owned(), loss.into());
-    }
-    let summary = Summary {
-        device: setup.placement.name().to_owned(),
-        world_size: config.world_size(),
-        grid: Grid { data: config.parallel.data, pipeline: config.parallel.pipeline },
-        steps: course.steps,
-        losses: course.losses.clone(),
-        weights_sha256: outcome.weights_sha256.clone(),
-        tokens_per_second: if course.seconds > 0.0 { timed as f64 / course.seconds } else { 0.0 },
-        ranks: outcome.ranks.clone(),
-        more,
-    };
-    summary.write(&directory.path().join("summary.json"))?;
-    Ok(summary)
 }

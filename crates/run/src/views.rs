@@ -9,13 +9,16 @@ use crate::error::{Result, RunError};
 use crate::failure::summarized;
 use worker::Worker;
 
-/// Writes the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for a
-/// browser (`.html`). Errors: a file that cannot be written.
-pub(crate) fn write(worker: &Worker, run_dir: &Path) -> Result<()> {
+/// A file of a view.
+pub(crate) struct View {
+    name: String,
+    bytes: Vec<u8>,
+}
+
+/// Returns the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for a
+/// browser (`.html`).
+pub(crate) fn of(worker: &Worker) -> Vec<View> {
     let rank = worker.grid().rank();
-    let directory = run_dir.join("memory");
-    std::fs::create_dir_all(&directory)
-        .map_err(|source| RunError::File { path: directory.clone(), source })?;
     let of = summarized(worker.device(), rank);
     let (table, snapshot) = worker.device().with_allocator(|allocator| {
         let fragmentation = allocator.fragmentation();
@@ -30,9 +33,24 @@ pub(crate) fn write(worker: &Worker, run_dir: &Path) -> Result<()> {
         );
         (table, allocator.snapshot())
     });
-    let file = |ending: &str| directory.join(format!("rank-{rank}.{ending}"));
-    atomic_write(&file("txt"), table.as_bytes())?;
-    atomic_write(&file("pickle"), &snapshot_pickle(&snapshot))?;
-    atomic_write(&file("html"), picture(&snapshot, &format!("Memory of rank {rank}")).as_bytes())?;
+    let view = |ending: &str, bytes: Vec<u8>| View { name: format!("rank-{rank}.{ending}"), bytes };
+    vec![
+        view("txt", table.into_bytes()),
+        view("pickle", snapshot_pickle(&snapshot)),
+        view("html", picture(&snapshot, &format!("Memory of rank {rank}")).into_bytes()),
+    ]
+}
+
+/// Writes views. Errors: a file that cannot be written.
+pub(crate) fn write(views: &[View], run_dir: &Path) -> Result<()> {
+    if views.is_empty() {
+        return Ok(());
+    }
+    let directory = run_dir.join("memory");
+    std::fs::create_dir_all(&directory)
+        .map_err(|source| RunError::File { path: directory.clone(), source })?;
+    for View { name, bytes } in views {
+        atomic_write(&directory.join(name), bytes)?;
+    }
     Ok(())
 }

@@ -1,16 +1,21 @@
-//! Points at which a test can hold a process, to kill it there.
+//! Points at which a test can hold a process, to kill it there, or slow it.
 //!
 //! A kill that should hit the moment between two operations cannot be timed. With the environment variable
 //! [`VARIABLE`] set to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time makes
-//! `FILE` and stays there until the process is killed.
+//! `FILE` and stays there until the process is killed. With [`SLOW`] set to `POINT:MILLISECONDS`, every thread
+//! that reaches the point sleeps so long: a disk that is slow.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The environment variable that names the point.
 pub const VARIABLE: &str = "PLIMSOLL_HOLD";
+
+/// The environment variable that names a point and its delay.
+pub const SLOW: &str = "PLIMSOLL_SLOW";
 
 /// The point to hold at.
 struct Hold {
@@ -22,7 +27,11 @@ struct Hold {
 /// A point in the work of a thread, named after what has just been done.
 pub fn reach(point: &str) {
     static HOLD: LazyLock<Option<Hold>> = LazyLock::new(|| parse(&std::env::var(VARIABLE).ok()?));
+    static SLOWED: LazyLock<Option<(String, Duration)>> = LazyLock::new(|| slow(&std::env::var(SLOW).ok()?));
     static REACHED: AtomicU64 = AtomicU64::new(0);
+    if let Some((_, delay)) = SLOWED.as_ref().filter(|(slow, _)| slow == point) {
+        std::thread::sleep(*delay);
+    }
     let Some(hold) = HOLD.as_ref().filter(|hold| hold.point == point) else { return };
     if REACHED.fetch_add(1, Ordering::Relaxed) + 1 == hold.count && File::create_new(&hold.file).is_ok() {
         loop {
@@ -35,4 +44,9 @@ fn parse(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(3, ':');
     let (point, count, file) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?, parts.next()?.into());
     Some(Hold { point, count, file })
+}
+
+fn slow(text: &str) -> Option<(String, Duration)> {
+    let (point, milliseconds) = text.split_once(':')?;
+    Some((point.to_owned(), Duration::from_millis(milliseconds.parse().ok()?)))
 }

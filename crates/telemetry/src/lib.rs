@@ -32,6 +32,7 @@
 mod error;
 pub mod log;
 pub mod memory_views;
+pub mod metrics;
 mod phase;
 pub mod progress;
 mod rank_statistics;

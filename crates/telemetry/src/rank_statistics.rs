@@ -96,6 +96,18 @@ impl RankStatistics {
         entry
     }
 
+    /// Returns the statistics that [`RankStatistics::to_json`] wrote; what is missing is 0 or empty.
+    pub fn from_json(entry: &Map<String, Value>) -> Self {
+        let number = |key: &str| entry.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
+        RankStatistics {
+            rank: usize::try_from(number("rank")).unwrap_or(0),
+            host: shortened(text("host")),
+            device: shortened(text("device")),
+            values: Statistic::all().iter().map(|statistic| number(&statistic.name())).collect(),
+        }
+    }
+
     /// Encodes the statistics as a message (bincode).
     pub fn encode(&self) -> Result<Vec<u8>> {
         bincode::serde::encode_to_vec(self, wire())

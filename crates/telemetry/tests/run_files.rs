@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 use telemetry::TelemetryError;
+use telemetry::metrics::{MetricsWriter, StepMetrics};
 use telemetry::progress::Progress;
-use telemetry::run_files::{Grid, MetricsWriter, StepMetrics, Summary, atomic_write, remove_temporaries};
+use telemetry::run_files::{Grid, Summary, atomic_write, remove_temporaries};
 
 /// Values that read back the same only if their decimal form is exact.
 const LOSSES: [f32; 6] = [0.1, 1.0 / 3.0, 5.545_177_5, f32::MIN_POSITIVE, f32::MAX, 16_777_217.0];
@@ -18,6 +19,7 @@ fn metrics_read_back_to_the_bit() {
         let line =
             StepMetrics { step: index as u64 + 1, loss, allocated_bytes: 512, more, ..Default::default() };
         writer.write(&line).unwrap();
+        writer.syncer().sync().unwrap();
         // Read while the writer is open, since a killed run must have these lines.
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.ends_with('\n'));
@@ -29,6 +31,7 @@ fn metrics_read_back_to_the_bit() {
         assert_eq!(read["validation_loss"], 2.5);
     }
     writer.write(&StepMetrics { loss: f32::NAN, ..Default::default() }).unwrap();
+    writer.finish().unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     let read: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!(read["loss"], Value::Null);
@@ -43,30 +46,43 @@ fn metrics_read_back_to_the_bit() {
 fn metrics_continue_after_a_step() {
     let line = |step: u64| format!("{{\"step\":{step},\"loss\":null}}\n");
     let all = |steps: std::ops::RangeInclusive<u64>| steps.map(line).collect::<String>();
-    // The content before, the step to continue after, the content that is kept.
+    let none = String::new;
+    // The content before, the step to continue after, the content that is kept, what is moved aside.
     let table = [
-        (all(1..=5), 3, all(1..=3)),
-        (all(1..=5), 5, all(1..=5)),
-        (all(1..=5), 9, all(1..=5)),
-        (all(1..=5), 0, String::new()),
-        (String::new(), 3, String::new()),
-        // An incomplete line, and a line without a line feed.
-        (all(1..=3) + "{\"step\":4,\"lo", 4, all(1..=3)),
-        (all(1..=3) + line(4).trim_end(), 4, all(1..=3)),
-        (all(1..=2) + "nonsense\n" + &line(3), 3, all(1..=2)),
+        (all(1..=5), 3, all(1..=3), none()),
+        (all(1..=5), 5, all(1..=5), none()),
+        (all(1..=5), 9, all(1..=5), none()),
+        (all(1..=5), 0, none(), none()),
+        (none(), 3, none(), none()),
+        // An incomplete line, and a line without a line feed: a kill leaves them.
+        (all(1..=3) + "{\"step\":4,\"lo", 4, all(1..=3), none()),
+        (all(1..=3) + line(4).trim_end(), 4, all(1..=3), none()),
+        // A line that is none costs no other line.
+        (all(1..=2) + "nonsense\n" + &line(3), 3, all(1..=3), "nonsense\n".to_owned()),
+        ("x\n".to_owned() + &all(1..=900), 900, all(1..=900), "x\n".to_owned()),
+        // A flipped bit in the step: backwards, forwards within the run, beyond it.
+        (all(1..=6) + &line(3) + &all(8..=20), 20, all(1..=6) + &all(8..=20), line(3)),
+        (all(1..=6) + &line(15) + &all(8..=20), 20, all(1..=6) + &all(8..=20), line(15)),
+        (all(1..=6) + &line(71) + &all(8..=20), 20, all(1..=6) + &all(8..=20), line(71)),
+        // Steps that an earlier resume has moved aside leave gaps.
+        (all(1..=6) + &all(8..=20), 20, all(1..=6) + &all(8..=20), none()),
     ];
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("metrics.jsonl");
-    for (before, step, kept) in table {
+    for (before, step, kept, aside) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
         std::fs::write(&path, &before).unwrap();
         let mut writer = MetricsWriter::resume(&path, step).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), kept, "{step} of {before}");
+        let moved = std::fs::read_to_string(directory.path().join("metrics.damaged.jsonl"));
+        assert_eq!(moved.unwrap_or_default(), aside, "{step} of {before}");
         writer.write(&StepMetrics { step: 7, ..Default::default() }).unwrap();
+        writer.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with(&(kept.clone() + "{\"step\":7,")) && text.ends_with("}\n"), "{text}");
     }
-    std::fs::remove_file(&path).unwrap();
-    MetricsWriter::resume(&path, 3).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("metrics.jsonl");
+    MetricsWriter::resume(&path, 3).unwrap().finish().unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"");
 }
 
@@ -92,6 +108,8 @@ fn a_summary_has_its_stable_keys() {
     assert_eq!(losses, LOSSES);
     assert_eq!(read["grid"], serde_json::json!({"data": 2, "pipeline": 2}));
     assert_eq!((&read["weights_sha256"], &read["validation_loss"]), (&"00ff".into(), &2.5.into()));
+    assert_eq!(Summary::read(&path).unwrap().unwrap().losses, LOSSES);
+    assert!(Summary::read(&directory.path().join("missing")).unwrap().is_none());
     let names: Vec<_> =
         std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["summary.json"], "nothing temporary is left");

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use data::{Corpus, Slice, Source, Split, SyntheticKind, SyntheticOptions, SyntheticSource};
+use checkpoint::CorpusMark;
+use data::{Corpus, CorpusIdentity, Slice, Source, Split, SyntheticKind, SyntheticOptions, SyntheticSource};
 use data::{TokenOptions, TokenSource};
 use device::{DType, Device};
 use nn::{Examples, Model, Recompute, Stage};
 use optim::{Schedule, UpdateRule};
+use telemetry::units::grouped;
 
 use crate::error::{Result, WorkerError};
 use config::{self, Data, DataKind, OptimKind, RunConfig};
@@ -18,29 +20,42 @@ pub struct Dataset {
     pub source: Arc<dyn Source>,
     /// The tokens; none for synthetic data.
     pub tokens: Option<Arc<TokenSource>>,
-    corpus_sha256: Arc<OnceLock<String>>,
+    mark: Arc<OnceLock<CorpusMark>>,
+    /// Whether the mark has a hash of the whole corpus.
+    is_hashed: bool,
 }
 
 impl Dataset {
-    fn of_tokens(source: TokenSource) -> Self {
+    fn of_tokens(source: TokenSource, is_hashed: bool) -> Self {
         let source = Arc::new(source);
         let tokens = Some(Arc::clone(&source));
-        Dataset { source, tokens, corpus_sha256: Arc::default() }
+        Dataset { source, tokens, mark: Arc::default(), is_hashed }
     }
 
     fn synthetic(source: SyntheticSource) -> Self {
-        Dataset { source: Arc::new(source), tokens: None, corpus_sha256: Arc::default() }
+        Dataset { source: Arc::new(source), tokens: None, mark: Arc::default(), is_hashed: false }
     }
 
-    /// Returns the SHA-256 of the corpus in hexadecimal; `None` for synthetic data. The first call reads the
-    /// whole corpus. Errors: a file that was changed or cannot be read.
-    pub fn corpus_sha256(&self) -> std::result::Result<Option<&str>, data::Error> {
+    /// Returns what tells the corpus from others; `None` for synthetic data. The first call reads a few
+    /// megabytes, with `data.full_hash` the whole corpus. Errors: a file that was changed or cannot be read.
+    pub fn mark(&self) -> std::result::Result<Option<&CorpusMark>, data::Error> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
-        if let Some(known) = self.corpus_sha256.get() {
+        if let Some(known) = self.mark.get() {
             return Ok(Some(known));
         }
-        let read = tokens.fingerprint()?;
-        Ok(Some(self.corpus_sha256.get_or_init(|| read)))
+        let CorpusIdentity { tokens: count, modified, samples_sha256 } = tokens.identity()?;
+        let sha256 = if self.is_hashed { self.sha256()? } else { None };
+        let mark = CorpusMark { tokens: count, modified, samples_sha256, sha256 };
+        Ok(Some(self.mark.get_or_init(|| mark)))
+    }
+
+    /// Returns the SHA-256 of the whole corpus, which is read; `None` for synthetic data. Errors: a file that
+    /// was changed or cannot be read.
+    pub fn sha256(&self) -> std::result::Result<Option<String>, data::Error> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let count = tokens.split().training.corpus.len();
+        tracing::info!("reading all {} tokens of the corpus for their hash", grouped(count));
+        tokens.fingerprint().map(Some)
     }
 }
 
@@ -95,7 +110,7 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
         vocabulary,
     };
     let source = TokenSource::new(split, config.tokenizer.clone(), &options).map_err(at(Data::paths))?;
-    Ok(Dataset::of_tokens(source))
+    Ok(Dataset::of_tokens(source, data.full_hash))
 }
 
 /// Builds the layers of `stage` on `device`, computing in `dtype`.

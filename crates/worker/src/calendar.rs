@@ -39,11 +39,9 @@ impl Calendar {
         Some(due.map_or(last, |due| (due - 1).min(last)))
     }
 
-    /// Returns whether a checkpoint follows step `step`, counted from 0: every `save_every` steps, and after
-    /// the last, also of an interrupted run.
-    pub fn saves_after(&self, step: u64, interrupted: bool) -> bool {
-        let last = interrupted || step + 1 == self.steps;
-        self.save_every > 0 && (last || (step + 1).is_multiple_of(self.save_every))
+    /// Returns whether a checkpoint is due after step `step`, counted from 0, by the number of steps.
+    pub fn saves_after(&self, step: u64) -> bool {
+        self.save_every > 0 && (step + 1).is_multiple_of(self.save_every)
     }
 }
 

@@ -3,10 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use collective::ControlPlane;
 use device::Device;
 use serde::{Deserialize, Serialize};
+use system::threads;
 use telemetry::step_trace::{
     Divergence, Figures, LiveSet, Outlived, RankTraces, RunPart, StepTrace, TracePair,
 };
@@ -40,7 +42,49 @@ pub struct Watch {
     diverged: Option<(Divergence, TracePair)>,
     /// The rank, and the file that its traces are written to.
     file: Option<(usize, PathBuf)>,
-    is_written: bool,
+    /// Whether the traces have been written or are being written.
+    is_begun: bool,
+    writing: Option<Writing>,
+}
+
+/// A write of traces to their file, on a thread of its own: no step waits for a disk. Dropping it waits.
+#[derive(Debug)]
+pub struct Writing(Option<JoinHandle<Result<()>>>);
+
+impl Writing {
+    /// Starts to write after an earlier write has ended.
+    fn start(traces: RankTraces, path: PathBuf, before: Option<Writing>) -> Result<Self> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            |source| WorkerError::File { path, source }
+        };
+        let no_thread = failed(&path);
+        let write = move || {
+            before.map_or(Ok(()), Writing::finish)?;
+            if let Some(directory) = path.parent() {
+                std::fs::create_dir_all(directory).map_err(failed(directory))?;
+            }
+            Ok(traces.write(&path)?)
+        };
+        let thread = threads::spawn("traces", write).map_err(no_thread)?;
+        Ok(Writing(Some(thread)))
+    }
+
+    /// Waits until the file is written. Errors: it cannot be written.
+    pub fn finish(mut self) -> Result<()> {
+        let Some(thread) = self.0.take() else { return Ok(()) };
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(WorkerError::Refused("the writer of traces panicked".to_owned())))
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.take().and_then(|thread| thread.join().ok()) {
+            tracing::warn!("{error}");
+        }
+    }
 }
 
 impl Watch {
@@ -69,7 +113,6 @@ impl Watch {
         self.handed_out = handed_out;
         if part == RunPart::Step && step == self.sample {
             self.steady = Some(trace(device, part, step).0);
-            self.is_written = false;
             self.write()?;
         }
         if self.graph.check(device, part, step, || trace(device, part, step).0)
@@ -95,7 +138,6 @@ impl Watch {
                 tracing::warn!("{divergence}");
                 let planned = StepTrace::clone(expected);
                 self.diverged = Some((divergence, TracePair::new(Some(trace), Some(planned))));
-                self.is_written = false;
                 self.write()?;
             }
         }
@@ -107,19 +149,25 @@ impl Watch {
         self.diverged.as_ref().map(|(divergence, _)| divergence)
     }
 
-    /// Writes the traces, unless the file has them already. Errors: a file that cannot be written.
-    pub fn write(&mut self) -> Result<()> {
-        let Some((rank, path)) = self.file.as_ref().filter(|_| !self.is_written) else { return Ok(()) };
-        if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory)
-                .map_err(|source| WorkerError::File { path: directory.to_owned(), source })?;
-        }
+    /// Starts to write the traces, unless there is no file or it has them already. Errors: no thread for it.
+    fn write(&mut self) -> Result<()> {
+        let Some((rank, path)) = self.file.clone() else { return Ok(()) };
         let planned = self.planned.as_ref().and_then(|planned| planned.steady());
         let steady = TracePair::new(self.steady.clone(), planned.map(|part| StepTrace::clone(&part.trace)));
         let diverged = self.diverged.as_ref().map(|(_, traces)| traces.clone());
-        RankTraces { rank: *rank, steady, diverged }.write(path)?;
-        self.is_written = true;
+        let traces = RankTraces { rank, steady, diverged };
+        self.is_begun = true;
+        self.writing = Some(Writing::start(traces, path, self.writing.take())?);
         Ok(())
+    }
+
+    /// Returns the write of the traces, which it starts where none was needed so far; `None` without a file.
+    /// Errors: no thread for it.
+    pub fn written(&mut self) -> Result<Option<Writing>> {
+        if !self.is_begun {
+            self.write()?;
+        }
+        Ok(self.writing.take())
     }
 
     /// Gathers the differences of all ranks on rank 0; nothing on the others. Errors: those of the transport.

@@ -209,7 +209,10 @@ fn what_decides_the_bits_and_what_does_not() {
     let expected = [
         "checkpoint.every",
         "checkpoint.keep",
+        "checkpoint.minutes",
+        "checkpoint.wait",
         "data.base",
+        "data.full_hash",
         "data.paths",
         "data.validation_paths",
         "memory.allocator",
@@ -233,6 +236,7 @@ fn what_decides_the_bits_and_what_does_not() {
         "parallel.timeout_seconds",
         "parallel.zero_stage",
         "telemetry.every",
+        "train.max_nonfinite_steps",
         "train.validate_every",
         "train.validation_micro_batches",
     ];

@@ -12,6 +12,8 @@ const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 250.0;
 /// Maximum number of points of a line. Longer histories are divided into stretches, whose means are drawn.
 const POINTS: usize = 600;
+/// Maximum number of marks of steps that are not finite.
+const MARKS: usize = 100;
 
 /// A line of a chart.
 struct Line {
@@ -63,7 +65,12 @@ pub(super) fn section(history: &[StepPoint], unit: &str) -> Option<Section> {
             from_zero: true,
         },
     ];
-    let mut body = format!("<p class=\"soft\">{} steps.</p>\n<div class=\"charts\">\n", last.step);
+    let nonfinite = history.iter().filter(|point| !point.is_finite).count();
+    let marked = match nonfinite {
+        0 => String::new(),
+        count => format!(" In {count}, marked red, the loss or the gradient norm is not finite."),
+    };
+    let mut body = format!("<p class=\"soft\">{} steps.{marked}</p>\n<div class=\"charts\">\n", last.step);
     body.extend(charts.iter().map(|chart| chart.draw(history)));
     body += "</div>\n";
     Some(Section { id: "history", title: "History", body })
@@ -94,6 +101,7 @@ impl Chart<'_> {
         for (index, line) in self.lines.iter().enumerate() {
             line.draw(&mut out, &frame, &columns, index);
         }
+        mark_nonfinite(&mut out, &frame, history);
         frame.close(&mut out, &self.hover(&frame, &columns));
         out
     }
@@ -168,6 +176,15 @@ impl Chart<'_> {
             rows: self.lines.iter().enumerate().map(row).collect(),
             zeros: true,
         }
+    }
+}
+
+/// Draws a vertical line at each step whose loss or gradient norm is not finite; of many, at the first ones.
+fn mark_nonfinite(out: &mut String, frame: &Frame, history: &[StepPoint]) {
+    let Frame { left, right, top, bottom, .. } = *frame;
+    for point in history.iter().filter(|point| !point.is_finite).take(MARKS) {
+        let x = frame.x(point.step as f64).clamp(left, right);
+        let _ = write!(out, "<path class=\"lost\" d=\"M{x:.1} {top}V{bottom}\"/>");
     }
 }
 

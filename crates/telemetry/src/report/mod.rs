@@ -104,7 +104,7 @@ pub struct RankMemory {
 }
 
 /// A completed step.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepPoint {
     /// The step, from 1.
     pub step: u64,
@@ -118,4 +118,20 @@ pub struct StepPoint {
     pub gradient_norm: Option<f64>,
     /// Learning rate of the update.
     pub learning_rate: Option<f64>,
+    /// Whether loss and gradient norm are finite.
+    pub is_finite: bool,
+}
+
+impl Default for StepPoint {
+    fn default() -> Self {
+        StepPoint {
+            step: 0,
+            loss: None,
+            validation_loss: None,
+            tokens_per_second: None,
+            gradient_norm: None,
+            learning_rate: None,
+            is_finite: true,
+        }
+    }
 }

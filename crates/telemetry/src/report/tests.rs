@@ -42,6 +42,7 @@ fn page(ranks: Vec<RankMemory>) -> String {
         loss: (step != 5).then(|| 8.0 / step as f64),
         validation_loss: (step % 500 == 0).then_some(1.5),
         tokens_per_second: Some(1e4 + (step % 7) as f64),
+        is_finite: step != 5,
         ..StepPoint::default()
     });
     let report = Report {
@@ -65,6 +66,14 @@ fn page(ranks: Vec<RankMemory>) -> String {
 fn hovers(page: &str) -> Vec<serde_json::Value> {
     let parts = page.split("<script type=\"application/json\">").skip(1);
     parts.map(|part| serde_json::from_str(part.split("</script>").next().unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn steps_that_are_not_finite_are_marked() {
+    let page = page(Vec::new());
+    assert!(page.contains("In 1, marked red, the loss or the gradient norm is not finite."));
+    // In the charts of loss and throughput, which are the ones with values.
+    assert_eq!(page.matches("<path class=\"lost\"").count(), 2);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::feed::Marks;
 use crate::phases::Phases;
 use crate::status::Status;
-use crate::watch::Findings;
+use crate::watch::{Findings, Writing};
 
 impl Worker {
     /// The learning rate of step `step`, counted from 0.
@@ -50,9 +50,9 @@ impl Worker {
         self.watch.write_to(self.grid.rank(), run_dir);
     }
 
-    /// Writes the traces that are not in the file yet. Errors: a file that cannot be written.
-    pub fn write_traces(&mut self) -> Result<()> {
-        self.watch.write()
+    /// Returns the write of the traces to their file, to wait for. Errors: it cannot be started.
+    pub fn written_traces(&mut self) -> Result<Option<Writing>> {
+        self.watch.written()
     }
 
     /// The first part of the run whose memory differed from the plan.

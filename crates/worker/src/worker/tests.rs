@@ -62,8 +62,13 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
 /// Writes a checkpoint of `steps` steps to the run directory `to`.
 fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
     let configuration = worker.setup.config.identity();
-    let contents =
-        Contents { keep: 2, configuration, libraries: String::new(), corpus_sha256: Arc::new(|| Ok(None)) };
+    let contents = Contents {
+        keep: 2,
+        configuration,
+        libraries: String::new(),
+        corpus: None,
+        before: Arc::new(|| Ok(())),
+    };
     let mut writer = Writer::new(to, contents);
     let mut snapshot = writer.begin();
     worker.take_snapshot(&mut snapshot, &vec![0.5; steps as usize])?;

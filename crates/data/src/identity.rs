@@ -1,0 +1,83 @@
+//! What tells one corpus from another without reading all of it.
+
+use sha2::{Digest, Sha256};
+
+use crate::{Corpus, Error};
+
+/// Number of pieces of a corpus that are hashed.
+const SAMPLES: u64 = 64;
+/// Tokens in a piece.
+const SAMPLE: u64 = 16_384;
+
+/// The size of a corpus, when its files were modified, and a hash of pieces at fixed places: the start, the end
+/// and between them evenly. Of a corpus of at most 1,048,576 tokens, all is hashed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CorpusIdentity {
+    /// Tokens in all files.
+    pub tokens: u64,
+    /// The latest modification of a file, in seconds since 1970; 0 in memory.
+    pub modified: i64,
+    /// SHA-256 of the pieces in hexadecimal, each token as a u32, little-endian.
+    pub samples_sha256: String,
+}
+
+impl CorpusIdentity {
+    /// Reads the pieces of a corpus.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn of(corpus: &Corpus) -> Result<Self, Error> {
+        let mut digest = Sha256::new();
+        for (start, count) in pieces(corpus.len(), SAMPLES, SAMPLE) {
+            corpus.scan(start..start + count, |tokens| {
+                tokens.iter().for_each(|token| digest.update(token.to_le_bytes()));
+            })?;
+        }
+        let samples_sha256 = format!("{:x}", digest.finalize());
+        Ok(Self { tokens: corpus.len(), modified: corpus.modified(), samples_sha256 })
+    }
+}
+
+/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the last;
+/// all of it in one piece where it is not longer than they are.
+pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
+    if all <= count * size {
+        return vec![(0, all)];
+    }
+    let start = |index: u64| {
+        let place = u128::from(all - size) * u128::from(index) / u128::from(count - 1);
+        // At most `all`.
+        place as u64
+    };
+    (0..count).map(|index| (start(index), size)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_reach_from_the_start_to_the_end() {
+        assert_eq!(pieces(40, 4, 10), [(0, 40)]);
+        assert_eq!(pieces(41, 4, 10), [(0, 10), (10, 10), (20, 10), (31, 10)]);
+        assert_eq!(pieces(u64::MAX, 3, 1), [(0, 1), ((u64::MAX - 1) / 2, 1), (u64::MAX - 1, 1)]);
+    }
+
+    #[test]
+    fn a_change_in_a_piece_or_in_the_length_shows() {
+        let of = |bytes: Vec<u8>| CorpusIdentity::of(&Corpus::in_memory(bytes).unwrap()).unwrap();
+        let text: Vec<u8> = (0..2_000_000_u32).map(|index| (index % 251) as u8).collect();
+        let changed = |place: usize| {
+            let mut text = text.clone();
+            text[place] ^= 1;
+            of(text)
+        };
+        let identity = of(text.clone());
+        assert_eq!(of(text.clone()), identity);
+        for place in [0, 16_383, 1_999_999] {
+            assert_ne!(changed(place), identity, "{place}");
+        }
+        assert_eq!(changed(16_384), identity, "between two pieces");
+        assert_ne!(of(text[..1_999_999].to_vec()).tokens, identity.tokens);
+    }
+}

@@ -1,0 +1,99 @@
+//! The history of a run's steps.
+
+use std::fmt;
+use std::time::Duration;
+
+use worker::{Setup, StepScalars};
+
+/// A completed step, as rank 0 reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepReport {
+    /// Counted from 0.
+    pub(crate) step: u64,
+    pub(crate) scalars: StepScalars,
+    pub(crate) learning_rate: f32,
+    /// Time from the end of the step before to the end of this one; `None` for the first step, which warms
+    /// up, and on a GPU for a step after a validation or a checkpoint, which began idle.
+    pub(crate) duration: Option<Duration>,
+    /// Mean loss of the validation after the step, if there was one.
+    pub(crate) validation_loss: Option<f64>,
+}
+
+/// A step with a loss or gradient norm that is not finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NonFinite {
+    /// The step, from 1.
+    pub step: u64,
+    /// Its loss.
+    pub loss: f32,
+    /// Its gradient norm before clipping.
+    pub gradient_norm: f32,
+}
+
+impl fmt::Display for NonFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NonFinite { step, loss, gradient_norm } = self;
+        write!(f, "step {step}: the loss is {loss} and the gradient norm {gradient_norm}")
+    }
+}
+
+/// The history of a run's steps. Equal on all ranks but for times.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    /// Steps that an earlier process completed.
+    pub(crate) first: u64,
+    /// Steps that were completed, those included.
+    pub(crate) steps: u64,
+    /// One loss per completed step.
+    pub(crate) losses: Vec<f32>,
+    /// The last validation.
+    pub(crate) validation_loss: Option<f64>,
+    /// Steps whose duration is known, and those durations.
+    pub(crate) timed_steps: u64,
+    pub(crate) seconds: f64,
+    /// Whether the run was stopped before the last step.
+    pub(crate) interrupted: bool,
+    /// Last successive steps with a loss or norm that is not finite.
+    nonfinite_steps: u64,
+    /// The number of them that ends the run.
+    most_nonfinite_steps: u64,
+    /// The step that ended the run, if its loss or norm did.
+    pub(crate) lost: Option<NonFinite>,
+}
+
+impl Course {
+    /// Nothing yet, or what the run had come to when it was left.
+    pub(crate) fn begin(setup: &Setup) -> Self {
+        // Meta computes no losses.
+        let most_nonfinite_steps = match setup.placement.is_meta() {
+            true => u64::MAX,
+            false => setup.config.train.max_nonfinite_steps,
+        };
+        let fresh = Course { most_nonfinite_steps, ..Course::default() };
+        let Some(point) = setup.resumed() else { return fresh };
+        let step = point.checkpoint.step();
+        let validation_loss = point.checkpoint.validation_loss();
+        Course { first: step, steps: step, losses: point.losses.clone(), validation_loss, ..fresh }
+    }
+
+    /// Adds a completed step.
+    pub(crate) fn add(&mut self, report: &StepReport) {
+        let StepScalars { loss, gradient_norm } = report.scalars;
+        self.losses.push(loss);
+        self.validation_loss = report.validation_loss.or(self.validation_loss);
+        self.timed_steps += u64::from(report.duration.is_some());
+        self.seconds += report.duration.map_or(0.0, |duration| duration.as_secs_f64());
+        match loss.is_finite() && gradient_norm.is_finite() {
+            true => self.nonfinite_steps = 0,
+            false => self.nonfinite_steps += 1,
+        }
+        if self.nonfinite_steps == self.most_nonfinite_steps {
+            self.lost = Some(NonFinite { step: report.step + 1, loss, gradient_norm });
+        }
+    }
+
+    /// Returns whether loss and norm of the last step are finite, so that the state may be saved.
+    pub(crate) fn is_finite(&self) -> bool {
+        self.nonfinite_steps == 0
+    }
+}

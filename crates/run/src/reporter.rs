@@ -1,0 +1,150 @@
+//! Rank 0's part in the loop over steps: progress, metrics and checkpoints.
+
+use std::path::Path;
+
+use checkpoint::CheckpointError;
+use config::RunConfig;
+use telemetry::Progress;
+use telemetry::metrics::{MetricsWriter, StepMetrics};
+use telemetry::run_files::Summary;
+use worker::{Setup, StepScalars, Worker, build};
+
+use crate::course::{Course, StepReport};
+use crate::error::Result;
+use crate::options::RunOptions;
+use crate::save::Saver;
+use crate::session::Observer;
+use crate::sessions::Sessions;
+use crate::summary;
+
+/// The files that rank 0 writes while it trains. None of them is waited for within a step.
+#[derive(Debug)]
+pub(crate) struct RunFiles {
+    metrics: MetricsWriter,
+    saver: Option<Saver>,
+    sessions: Sessions,
+}
+
+impl RunFiles {
+    /// Opens them: those of a run that goes on lose what is done again. Errors: a file or the data cannot be
+    /// read or written.
+    pub(crate) fn open(setup: &Setup, run_dir: &Path) -> Result<Self> {
+        let sessions = Sessions::begin(run_dir, setup)?;
+        let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
+        let saver = Saver::new(setup, run_dir, metrics.syncer())?;
+        Ok(RunFiles { metrics, saver, sessions })
+    }
+
+    /// Writes the summary and waits for the last checkpoint. Returns the summary, and the error of that
+    /// checkpoint.
+    pub(crate) fn conclude(
+        self,
+        summary: Summary,
+        run_dir: &Path,
+    ) -> Result<(Summary, Option<CheckpointError>)> {
+        let RunFiles { metrics, saver, mut sessions } = self;
+        sessions.end(&summary)?;
+        summary::write(&summary, run_dir)?;
+        let unsaved = saver.and_then(|mut saver| saver.finish().err());
+        metrics.finish()?;
+        Ok((summary, unsaved))
+    }
+}
+
+/// Rank 0's observer: progress for whoever watches, a line of `metrics.jsonl` for every step.
+pub(crate) struct Reporter {
+    progress: Option<Progress>,
+    files: RunFiles,
+    tokens: f64,
+}
+
+impl Reporter {
+    pub(crate) fn new(config: &RunConfig, options: &RunOptions, files: RunFiles) -> Self {
+        let progress = || Progress::new(0, config.train.steps, config.telemetry.every);
+        let tokens = build::tokens_per_step(config) as f64;
+        Reporter { progress: (!options.quiet).then(progress), files, tokens }
+    }
+
+    /// Ends the progress.
+    pub(crate) fn into_files(self) -> RunFiles {
+        if let Some(progress) = self.progress {
+            progress.finish();
+        }
+        self.files
+    }
+}
+
+impl Observer for Reporter {
+    fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
+        let StepScalars { loss, gradient_norm } = report.scalars;
+        let tokens_per_second = report.duration.map(|duration| self.tokens / duration.as_secs_f64());
+        if !(loss.is_finite() && gradient_norm.is_finite()) && !worker.device().is_meta() {
+            let step = report.step + 1;
+            tracing::warn!(step, "the loss is {loss} and the gradient norm {gradient_norm}");
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.step(report.step + 1, loss, tokens_per_second);
+        }
+        let mut more = serde_json::Map::new();
+        if let Some(loss) = report.validation_loss {
+            tracing::info!(step = report.step + 1, "validation loss {loss:.4}");
+            more.insert("validation_loss".to_owned(), loss.into());
+        }
+        let statistics = worker.device().statistics();
+        self.files.metrics.write(&StepMetrics {
+            step: report.step + 1,
+            loss,
+            learning_rate: report.learning_rate,
+            gradient_norm,
+            tokens_per_second,
+            allocated_bytes: statistics.allocated(),
+            reserved_bytes: statistics.reserved(),
+            peak_allocated_bytes: statistics.peak_allocated(),
+            peak_reserved_bytes: statistics.peak_reserved(),
+            more,
+        })?;
+        Ok(())
+    }
+
+    fn is_save_due(&self) -> bool {
+        self.files.saver.as_ref().is_some_and(Saver::is_due)
+    }
+
+    fn is_saving(&self) -> bool {
+        self.files.saver.as_ref().is_some_and(Saver::is_busy)
+    }
+
+    fn put_off(&mut self, course: &Course) {
+        if let Some(saver) = &mut self.files.saver {
+            saver.put_off(course.steps);
+        }
+    }
+
+    fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
+        let Some(saver) = &mut self.files.saver else { return Ok(()) };
+        saver.save(worker, course)
+    }
+}
+
+/// The observer of the other ranks.
+pub(crate) struct Silent;
+
+impl Observer for Silent {
+    fn step(&mut self, _: &Worker, _: &StepReport) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_save_due(&self) -> bool {
+        false
+    }
+
+    fn is_saving(&self) -> bool {
+        false
+    }
+
+    fn put_off(&mut self, _: &Course) {}
+
+    fn save(&mut self, worker: &mut Worker, _: &Course) -> Result<()> {
+        Ok(worker.contribute()?)
+    }
+}

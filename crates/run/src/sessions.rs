@@ -1,0 +1,189 @@
+//! `sessions.json` in a run directory: a record of each time that a process trained there.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use system::input;
+use telemetry::run_files::{Grid, Summary, atomic_write};
+use telemetry::{Statistic, host_name};
+use worker::{Setup, Start};
+
+use crate::error::{Result, RunError};
+use crate::{resume, utc};
+
+/// The most bytes of the file that are read.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The outcome of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Ending {
+    /// It trains.
+    Running,
+    /// All steps are done.
+    Complete,
+    /// It was asked to stop before the last step.
+    Interrupted,
+    /// A loss or gradient norm was not finite.
+    NonFinite,
+    /// It ended with this error.
+    Failed(String),
+    /// It ended without a word: killed, or the machine stopped.
+    Lost,
+}
+
+/// Results of a session that ended with a summary.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Results {
+    /// Steps that the run had done at the end, those of earlier sessions included.
+    steps: u64,
+    /// Tokens (or samples) per second over all ranks.
+    tokens_per_second: f64,
+    /// The largest peak of a rank.
+    peak_allocated_bytes: u64,
+    /// The largest peak of a rank.
+    peak_reserved_bytes: u64,
+    wall_seconds: f64,
+}
+
+/// A setting that decides bits and is another one since the session began.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Changed {
+    from: Option<String>,
+    to: Option<String>,
+}
+
+/// A record of one session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Session {
+    started: String,
+    ended: Option<String>,
+    ending: Ending,
+    host: String,
+    version: String,
+    device_model: String,
+    libraries: String,
+    grid: Grid,
+    /// Steps that earlier sessions had done.
+    after_step: u64,
+    /// The checkpoint or folder whose weights the run began with.
+    weights_from: Option<PathBuf>,
+    /// Settings that decide bits and have changed, by key: bits may differ after `after_step`.
+    changed: BTreeMap<String, Changed>,
+    /// Differences from what wrote the checkpoint: bits may differ after `after_step`.
+    warnings: Vec<String>,
+    results: Option<Results>,
+}
+
+/// The records of a run directory, of which the last is that of this process.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    path: PathBuf,
+    all: Vec<Session>,
+    began: Instant,
+}
+
+impl Sessions {
+    /// Adds a record of the session that begins. Errors: the file cannot be read or written.
+    pub(crate) fn begin(run_dir: &Path, setup: &Setup) -> Result<Self> {
+        let path = run_dir.join("sessions.json");
+        let mut all = read(&path)?;
+        for session in all.iter_mut().filter(|session| session.ending == Ending::Running) {
+            session.ending = Ending::Lost;
+        }
+        let description = setup.placement.description();
+        let changes = resume::changes(setup).into_iter();
+        let warnings = setup.resumed().map_or_else(Vec::new, |point| {
+            let mut warnings = resume::other_software(&point.checkpoint, &description);
+            warnings.extend(resume::other_times(setup, &point.checkpoint));
+            warnings
+        });
+        all.push(Session {
+            started: utc::rfc3339(SystemTime::now()),
+            ended: None,
+            ending: Ending::Running,
+            host: host_name(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            device_model: description.model,
+            libraries: description.libraries,
+            grid: Grid { data: setup.config.parallel.data, pipeline: setup.config.parallel.pipeline },
+            after_step: setup.first_step(),
+            weights_from: match &setup.start {
+                Start::Weights(weights) => Some(weights.path().to_owned()),
+                Start::Drawn | Start::Resumed(_) => None,
+            },
+            changed: changes
+                .map(|change| (change.key, Changed { from: change.from, to: change.to }))
+                .collect(),
+            warnings,
+            results: None,
+        });
+        let sessions = Sessions { path, all, began: Instant::now() };
+        sessions.write()?;
+        Ok(sessions)
+    }
+
+    /// Completes the record of this session. Errors: the file cannot be written.
+    pub(crate) fn end(&mut self, summary: &Summary) -> Result<()> {
+        let most = |statistic: Statistic| summary.ranks.iter().map(|rank| rank.get(statistic)).max();
+        let results = Results {
+            steps: summary.steps,
+            tokens_per_second: summary.tokens_per_second,
+            peak_allocated_bytes: most(Statistic::PeakAllocatedBytes).unwrap_or(0),
+            peak_reserved_bytes: most(Statistic::PeakReservedBytes).unwrap_or(0),
+            wall_seconds: self.began.elapsed().as_secs_f64(),
+        };
+        let ending = match (summary.more.contains_key("nonfinite"), summary.more["interrupted"].as_bool()) {
+            (true, _) => Ending::NonFinite,
+            (false, Some(true)) => Ending::Interrupted,
+            (false, _) => Ending::Complete,
+        };
+        self.close(ending, Some(results))
+    }
+
+    fn close(&mut self, ending: Ending, results: Option<Results>) -> Result<()> {
+        if let Some(session) = self.all.last_mut() {
+            (session.ending, session.results) = (ending, results);
+            session.ended = Some(utc::rfc3339(SystemTime::now()));
+        }
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
+        let mut text = serde_json::to_vec_pretty(&self.all).map_err(|error| self.failed(error.into()))?;
+        text.push(b'\n');
+        Ok(atomic_write(&self.path, &text)?)
+    }
+
+    fn failed(&self, source: std::io::Error) -> RunError {
+        RunError::File { path: self.path.clone(), source }
+    }
+}
+
+/// Completes the record of a session that failed. What cannot be recorded is not: the failure matters more.
+pub(crate) fn fail(run_dir: &Path, error: &RunError) {
+    let path = run_dir.join("sessions.json");
+    let Ok(all) = read(&path) else { return };
+    if all.last().is_some_and(|session| session.ending == Ending::Running) {
+        let text = error.to_string();
+        let ending = Ending::Failed(text.lines().next().unwrap_or_default().to_owned());
+        let _ = Sessions { path, all, began: Instant::now() }.close(ending, None);
+    }
+}
+
+/// Reads the records; none if there is no file. A damaged file is moved aside with a warning.
+fn read(path: &Path) -> Result<Vec<Session>> {
+    let failed = |source| RunError::File { path: path.to_owned(), source };
+    let text = match input::read(path, MOST_BYTES) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(failed)?,
+    };
+    serde_json::from_slice(&text).or_else(|error| {
+        let aside = path.with_extension("damaged.json");
+        std::fs::rename(path, &aside).map_err(failed)?;
+        tracing::warn!("{}: {error}: it is now {}", path.display(), aside.display());
+        Ok(Vec::new())
+    })
+}

@@ -1,0 +1,82 @@
+//! The summary of a run: `summary.json`.
+
+use std::path::Path;
+
+use serde_json::json;
+use telemetry::RankStatistics;
+use telemetry::run_files::{Grid, Summary};
+use worker::watch::Findings;
+use worker::{Setup, Start, build};
+
+use crate::course::Course;
+use crate::error::Result;
+
+/// Name of the file.
+const SUMMARY: &str = "summary.json";
+
+/// Returns the summary of a run that has come to `course`.
+pub(crate) fn summarize(
+    setup: &Setup,
+    course: &Course,
+    ranks: Vec<RankStatistics>,
+    weights_sha256: String,
+    findings: &[Findings],
+) -> Summary {
+    let config = &setup.config;
+    let timed = course.timed_steps * build::tokens_per_step(config);
+    let mut more = serde_json::Map::new();
+    more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    let description = setup.placement.description();
+    more.insert("device_model".to_owned(), description.model.into());
+    more.insert("libraries".to_owned(), description.libraries.into());
+    more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
+    more.insert("interrupted".to_owned(), course.interrupted.into());
+    match &setup.start {
+        Start::Drawn => {}
+        Start::Weights(from) => {
+            more.insert("weights_from".to_owned(), from.path().to_string_lossy().into());
+        }
+        Start::Resumed(_) => {
+            more.insert("resumed_after_step".to_owned(), course.first.into());
+        }
+    }
+    if let Some(lost) = &course.lost {
+        // JSON has no numbers that are not finite.
+        let (loss, norm) = (lost.loss.to_string(), lost.gradient_norm.to_string());
+        let lost = json!({ "step": lost.step, "loss": loss, "gradient_norm": norm });
+        more.insert("nonfinite".to_owned(), lost);
+    }
+    let divergences: Vec<_> = findings.iter().filter_map(|found| found.divergence.as_ref()).collect();
+    let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
+    more.insert("divergences".to_owned(), json!(divergences));
+    more.insert("outlived".to_owned(), json!(outlived));
+    if let Some(loss) = course.validation_loss {
+        more.insert("validation_loss".to_owned(), loss.into());
+    }
+    Summary {
+        device: setup.placement.name().to_owned(),
+        world_size: config.world_size(),
+        grid: Grid { data: config.parallel.data, pipeline: config.parallel.pipeline },
+        steps: course.steps,
+        losses: course.losses.clone(),
+        weights_sha256,
+        tokens_per_second: if course.seconds > 0.0 { timed as f64 / course.seconds } else { 0.0 },
+        ranks,
+        more,
+    }
+}
+
+/// Writes the summary. Errors: the file cannot be written.
+pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
+    Ok(summary.write(&run_dir.join(SUMMARY))?)
+}
+
+/// Returns the summary of the run that `setup` goes on with, if all its steps are done and it says so: then
+/// nothing is left to do.
+pub(crate) fn of_complete_run(setup: &Setup, run_dir: &Path) -> Option<Summary> {
+    let point = setup.resumed()?;
+    let steps = setup.config.train.steps;
+    // A summary that cannot be read is written again.
+    let summary = Summary::read(&run_dir.join(SUMMARY)).ok().flatten()?;
+    (point.checkpoint.step() == steps && summary.steps == steps).then_some(summary)
+}

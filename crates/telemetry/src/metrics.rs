@@ -1,0 +1,235 @@
+//! `metrics.jsonl`: a line per step, written on a thread of its own, so that no step waits for a disk.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use system::{output, threads};
+
+use crate::error::{Result, TelemetryError};
+use crate::run_files::{atomic_write, to_json};
+
+/// A request to the thread that writes.
+enum Request {
+    Line(Vec<u8>),
+    /// Brings all lines before to the disk, and answers.
+    Sync(SyncSender<io::Result<()>>),
+    End,
+}
+
+/// Appends lines of JSON, each with one write, so that a killed run keeps its lines.
+#[derive(Debug)]
+pub struct MetricsWriter {
+    requests: Sender<Request>,
+    path: PathBuf,
+    /// The thread that writes, until it has ended. Its result is the first line that could not be written.
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+/// A handle of a [`MetricsWriter`] that brings lines to the disk, for another thread.
+#[derive(Clone, Debug)]
+pub struct MetricsSync {
+    requests: Sender<Request>,
+    path: PathBuf,
+}
+
+impl MetricsWriter {
+    /// Creates an empty file. Errors: it cannot be created.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true));
+        let file = file.map_err(TelemetryError::file(path, "create it"))?;
+        Self::start(path, file)
+    }
+
+    /// Continues after the line of step `step` and removes what follows it: later steps and an incomplete line.
+    /// Damaged lines before are moved to `metrics.damaged.jsonl` beside the file, and a warning names them.
+    /// Starts an empty file if `step` is 0 or there is no file. Errors: the file cannot be read or written.
+    pub fn resume(path: &Path, step: u64) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut open = || output::open_own(path, options);
+        let file = open().map_err(TelemetryError::file(path, "open it"))?;
+        let lines = lines_of(&file).map_err(TelemetryError::file(path, "read it"))?;
+        let (kept, damaged) = sorted(&lines, step);
+        if !damaged.is_empty() {
+            set_aside(path, &kept, &damaged)?;
+        }
+        // Where lines were moved, the file is another one now.
+        let mut file = open().map_err(TelemetryError::file(path, "open it"))?;
+        let end = match damaged.is_empty() {
+            true => kept.last().map_or(0, |line| line.bytes.end),
+            false => kept.iter().map(|line| line.bytes.end - line.bytes.start).sum(),
+        };
+        // Truncation is atomic, as a rename is.
+        file.set_len(end).map_err(TelemetryError::file(path, "cut it"))?;
+        file.seek(SeekFrom::Start(end)).map_err(TelemetryError::file(path, "seek in it"))?;
+        Self::start(path, file)
+    }
+
+    fn start(path: &Path, file: File) -> Result<Self> {
+        let (requests, received) = channel();
+        let thread = threads::spawn("metrics", move || serve(file, &received));
+        let thread = thread.map_err(TelemetryError::file(path, "start a thread to write it"))?;
+        Ok(MetricsWriter { requests, path: path.to_owned(), thread: Some(thread) })
+    }
+
+    /// Hands over a line, such as a [`StepMetrics`], and waits for nothing. Errors: an earlier line could not be
+    /// written.
+    pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let mut text = to_json(&self.path, serde_json::to_vec(line))?;
+        text.push(b'\n');
+        if self.requests.send(Request::Line(text)).is_ok() {
+            return Ok(());
+        }
+        self.end()
+    }
+
+    /// Returns a handle that brings the lines written so far to the disk.
+    #[must_use]
+    pub fn syncer(&self) -> MetricsSync {
+        MetricsSync { requests: self.requests.clone(), path: self.path.clone() }
+    }
+
+    /// Waits until all lines are in the file. Errors: a line could not be written.
+    pub fn finish(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        // A thread that has ended by itself says why.
+        let _ = self.requests.send(Request::End);
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("its writer panicked")));
+        ended.map_err(TelemetryError::file(&self.path, "write a line"))
+    }
+}
+
+/// A run that fails keeps the lines of its steps.
+impl Drop for MetricsWriter {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+impl MetricsSync {
+    /// Brings the lines written so far to the disk. Errors: they cannot be written.
+    pub fn sync(&self) -> Result<()> {
+        let (answer, answered) = sync_channel(1);
+        let ended = || io::Error::other("its writer has ended");
+        let sent = self.requests.send(Request::Sync(answer)).map_err(|_| ended());
+        let synced = sent.and_then(|()| answered.recv().unwrap_or_else(|_| Err(ended())));
+        synced.map_err(TelemetryError::file(&self.path, "bring it to the disk"))
+    }
+}
+
+fn serve(mut file: File, requests: &Receiver<Request>) -> io::Result<()> {
+    for request in requests {
+        match request {
+            Request::Line(text) => file.write_all(&text)?,
+            // Who asked may have gone away.
+            Request::Sync(answer) => drop(answer.send(file.sync_data())),
+            Request::End => break,
+        }
+    }
+    Ok(())
+}
+
+/// A line of the file.
+#[derive(Debug)]
+struct Line {
+    /// Its bytes in the file, with the line feed.
+    bytes: Range<u64>,
+    /// Its step; `None` if it is no line of metrics.
+    step: Option<u64>,
+    /// Whether it ends with a line feed.
+    complete: bool,
+}
+
+fn lines_of(file: &File) -> io::Result<Vec<Line>> {
+    #[derive(Deserialize)]
+    struct Step {
+        step: u64,
+    }
+    let (mut reader, mut text, mut lines, mut start) = (BufReader::new(file), Vec::new(), Vec::new(), 0);
+    loop {
+        text.clear();
+        let end = start + reader.read_until(b'\n', &mut text)? as u64;
+        if end == start {
+            return Ok(lines);
+        }
+        let step = serde_json::from_slice::<Step>(&text).ok().map(|line| line.step);
+        lines.push(Line { bytes: start..end, step, complete: text.last() == Some(&b'\n') });
+        start = end;
+    }
+}
+
+/// Returns the lines of steps up to `step`, and those that are damaged, which are no lines of metrics or have a
+/// step that their neighbours contradict. What a killed run left of a line is neither.
+fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
+    let (mut kept, mut damaged, mut last) = (Vec::new(), Vec::new(), 0);
+    for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.complete) {
+        let next = lines.get(index + 1).and_then(|next| next.step);
+        let fits = |own: &u64| *own > last && next.is_none_or(|next| next <= last || next > *own);
+        match line.step.filter(fits) {
+            None => damaged.push(line),
+            Some(own) if own <= step => {
+                kept.push(line);
+                last = own;
+            }
+            // It is done again.
+            Some(_) => {}
+        }
+    }
+    (kept, damaged)
+}
+
+/// Moves damaged lines to a file of their own. Errors: a file cannot be read or written.
+fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
+    let all = std::fs::read(path).map_err(TelemetryError::file(path, "read it"))?;
+    let text = |lines: &[&Line]| -> Vec<u8> {
+        let place = |line: &&Line| all.get(line.bytes.start as usize..line.bytes.end as usize);
+        lines.iter().filter_map(place).flatten().copied().collect()
+    };
+    let aside = path.with_extension("damaged.jsonl");
+    let mut moved = std::fs::read(&aside).unwrap_or_default();
+    moved.extend(text(damaged));
+    atomic_write(&aside, &moved)?;
+    atomic_write(path, &text(kept))?;
+    let (count, aside) = (damaged.len(), aside.display());
+    let lines = if count == 1 { "line is" } else { "lines are" };
+    tracing::warn!("{}: {count} damaged {lines} now in {aside}", path.display());
+    Ok(())
+}
+
+/// A step: a line of `metrics.jsonl`. Values that are not finite are written as `null`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StepMetrics {
+    /// The step, from 1.
+    pub step: u64,
+    /// Mean loss over the step's micro-batches.
+    pub loss: f32,
+    /// Learning rate of the update.
+    pub learning_rate: f32,
+    /// Gradient norm before clipping.
+    pub gradient_norm: f32,
+    /// Tokens (or samples) per second over all ranks; `None` for the first step, which warms up.
+    pub tokens_per_second: Option<f64>,
+    /// See [`crate::Statistic::AllocatedBytes`]; this and the following figures are rank 0's after the step.
+    pub allocated_bytes: u64,
+    /// See [`crate::Statistic::ReservedBytes`].
+    pub reserved_bytes: u64,
+    /// See [`crate::Statistic::PeakAllocatedBytes`].
+    pub peak_allocated_bytes: u64,
+    /// See [`crate::Statistic::PeakReservedBytes`].
+    pub peak_reserved_bytes: u64,
+    /// Further values of this step, such as `validation_loss`.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
