@@ -65,7 +65,7 @@ fn a_killed_process_ends_the_job() {
             "failed in step ",
             "last call ",
             &format!("its process {pid} on "),
-            "has ended without a word",
+            "has ended without a message",
         ];
         failed(&output, &run_dir, 4, &words);
     }
@@ -83,7 +83,7 @@ fn a_killed_stage_ends_the_job() {
     let (pid, run_dir) = (running.pid(3), running.run_dir.clone());
     signal("KILL", pid);
     let output = running.end(LIMIT);
-    let words = ["rank 3 (stage 1 of 2) on ", "failed in step ", "last call ", "has ended without a word"];
+    let words = ["rank 3 (stage 1 of 2) on ", "failed in step ", "last call ", "has ended without a message"];
     failed(&output, &run_dir, 4, &words);
 }
 

@@ -1,21 +1,21 @@
-//! Names of calls: operation, sequence number and operands.
+//! Identity of calls: operation, sequence number and operands.
 
 use std::fmt;
 
 use device::DType;
 
-/// An operation of ranks, on either plane.
+/// An operation among ranks, on either plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operation {
-    /// Sends one rank's values to all.
+    /// Copies the root's values to all ranks.
     Broadcast,
-    /// Sends every rank's message to one.
+    /// Collects every rank's message on one rank.
     Gather,
-    /// Sends every rank's values to all.
+    /// Collects every rank's values on all ranks.
     AllGather,
-    /// Sums over ranks, with the sum to all.
+    /// Sums over ranks; every rank gets the whole sum.
     AllReduce,
-    /// Sums over ranks, with a shard of the sum to each.
+    /// Sums over ranks; each rank gets a shard of the sum.
     ReduceScatter,
     /// Sends values to one peer.
     Send,
@@ -23,7 +23,7 @@ pub enum Operation {
     Receive,
     /// Runs several sends and receives as one call.
     Exchange,
-    /// Holds every rank until all have come.
+    /// Blocks every rank until all ranks have arrived.
     Barrier,
     /// Splits ranks into groups.
     Split,
@@ -34,7 +34,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Every operation, in the order of their numbers.
+    /// All operations, in the order of their numbers.
     pub const ALL: [Operation; 12] = [
         Operation::Broadcast,
         Operation::Gather,
@@ -50,7 +50,7 @@ impl Operation {
         Operation::Connect,
     ];
 
-    /// The name in messages and tables.
+    /// Name used in messages and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Operation::Broadcast => "broadcast",
@@ -68,7 +68,8 @@ impl Operation {
         }
     }
 
-    /// Returns true for operations between two ranks, whose sequence numbers count the messages of that pair.
+    /// Returns whether the operation is between two ranks; its sequence numbers then count that pair's
+    /// messages.
     pub const fn is_point_to_point(self) -> bool {
         matches!(self, Operation::Send | Operation::Receive | Operation::Exchange)
     }
@@ -83,10 +84,10 @@ pub enum Plane {
     Data,
 }
 
-/// A call, as errors name it.
+/// The identity of a call, as errors show it.
 ///
-/// Collectives are numbered from 0 in the order in which a rank makes them, per plane and per group. Sends
-/// and receives are numbered per peer and direction; an exchange has the number of its first.
+/// Collectives are numbered from 0 in the order in which a rank calls them, per plane and per group. Sends
+/// and receives are numbered per peer and direction; an exchange has the number of its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The plane.
@@ -109,16 +110,16 @@ impl fmt::Display for Call {
 pub struct Signature {
     /// The call.
     pub call: Call,
-    /// Bytes of the operand on every rank; `None` where ranks may differ.
+    /// Bytes of the operand on every rank; `None` if ranks may differ.
     pub bytes: Option<u64>,
-    /// Element type of a sum.
+    /// Element type, for sums.
     pub dtype: Option<DType>,
     /// The rank that sends to, or receives from, all others.
     pub root: Option<usize>,
 }
 
 impl Signature {
-    /// A call without operands.
+    /// Returns the signature of a call without operands.
     pub const fn new(call: Call) -> Self {
         Signature { call, bytes: None, dtype: None, root: None }
     }
@@ -138,7 +139,7 @@ impl Signature {
         Signature { root: Some(root), ..self }
     }
 
-    /// Returns true if two ranks with these signatures make the same call.
+    /// Returns whether two ranks with these signatures make the same call.
     pub fn agrees(&self, other: &Signature) -> bool {
         let bytes = match (self.bytes, other.bytes) {
             (Some(mine), Some(theirs)) => mine == theirs,

@@ -1,4 +1,4 @@
-//! A rank's two planes, and the transports that they come from.
+//! A rank's two planes, and the transports that provide them.
 
 use std::fmt;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub struct Communicator {
     pub control: Box<dyn ControlPlane>,
     /// Device regions.
     pub data: Box<dyn DataPlane>,
-    /// The buffer that NCCL's plane allocates on a GPU, where the communicator is only counted.
+    /// The buffer that NCCL's plane would allocate on a GPU; used by counted communicators.
     scratch: Option<Rc<Buffer>>,
 }
 
@@ -30,33 +30,34 @@ impl Communicator {
         Communicator { control: Box::new(control), data: Box::new(data), scratch: None }
     }
 
-    /// A world of one.
+    /// Creates the communicator of a world of one.
     pub fn solo() -> Self {
         Communicator::new(HostControl::new(SoloLink), HostData::new(SoloLink, Meter::default()))
     }
 
-    /// Rank `rank` of `world_size` without the others, for runs on Meta. `rank` must be below `world_size`.
+    /// Creates the communicator of rank `rank` of `world_size` without the others, for runs on Meta. `rank`
+    /// must be below `world_size`.
     pub fn counted(rank: usize, world_size: usize) -> Self {
         debug_assert!(rank < world_size, "rank {rank} of {world_size}");
         let data = CountedData::new(rank, (0..world_size).collect(), Meter::default());
         Communicator::new(CountedControl { rank, world_size, calls: 0 }, data)
     }
 
-    /// Connects the ranks' GPUs, so that regions go over NCCL; small messages go as before. Each rank calls
-    /// it with its own GPU, from the thread that makes all its calls, before it gives that GPU work; then
-    /// comes [`DataPlane::warm_up`]. A wait longer than `timeout` is an error, also a wait of `device`
-    /// itself, which hears of failures from now on ([`Device::set_guard`]).
+    /// Connects the ranks' GPUs through NCCL, for device regions; the control plane stays. Each rank calls it
+    /// with its own GPU, from the thread that makes all its calls and before it gives that GPU work;
+    /// [`DataPlane::warm_up`] follows. A wait longer than `timeout` is an error, including waits of `device`
+    /// itself, which check for failures from now on ([`Device::set_guard`]).
     ///
-    /// A world of one stays what it was. So does a rank on a Meta device that imitates a GPU, except that it
-    /// allocates the same memory.
+    /// A world of one is returned unchanged. So is a rank on a Meta device that imitates a GPU, except that
+    /// it allocates the same memory.
     ///
-    /// A rank that fails should call [`ControlPlane::fail`] before it drops the communicator: NCCL ends a
-    /// group's communicator on all ranks together, and a rank that knows of no failure gives the others a
-    /// moment to come.
+    /// A rank that fails should call [`ControlPlane::fail`] before it drops the communicator: NCCL destroys a
+    /// group's communicator on all ranks together, and a rank that knows of no failure waits briefly for the
+    /// others.
     ///
     /// # Errors
-    /// A device that is neither a GPU nor imitates one; NCCL is absent, has another version than on rank 0,
-    /// or fails; a rank does not come.
+    /// A device that neither is a GPU nor imitates one; NCCL is missing, has another version than on rank 0,
+    /// or fails; a rank does not arrive.
     pub fn over_nccl(mut self, device: &Device, timeout: Duration) -> Result<Self> {
         if self.world_size() == 1 {
             return Ok(self);
@@ -70,19 +71,18 @@ impl Communicator {
         Ok(self)
     }
 
-    /// Splits the ranks into groups with a data plane each, and returns the plane of this rank's group, in
-    /// which its number is its index in the list. A rank in none of them gets a plane of itself alone. All
-    /// ranks call it with the same groups, in the same order where there are several splits, and then
-    /// [`DataPlane::warm_up`] on the planes.
+    /// Splits the ranks into groups with a data plane each, and returns the plane of this rank's group. A
+    /// rank's number in the group is its index in the list; a rank in no group gets a plane of its own. All
+    /// ranks call it with the same groups, repeated splits in the same order, and then [`DataPlane::warm_up`]
+    /// on the planes.
     ///
-    /// Planes are independent: each has its own order of calls, and its ranks may be in calls of other planes
-    /// in between, as long as no call waits for another that waits for it. On GPUs this holds once they are
-    /// warmed up; calls of several planes then run at once where their streams differ. Failures name ranks of
-    /// the world, and end all planes.
+    /// Planes are independent: each has its own sequence of calls, and its ranks may be in calls of other
+    /// planes in between, as long as calls do not wait for each other in a cycle. On GPUs this holds after
+    /// the warm-up; calls of several planes then run concurrently on different streams. Failures name ranks
+    /// of the world, and end all planes.
     ///
     /// # Errors
-    /// Groups that are not the same on all ranks or hold a rank twice; a failure of a rank or of the
-    /// transport.
+    /// Groups that differ between ranks or contain a rank twice; a failure of a rank or of the transport.
     pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
         self.data.split(groups)
     }

@@ -1,4 +1,4 @@
-//! The control plane: small messages between the hosts of ranks.
+//! The control plane: small messages between the ranks' hosts.
 
 use std::fmt;
 use std::rc::Rc;
@@ -6,10 +6,10 @@ use std::rc::Rc;
 use crate::call::Call;
 use crate::error::{Failure, Result};
 
-/// Small host messages: configuration checks, identifiers, statistics. They are not for tensors.
+/// Small host messages: configuration checks, identifiers, statistics. Not meant for tensors.
 ///
 /// All ranks make the same calls in the same order; a difference is an error that names both ranks. Every
-/// wait ends with the answer, with a peer's failure, or at the deadline.
+/// wait ends with the result, with a peer's failure, or at the deadline.
 pub trait ControlPlane {
     /// This rank's number in the world, from 0.
     fn rank(&self) -> usize;
@@ -27,40 +27,40 @@ pub trait ControlPlane {
     /// Returns every rank's message, in rank order, on every rank. Messages may differ in length.
     fn all_gather(&mut self, message: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Returns when every rank has called it.
+    /// Returns once every rank has called it.
     fn barrier(&mut self) -> Result<()>;
 
-    /// Tells all ranks that this one ends, and why. Their pending and later calls, on both planes, return
-    /// [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). All ranks report the first
-    /// failure in the world.
+    /// Announces to all ranks that this one ends, with the reason. Their pending and later calls, on both
+    /// planes, return [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). All ranks report
+    /// the first failure in the world.
     fn fail(&mut self, reason: &str);
 
-    /// Tells `observer` of every call that begins from now on.
+    /// Registers `observer` for every call that begins from now on.
     fn observe(&mut self, observer: Observer);
 
-    /// Returns a way to ask for failures that outlives the borrow of the plane, for waits on something else,
-    /// such as a device's event.
+    /// Returns a handle that reports failures and outlives the borrow of the plane. It serves waits for
+    /// something else, such as a device's event.
     fn watch(&self) -> Watch;
 }
 
-/// A callback for each call as it begins, on the worker's thread. It should be quick.
+/// A callback at the start of each call, on the worker's thread. It should be fast.
 #[derive(Clone)]
 pub struct Observer(Rc<dyn Fn(Call)>);
 
 impl Observer {
-    /// An observer that calls `hear`.
+    /// Creates an observer from a callback.
     pub fn new(hear: impl Fn(Call) + 'static) -> Self {
         Observer(Rc::new(hear))
     }
 
-    /// Tells that a call begins.
+    /// Reports that a call begins.
     pub fn begins(&self, call: Call) {
         (self.0)(call);
     }
 }
 
 impl Default for Observer {
-    /// An observer that does nothing.
+    /// Creates an observer that does nothing.
     fn default() -> Self {
         Observer::new(|_| ())
     }
@@ -77,16 +77,16 @@ pub(crate) trait Liveness {
     /// The first failure in the world.
     fn failure(&self) -> Option<Failure>;
 
-    /// Notes that this rank is alive and has begun a call.
+    /// Records that this rank is alive and has begun a call.
     fn sign(&self) {}
 
-    /// The rank among these numbers in the world for which the others most likely wait. May take a moment to
-    /// ask.
+    /// Returns the rank among these world numbers for which the others most likely wait. May block briefly to
+    /// ask the ranks.
     fn silent(&self, _among: &[usize]) -> Option<usize> {
         None
     }
 
-    /// Tells all ranks that another rank is lost, where that rank cannot tell them itself.
+    /// Announces that another rank is lost, if that rank cannot announce it itself.
     fn lost(&self, _rank: usize, _reason: &str) {}
 }
 
@@ -96,12 +96,12 @@ impl<F: Fn() -> Option<Failure>> Liveness for F {
     }
 }
 
-/// A way to ask for failures. It never blocks, and stays on the worker's thread.
+/// A handle that reports failures. It never blocks, and stays on the worker's thread.
 #[derive(Clone)]
 pub struct Watch(Rc<dyn Liveness>);
 
 impl Watch {
-    /// A watch that calls `ask`.
+    /// Creates a watch from a function.
     pub fn new(ask: impl Fn() -> Option<Failure> + 'static) -> Self {
         Watch(Rc::new(ask))
     }
@@ -114,7 +114,7 @@ impl Watch {
         &*self.0
     }
 
-    /// The first failure in the world, if there was one.
+    /// The first failure in the world, if any.
     pub fn failure(&self) -> Option<Failure> {
         self.0.failure()
     }

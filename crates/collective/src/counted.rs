@@ -1,5 +1,5 @@
-//! The counted transport, for one rank of several alone: nothing moves, traffic is counted as the host
-//! transports count it, and a rank gets its own values back. No decision may depend on them.
+//! The counted transport: one rank of several, without the others. Nothing is moved, traffic is counted as
+//! the host transports count it, and each rank receives its own values. No decision may depend on them.
 
 use device::{Backend, DType, Region, StreamKind};
 
@@ -60,7 +60,7 @@ impl ControlPlane for CountedControl {
 
     fn fail(&mut self, _reason: &str) {}
 
-    /// Ignores the observer: nobody watches a plan.
+    /// Ignores the observer: a plan has no call to observe.
     fn observe(&mut self, _observer: Observer) {}
 
     fn watch(&self) -> Watch {
@@ -72,7 +72,7 @@ impl ControlPlane for CountedControl {
 #[derive(Debug)]
 pub(crate) struct CountedData {
     rank: usize,
-    /// Numbers in the world, by number in the group.
+    /// World numbers of the ranks, by number in the group.
     members: Vec<usize>,
     calls: u64,
     tally: Tally,
@@ -109,8 +109,8 @@ impl CountedData {
     }
 }
 
-/// Gives a rank its own values back. On a GPU it gets nothing: there the transport counts what is allocated
-/// and computes nothing.
+/// Copies a rank's own values to the result. On a GPU it does nothing: there the transport only counts what
+/// is allocated.
 fn own_values(caller: Caller, from: Region<'_>, to: Region<'_>) -> Result<()> {
     match from.buffer.backend() {
         Backend::Cuda => Ok(()),
@@ -201,7 +201,7 @@ impl DataPlane for CountedData {
         Ok(Box::new(CountedData::new(group.rank, members, self.tally.meter().part())))
     }
 
-    /// Ignores the observer: nobody watches a plan.
+    /// Ignores the observer: a plan has no call to observe.
     fn observe(&mut self, _observer: Observer) {}
 
     fn traffic(&self) -> Traffic {

@@ -1,4 +1,4 @@
-//! Errors between ranks, with the reporting rank, the call, and the peer.
+//! Errors of communication between ranks, with the reporting rank, the call, and the peer.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ pub type Result<T> = std::result::Result<T, CollectiveError>;
 pub struct Failure {
     /// Number in the world.
     pub rank: usize,
-    /// The reason it gave.
+    /// The reason that the rank gave.
     pub reason: String,
 }
 
-/// A failed collective. Ranks are numbers in the world, also where the call was in a smaller group.
+/// A failed collective. Ranks are world numbers, also for calls in a smaller group.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
-    /// A rank ended, so that no call can complete any more.
+    /// A rank ended, so no call can complete any more.
     #[error("rank {rank}, {call}: rank {peer} failed: {reason}")]
     PeerFailed {
         /// Rank that was waiting.
@@ -33,21 +33,21 @@ pub enum CollectiveError {
         /// The peer's reason.
         reason: String,
     },
-    /// A rank gave no sign within the timeout.
+    /// A rank gave no sign of life within the timeout.
     #[error("rank {rank}, {call}: rank {peer} did not answer within {:.1} s", waited.as_secs_f64())]
     Timeout {
         /// Rank that was waiting.
         rank: usize,
         /// The operation.
         call: Call,
-        /// Rank for which it waited.
+        /// Rank that was waited for.
         peer: usize,
-        /// The wait.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// Joint work of ranks was not over within the timeout, and no rank is known to have failed.
+    /// Work of several ranks was not done within the timeout, and no rank is known to have failed.
     #[error(
-        "rank {rank}, {call}: it was not over within {:.1} s, and no rank is known to have failed",
+        "rank {rank}, {call}: it was not done within {:.1} s, and no rank is known to have failed",
         waited.as_secs_f64()
     )]
     Stalled {
@@ -55,22 +55,22 @@ pub enum CollectiveError {
         rank: usize,
         /// The operation.
         call: Call,
-        /// The wait.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// Two ranks are in different calls, or in one call with different operands.
+    /// Two ranks are in different calls, or in the same call with different operands.
     #[error("rank {rank} is in {mine}, but rank {peer} is in {theirs}")]
     Mismatch {
-        /// Rank that noticed.
+        /// Rank that detected it.
         rank: usize,
-        /// The call that it is in.
+        /// The call of that rank.
         mine: Box<Signature>,
         /// The other rank.
         peer: usize,
-        /// The call that the other rank is in.
+        /// The call of the other rank.
         theirs: Box<Signature>,
     },
-    /// An operand that no transport can serve.
+    /// An operand that no transport supports.
     #[error("rank {rank}, {call}: {problem}")]
     Operand {
         /// Rank that called.
@@ -87,11 +87,11 @@ pub enum CollectiveError {
         rank: usize,
         /// The call.
         call: Call,
-        /// The device's own error.
+        /// The device's error.
         #[source]
         source: Box<DeviceError>,
     },
-    /// The library below the transport failed.
+    /// The library that the transport uses failed.
     #[error("rank {rank}, {call}: {library} error {code}: {text}")]
     Library {
         /// Rank that called.

@@ -12,7 +12,7 @@ pub(crate) struct SplitGroup {
 }
 
 impl SplitGroup {
-    /// The group of `groups` that holds `rank`, or a group of that rank alone where none does.
+    /// Returns the group of `groups` that contains `rank`, or a group of that rank alone.
     pub(crate) fn of(groups: &[Vec<usize>], rank: usize) -> SplitGroup {
         let found = |(number, members): (usize, &Vec<usize>)| {
             let place = members.iter().position(|member| *member == rank)?;

@@ -1,19 +1,20 @@
 //! Communication between ranks: small host messages on the control plane, device regions on the data plane.
 //!
 //! The one idea: **a wait never hangs and a sum never changes**. Every call has a sequence number and every
-//! wait a deadline. A rank that fails, falls silent or makes another call than its peers is an error on all
-//! of them that names rank, operation and number ([`CollectiveError`]). Sums over ranks are added in the
-//! order of a fixed tree and rounded at each node, so their bits do not depend on the order of arrival.
+//! wait a deadline. If a rank fails, falls silent or makes another call than its peers, all of them get an
+//! error that names rank, operation and number ([`CollectiveError`]). Sums over ranks are added in the order
+//! of a fixed tree and rounded at each node, so their bits do not depend on the order of arrival.
 //!
-//! A worker holds one [`Communicator`], whichever transport it came from:
+//! A worker holds one [`Communicator`] from one of the transports:
 //!
 //! * [`Communicator::solo`]: a world of one;
 //! * [`threads::run`]: ranks as threads of one process;
 //! * `mpi::start`, with the feature `mpi`: ranks as processes;
-//! * [`Communicator::over_nccl`]: any of these with the regions of GPUs going over NCCL;
+//! * [`Communicator::over_nccl`]: any of these, with device regions moved by NCCL;
 //! * [`Communicator::counted`]: one rank of many alone, for planning; it moves nothing and counts everything.
 //!
-//! [`Communicator::divide`] gives the ranks of a group a data plane of their own, beside that of all ranks.
+//! [`Communicator::divide`] gives the ranks of a group a data plane of their own, beside the plane of all
+//! ranks.
 //!
 //! ```
 //! use collective::threads::{Options, run};
@@ -34,7 +35,7 @@
 //! # Ok::<(), collective::threads::RunError<String>>(())
 //! ```
 //!
-//! The crate never knows what the numbers mean. A further transport for host memory implements the queues of
+//! The crate does not know what the values mean. A new transport for host memory implements the queues of
 //! `link` and gets both planes from `host`; one for device memory implements [`DataPlane`].
 
 mod call;

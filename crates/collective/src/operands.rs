@@ -1,4 +1,4 @@
-//! The operands of calls, and the one check of them, so that every transport refuses the same calls.
+//! Operands of calls, and their checks, shared by all transports so that all refuse the same calls.
 
 mod overlap;
 
@@ -9,41 +9,41 @@ use crate::error::{CollectiveError, Result};
 use crate::peer_access::SharedSum;
 pub(crate) use overlap::PeerRegion;
 
-/// A rank and the call it makes, as refusals name them.
+/// A rank and its call, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// The caller's number in the world.
+    /// The caller's world number.
     pub(crate) rank: usize,
     /// The call.
     pub(crate) call: Call,
 }
 
 impl Caller {
-    /// Refuses the call's operands.
+    /// Returns an error about the call's operands.
     pub(crate) fn refuse<T>(self, problem: String) -> Result<T> {
         Err(CollectiveError::Operand { rank: self.rank, call: self.call, problem })
     }
 }
 
-/// Memory that a transport moves.
+/// Kind of memory that a transport moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Any memory: nothing is moved between ranks.
+    /// Any memory, because nothing is moved between ranks.
     Any,
-    /// Memory of the host, and Meta, which has none.
+    /// Host memory, and Meta, which has none.
     Host,
-    /// Memory of GPUs.
+    /// GPU memory.
     Gpu,
 }
 
-/// A group of ranks as one of them sees it, and the memory that its transport moves.
+/// A rank's membership in a group, and the memory that the group's transport moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Membership {
     /// The rank's number in the group.
     pub(crate) rank: usize,
     /// Number of ranks in the group.
     pub(crate) size: usize,
-    /// Memory that can be moved.
+    /// Memory that the transport moves.
     pub(crate) reach: Reach,
 }
 
@@ -65,7 +65,7 @@ impl Operands<'_> {
     /// Checks lengths, element types, ranks and memory.
     ///
     /// # Errors
-    /// The first operand that is wrong, and why.
+    /// The first invalid operand, with the reason.
     pub(crate) fn check(&self, caller: Caller, group: Membership) -> Result<()> {
         match *self {
             Operands::AllReduce { region, dtype } => {
@@ -105,7 +105,7 @@ impl Operands<'_> {
 /// Bytes of the smallest element, for operands without a type.
 const SMALLEST_ELEMENT: usize = 2;
 
-/// Every region lies inside its buffer and has whole elements of `size` bytes.
+/// Checks that every region lies inside its buffer and has whole elements of `size` bytes.
 fn check_regions(caller: Caller, size: usize, regions: &[Region<'_>]) -> Result<()> {
     for region in regions {
         let (bytes, offset, all) = (region.bytes, region.offset, region.buffer.bytes());
@@ -121,30 +121,29 @@ fn check_regions(caller: Caller, size: usize, regions: &[Region<'_>]) -> Result<
     Ok(())
 }
 
-/// The regions hold whole elements of a type that can be added.
+/// Checks that the regions have whole elements of a type that can be summed.
 fn check_sum(caller: Caller, dtype: DType, regions: &[Region<'_>]) -> Result<()> {
     if !dtype.is_float() {
-        return caller.refuse(format!("there is no sum of {dtype}"));
+        return caller.refuse(format!("{dtype} cannot be summed"));
     }
     check_regions(caller, dtype.bytes(), regions)
 }
 
-/// The transport moves the memory of all regions.
+/// Checks that the transport can move the memory of all regions.
 pub(crate) fn check_reach(caller: Caller, reach: Reach, regions: &[Region<'_>]) -> Result<()> {
     let on_gpu = |region: &Region<'_>| region.buffer.backend() == Backend::Cuda;
     match reach {
         Reach::Host if regions.iter().any(on_gpu) => caller.refuse(
-            "regions of GPUs go over NCCL (Communicator::over_nccl), and this transport moves host memory"
-                .to_owned(),
+            "GPU regions need NCCL (Communicator::over_nccl); this transport moves host memory".to_owned(),
         ),
         Reach::Gpu if !regions.iter().all(on_gpu) => {
-            caller.refuse("NCCL moves regions of GPUs, and this one is on another device".to_owned())
+            caller.refuse("NCCL moves GPU regions; this one is not on a GPU".to_owned())
         }
         _ => Ok(()),
     }
 }
 
-/// `whole` is `size` times as long as `part`.
+/// Checks that `whole` is `size` times as long as `part`.
 fn check_parts(caller: Caller, size: usize, part: Region<'_>, whole: Region<'_>) -> Result<()> {
     if part.bytes.checked_mul(size) == Some(whole.bytes) {
         return Ok(());
@@ -153,12 +152,13 @@ fn check_parts(caller: Caller, size: usize, part: Region<'_>, whole: Region<'_>)
     caller.refuse(format!("{whole} bytes are not {size} times {part} bytes"))
 }
 
-/// `rank` is a rank of a group of `size`.
+/// Checks that `rank` is a rank of a group of `size`.
 pub(crate) fn check_rank(caller: Caller, size: usize, rank: usize) -> Result<()> {
     if rank < size { Ok(()) } else { caller.refuse(format!("there is no rank {rank} among {size}")) }
 }
 
-/// All peers are other ranks of the group, all regions can be moved, and none is received over another.
+/// Checks that all peers are other ranks of the group, all regions can be moved, and no receive overlaps
+/// another region.
 fn check_peers(
     caller: Caller,
     group: Membership,
@@ -178,7 +178,7 @@ fn check_peers(
     }
 }
 
-/// The groups hold ranks of a plane of `size`, none of them twice.
+/// Checks that the groups contain only ranks of a plane of `size`, each at most once.
 fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -> Result<()> {
     let mut seen = vec![false; size];
     for rank in groups.iter().flatten() {
@@ -190,7 +190,8 @@ fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -> Result<()
     Ok(())
 }
 
-/// Region and scratch hold whole elements, and the scratch is long enough and not shared.
+/// Checks that region and scratch have whole elements, and that the scratch is long enough and does not
+/// overlap.
 fn check_shared_sum(caller: Caller, reach: Reach, sum: &SharedSum<'_>) -> Result<()> {
     check_sum(caller, sum.dtype, &[sum.region, sum.scratch])?;
     check_reach(caller, reach, &[sum.scratch])?;

@@ -1,11 +1,11 @@
-//! The bytes of one message: bounded in number, and aligned so that they can be added without a copy.
+//! The bytes of one message: limited in number, and aligned so that they can be summed without a copy.
 
 /// Maximum bytes in one message. A multiple of every element's size.
 pub(crate) const PAYLOAD_BYTES: usize = 256 << 10;
-/// Idle payloads that a pool keeps.
+/// Number of idle payloads that a pool keeps.
 const KEPT: usize = 16;
 
-/// Bytes on their way, aligned to 4.
+/// Bytes of a message, aligned to 4.
 #[derive(Debug, Default)]
 pub(crate) struct Payload {
     words: Vec<u32>,
@@ -27,19 +27,19 @@ impl Payload {
     }
 }
 
-/// Payloads kept for reuse.
+/// Idle payloads kept for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct PayloadPool(Vec<Payload>);
 
 impl PayloadPool {
-    /// Takes a payload of `len` bytes with any contents.
+    /// Takes a payload of `len` bytes with arbitrary contents.
     pub(crate) fn take(&mut self, len: usize) -> Payload {
         let mut payload = self.0.pop().unwrap_or_default();
         payload.resize(len);
         payload
     }
 
-    /// Gives a payload back.
+    /// Returns a payload to the pool.
     pub(crate) fn put(&mut self, payload: Payload) {
         if self.0.len() < KEPT {
             self.0.push(payload);

@@ -1,20 +1,20 @@
 //! Sums and copies between ranks that have access to each other's memory.
 //!
-//! Every call lies between two meetings of all ranks. After the first, all ranks have written what is to be
-//! read, and read what is to be overwritten. Between the meetings each range of a region belongs, on all
-//! ranks, to the one rank that adds it or copies it. After the second, each rank has its own memory to itself
-//! again.
+//! Every call runs between two meetings of all ranks. After the first meeting, all ranks have written the
+//! values to be read and read the values to be overwritten. Between the meetings, each range of a region
+//! belongs on all ranks to the one rank that sums or copies it. After the second, each rank may use its own
+//! memory again.
 
 use device::{DType, Function, Region, Result, StreamKind};
 
 /// Tuning of peer-to-peer sums. Affects speed, never results.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerAccessOptions {
-    /// Blocks of the kernel that reads the other ranks' memory: the most multiprocessors that it takes.
+    /// Most blocks, and so multiprocessors, of the kernel that reads the other ranks' memory.
     pub blocks: u32,
     /// How values move between ranks while other work runs.
     pub method: PeerMethod,
-    /// Kernels that add; without them, ranks do not share memory.
+    /// Kernels that sum; without them, ranks do not share memory.
     pub sums: Option<SumKernels>,
 }
 
@@ -24,16 +24,17 @@ impl Default for PeerAccessOptions {
     }
 }
 
-/// Kernels that add the values of several ranks as a balanced binary tree in rank order, each node rounded to
-/// the type.
+/// Kernels that sum the values of several ranks as a balanced binary tree in rank order, rounding each node
+/// to the dtype.
 ///
-/// Their parameters: each rank's values, the destination of the sum, the number of vectors of 16 bytes (u64),
-/// and 1 to write the sum over every rank's values or 0 (u32).
+/// Parameters of the kernels: each rank's values, the destination of the sum, the number of 16-byte vectors
+/// (u64), and 1 to write the sum over every rank's values or 0 (u32).
 #[derive(Clone, Copy, Debug)]
 pub struct SumKernels {
-    /// The kernel for values of a type from a number of ranks; `None` if there is none.
+    /// Returns the kernel for a dtype and a number of ranks; `None` if there is none.
     pub kernel: fn(DType, usize) -> Option<Function>,
-    /// Blocks of a launch over a number of vectors from a number of ranks, at most the third number.
+    /// Returns the blocks of a launch over a number of vectors from a number of ranks, at most the third
+    /// argument.
     pub blocks: fn(usize, usize, u32) -> u32,
     /// Threads of a block.
     pub threads: u32,
@@ -42,16 +43,16 @@ pub struct SumKernels {
 /// How values move between ranks that have access to each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerMethod {
-    /// One kernel reads the values of all ranks, adds, and writes the sum to all.
+    /// One kernel reads the values of all ranks, sums them, and writes the sum to all ranks.
     Kernel,
-    /// The kernel reads and adds, and copy engines move the sum.
+    /// A kernel reads and sums the values; copy engines distribute the sum.
     Copies,
-    /// Copy engines move everything, and a kernel adds the copies.
+    /// Copy engines fetch and distribute the values; a kernel sums the copies.
     Engines,
 }
 
 impl PeerMethod {
-    /// The name in the configuration.
+    /// Name used in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             PeerMethod::Kernel => "kernel",
@@ -70,44 +71,44 @@ pub struct SharedSum<'a> {
     pub scratch: Region<'a>,
     /// Type of the elements.
     pub dtype: DType,
-    /// True if every rank gets the whole sum; false if each gets its own of the equal shards only.
+    /// Whether every rank gets the whole sum; if false, each gets only its own of the equal shards.
     pub everywhere: bool,
 }
 
 /// The answer to [`DataPlane::share`](crate::DataPlane::share).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAccess {
-    /// Ranks reach each other's memory.
+    /// Ranks have access to each other's memory.
     Granted,
-    /// Ranks do not reach each other's memory, for this reason.
+    /// Ranks have no access to each other's memory, for this reason.
     Denied(String),
 }
 
-/// Bytes of a vector that kernels move: where shards begin.
+/// Bytes of a vector that kernels move; shards begin at multiples of it.
 const VECTOR: usize = 16;
 
 /// A range of a shared region, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedRange {
-    /// Number of the region.
+    /// Index of the region.
     pub(crate) region: usize,
-    /// First byte in the region.
+    /// Offset of the first byte in the region.
     pub(crate) offset: usize,
     /// Number of bytes.
     pub(crate) bytes: usize,
 }
 
-/// One rank's operations on memory that all ranks reach. Each call is enqueued on a stream, in order.
+/// One rank's operations on the shared memory. Each call is enqueued on a stream, in order.
 pub(crate) trait PeerEngine {
-    /// Work after it begins when all ranks have come to their meeting of this number, with all their work
-    /// before done.
+    /// Blocks later work until all ranks have reached their meeting of this number and finished their work
+    /// before it.
     fn meet(&mut self, number: u32, stream: StreamKind) -> Result<()>;
 
-    /// Sums the values of all ranks at `place`, in tree order, into this rank's memory or into all ranks'.
+    /// Sums all ranks' values at `place`, in tree order, into this rank's memory or into all ranks' memory.
     fn add(&mut self, place: SharedRange, dtype: DType, everywhere: bool, stream: StreamKind) -> Result<()>;
 
-    /// Copies what the others have at `place` to `scratch`, and adds all to this rank's memory in the order
-    /// of the tree.
+    /// Copies the other ranks' values at `place` to `scratch`, and sums all values in tree order into this
+    /// rank's memory.
     fn fetch_and_add(
         &mut self,
         place: SharedRange,
@@ -127,7 +128,7 @@ pub(crate) struct PeerWindow<E> {
     rank: usize,
     ranks: usize,
     method: PeerMethod,
-    /// Number of meetings so far, which wraps around.
+    /// Number of meetings so far; it wraps around.
     meetings: u32,
 }
 
@@ -140,12 +141,12 @@ impl<E: PeerEngine> PeerWindow<E> {
         &self.engine
     }
 
-    /// Returns true if `place` divides into one shard of whole vectors per rank.
+    /// Returns whether `place` splits into one shard of whole vectors per rank.
     pub(crate) fn divides(&self, place: SharedRange) -> bool {
         place.offset.is_multiple_of(VECTOR) && place.bytes.is_multiple_of(VECTOR * self.ranks)
     }
 
-    /// Sums over ranks, each at its range, which [`PeerWindow::divides`].
+    /// Sums over ranks at each range; [`PeerWindow::divides`] must hold for all of them.
     pub(crate) fn sum(
         &mut self,
         sums: &[(SharedRange, SharedSum<'_>)],
@@ -160,7 +161,7 @@ impl<E: PeerEngine> PeerWindow<E> {
         self.meet(stream)
     }
 
-    /// Does this rank's share of one sum between the meetings.
+    /// Does this rank's part of one sum, between the meetings.
     fn sum_one(
         &mut self,
         place: SharedRange,
@@ -177,13 +178,14 @@ impl<E: PeerEngine> PeerWindow<E> {
             PeerMethod::Engines => self.engine.fetch_and_add(own, scratch, dtype, stream)?,
         }
         if everywhere && method != PeerMethod::Kernel {
-            // Nobody but this rank reads that shard of others before the second meeting, and it has.
+            // Until the second meeting only this rank accesses that shard on other ranks, and its read is
+            // done.
             self.others().try_for_each(|peer| self.engine.put(own, peer, stream))?;
         }
         Ok(())
     }
 
-    /// Copies ranges of this rank, which no other rank sends, each to one other rank.
+    /// Copies ranges of this rank, each to one other rank. No other rank sends the same range.
     pub(crate) fn exchange(&mut self, parts: &[(usize, SharedRange)], stream: StreamKind) -> Result<()> {
         self.meet(stream)?;
         for peer in self.others() {
@@ -193,7 +195,7 @@ impl<E: PeerEngine> PeerWindow<E> {
         self.meet(stream)
     }
 
-    /// The other ranks, beginning with the next one, so that not all ranks write to one.
+    /// The other ranks, starting with the next one, so that not all ranks write to the same one.
     fn others(&self) -> impl Iterator<Item = usize> + use<E> {
         let (rank, ranks) = (self.rank, self.ranks);
         (1..ranks).map(move |distance| (rank + distance) % ranks)

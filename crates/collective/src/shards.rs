@@ -1,4 +1,4 @@
-//! One shard of a region per rank.
+//! Shards of a region, one per rank.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ pub(crate) struct ByteShards {
 }
 
 impl ByteShards {
-    /// Divides `bytes` bytes into `count` shards of whole elements, all but the last ones equally long.
+    /// Splits `bytes` bytes into `count` shards of whole elements, equally long except the last ones.
     pub(crate) fn of_elements(bytes: usize, element: usize, count: usize) -> Self {
         ByteShards { bytes, shard: (bytes / element).div_ceil(count) * element }
     }
 
-    /// `count` shards of `shard` bytes.
+    /// Creates `count` shards of `shard` bytes.
     pub(crate) fn equal(shard: usize, count: usize) -> Self {
         ByteShards { bytes: shard * count, shard }
     }
@@ -30,12 +30,12 @@ impl ByteShards {
         self.bytes
     }
 
-    /// Bytes of the shard of `rank`.
+    /// Range of bytes of `rank`'s shard.
     pub(crate) fn range(self, rank: usize) -> Range<usize> {
         (rank * self.shard).min(self.bytes)..((rank + 1) * self.shard).min(self.bytes)
     }
 
-    /// Chunk number `round` of the shard of `rank`, in chunks of `chunk` bytes; may be shorter or empty.
+    /// Range of chunk `round` of `rank`'s shard, in chunks of `chunk` bytes; may be shorter or empty.
     pub(crate) fn chunk(self, rank: usize, round: usize, chunk: usize) -> Range<usize> {
         let Range { start, end } = self.range(rank);
         let at = |round: usize| start.saturating_add(round.saturating_mul(chunk)).min(end);

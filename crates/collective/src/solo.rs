@@ -7,7 +7,7 @@ use crate::control::Watch;
 use crate::error::Failure;
 use crate::link::{Absent, Closed, Link, Message};
 
-/// A link without a peer.
+/// A link without peers.
 #[derive(Debug)]
 pub(crate) struct SoloLink;
 

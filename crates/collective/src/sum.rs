@@ -4,8 +4,8 @@ use device::{DType, Float, dispatch};
 
 use crate::payload::Payload;
 
-/// Adds all `parts`, one per rank in rank order, into the first: neighbours, then neighbours of those, and so
-/// on; each sum is rounded to `dtype`. A part without a neighbour waits for the next level.
+/// Sums all `parts`, one per rank in rank order, into the first: adjacent parts, then adjacent sums, and so
+/// on, each rounded to `dtype`. A part without a neighbour is carried to the next level.
 pub(crate) fn tree(parts: &mut [Payload], dtype: DType) {
     let mut stride = 1;
     while stride < parts.len() {

@@ -1,5 +1,5 @@
-//! Traffic of calls as the host transports count it, for transports that leave the moving to a library or
-//! move nothing.
+//! Traffic as the host transports count it, for transports that leave the transfers to a library or transfer
+//! nothing.
 
 use device::{DType, Region};
 
@@ -16,7 +16,7 @@ pub(crate) struct Tally {
     meter: Meter,
 }
 
-/// The direction of shards: this rank's to all others, or the others' to them.
+/// Direction of shards: this rank's shard to all others, or their shards to this rank.
 #[derive(Clone, Copy)]
 enum Direction {
     Gather,
@@ -32,7 +32,7 @@ impl Tally {
         &self.meter
     }
 
-    /// Counts a call that moves no operand.
+    /// Counts a call without operand.
     pub(crate) fn nothing(&mut self, operation: Operation) {
         self.meter.record(operation, 0, 0);
     }
@@ -42,13 +42,13 @@ impl Tally {
         self.shards(Operation::AllReduce, shards, &[Direction::Scatter, Direction::Gather]);
     }
 
-    /// Counts a call; `part` is the bytes of one rank's part.
+    /// Counts a call; `part` is the bytes of one rank's shard.
     pub(crate) fn reduce_scatter(&mut self, part: usize) {
         let shards = ByteShards::equal(part, self.world_size);
         self.shards(Operation::ReduceScatter, shards, &[Direction::Scatter]);
     }
 
-    /// Counts a call; `part` is the bytes of one rank's part.
+    /// Counts a call; `part` is the bytes of one rank's shard.
     pub(crate) fn all_gather(&mut self, part: usize) {
         let shards = ByteShards::equal(part, self.world_size);
         self.shards(Operation::AllGather, shards, &[Direction::Gather]);
@@ -71,8 +71,8 @@ impl Tally {
         self.meter.record(operation, total(sends), total(receives));
     }
 
-    /// A sum that ranks make of an exchange of shards, and where `everywhere` a gather. Counts a call; `part`
-    /// is the bytes of one rank's part.
+    /// Counts a sum by an exchange of shards, with a gather if `everywhere`; `part` is the bytes of one
+    /// rank's shard.
     pub(crate) fn sum_shared(&mut self, part: usize, everywhere: bool) {
         let bytes = (part * (self.world_size - 1)) as u64;
         self.meter.record(Operation::Exchange, bytes, bytes);

@@ -1,4 +1,4 @@
-//! Bytes and calls that went over the wire.
+//! Counts of bytes and calls between ranks.
 
 use std::cell::RefCell;
 use std::ops::{AddAssign, Sub};
@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use crate::call::Operation;
 
-/// Calls of one operation, and the bytes that they moved.
+/// Calls of one operation, and the bytes they moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationTraffic {
-    /// Calls that completed.
+    /// Number of completed calls.
     pub calls: u64,
     /// Bytes of operands that this rank sent to others, without headers.
     pub bytes_sent: u64,
@@ -28,7 +28,7 @@ impl AddAssign for OperationTraffic {
 impl Sub for OperationTraffic {
     type Output = Self;
 
-    /// The traffic since an earlier reading.
+    /// Returns the traffic since an earlier reading.
     fn sub(self, earlier: Self) -> Self {
         OperationTraffic {
             calls: self.calls - earlier.calls,
@@ -38,7 +38,7 @@ impl Sub for OperationTraffic {
     }
 }
 
-/// Traffic of a data plane since it was made.
+/// Traffic of a data plane since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic([OperationTraffic; Operation::ALL.len()]);
 
@@ -67,7 +67,7 @@ impl AddAssign for Traffic {
     }
 }
 
-/// Counts the traffic of a plane, and of all planes split from the same one.
+/// A counter of the traffic of a plane and of all planes split from the same one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     own: Traffic,
@@ -75,7 +75,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// The meter of a plane that is split from this meter's plane.
+    /// Returns a meter for a plane that is split from this meter's plane.
     pub(crate) fn part(&self) -> Meter {
         Meter { own: Traffic::default(), rank: Rc::clone(&self.rank) }
     }

@@ -1,4 +1,4 @@
-//! One body of checks over every transport and world size, against values computed directly.
+//! One set of checks for every transport and world size, against values computed directly.
 
 mod common;
 
@@ -19,14 +19,14 @@ use half::{bf16, f16};
 /// The body of one rank on a plane, with its checks.
 type PlaneCheck = fn(&mut dyn DataPlane, &Device) -> Outcome<()>;
 
-/// Element counts: none, fewer than ranks, odd, and more than a piece for every rank.
+/// Element counts: none, fewer than ranks, odd, and more than one payload for every rank.
 const COUNTS: [usize; 6] = [0, 1, 3, 7, 1001, 400_003];
 
 fn inputs<T: Number>(rank: usize, count: usize) -> Vec<T> {
     (0..count).map(|place| T::of(value(rank, place))).collect()
 }
 
-/// The operands of sums.
+/// Returns an operand of sums.
 fn operand<T: Number>(rank: usize, place: usize) -> T {
     T::of(value(rank, place))
 }
@@ -128,7 +128,7 @@ fn sends_and_receives_pass_values_along(plane: &mut dyn DataPlane, device: &Devi
     Ok(())
 }
 
-/// Everybody sends two messages to everybody before anybody receives: more than the queues hold.
+/// Every rank sends two messages to every other before any receives: more than the queues hold.
 fn exchange_of_all_with_all_does_not_deadlock(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
@@ -169,7 +169,7 @@ fn exchange_matches_plain_sends_and_receives(plane: &mut dyn DataPlane, device: 
     Ok(())
 }
 
-/// Groups of a plane have other members, other numbers, and sums of their own.
+/// Groups of a plane have their own members, rank numbers and sums.
 fn groups_sum_among_themselves(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
     let (rank, groups) = (plane.rank(), by_parity(plane.world_size()));
     let mut group = plane.split(&groups)?;
@@ -184,18 +184,18 @@ fn groups_sum_among_themselves(plane: &mut dyn DataPlane, device: &Device) -> Ou
     Ok(())
 }
 
-/// Even ranks, and odd ones, the last one first.
+/// Groups the even ranks and the odd ones, the last rank first.
 fn by_parity(world_size: usize) -> Vec<Vec<usize>> {
     let parity = |remainder| (0..world_size).rev().filter(|r| r % 2 == remainder).collect::<Vec<_>>();
     [0, 1].map(parity).into_iter().filter(|group| !group.is_empty()).collect()
 }
 
-/// The group that a rank is in; itself alone where there is none.
+/// Returns the members of a rank's group; the rank alone if it is in none.
 fn members_of(groups: &[Vec<usize>], rank: usize) -> Vec<usize> {
     groups.iter().find(|group| group.contains(&rank)).cloned().unwrap_or_else(|| vec![rank])
 }
 
-/// Properties of every plane.
+/// Checks of every plane.
 const PLANE_CHECKS: [(&str, PlaneCheck); 10] = [
     ("all_reduce_adds_in_tree_order", all_reduce_adds_in_tree_order),
     ("reduce_scatter_leaves_each_rank_its_shard", reduce_scatter_leaves_each_rank_its_shard),
@@ -215,7 +215,7 @@ fn on_a_plane(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
     })
 }
 
-/// All of it, on groups of a divided world: every rank in one, or some ranks in none.
+/// Runs all plane checks on the groups of a split: with every rank in a group, and with some in none.
 fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let ends = if world_size > 1 { vec![world_size - 1, 0] } else { vec![] };
@@ -229,8 +229,8 @@ fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     Ok(())
 }
 
-/// The rows of a grid pass values along while its columns gather theirs, and ranks differ in what they call
-/// first.
+/// Rows of a grid pass values along while its columns gather theirs, and ranks differ in the order of their
+/// first calls.
 fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let rows: Vec<_> = (0..world_size).step_by(2).map(|r| (r..world_size.min(r + 2)).collect()).collect();
@@ -274,7 +274,7 @@ fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) ->
 fn control_messages_arrive_whole(communicator: &mut Communicator, _: &Device) -> Outcome<()> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let control = &mut communicator.control;
-    // Empty, short, and several pieces; lengths differ by rank.
+    // Empty, short, and several payloads; lengths differ by rank.
     for scale in [0, 1, 300_001] {
         let message = |rank: usize| vec![rank as u8 + 1; scale * (rank + 1)];
         let all: Vec<_> = (0..world_size).map(message).collect();
@@ -291,7 +291,7 @@ fn control_messages_arrive_whole(communicator: &mut Communicator, _: &Device) ->
     Ok(())
 }
 
-/// Each rank is late once, on both planes; nobody goes on before it has come.
+/// Each rank is late once, on both planes; no rank continues before it has arrived.
 fn barriers_wait(communicator: &mut Communicator, come: &[AtomicUsize; 2]) -> Outcome<()> {
     let world_size = communicator.world_size();
     for late in 0..world_size {
@@ -313,7 +313,7 @@ fn barriers_wait(communicator: &mut Communicator, come: &[AtomicUsize; 2]) -> Ou
 }
 
 #[test]
-fn a_barrier_waits_for_everybody() {
+fn barriers_wait_for_every_rank() {
     for world_size in 2..=6 {
         let come = Arc::new([const { AtomicUsize::new(0) }; 2]);
         let outcome = run(world_size, Options::default(), move |mut c| barriers_wait(&mut c, &come));
@@ -321,7 +321,7 @@ fn a_barrier_waits_for_everybody() {
     }
 }
 
-/// Properties of every transport.
+/// Checks of every transport.
 const CHECKS: [(&str, Check); 4] = [
     ("on the plane of all ranks", |communicator, device| on_a_plane(&mut *communicator.data, device)),
     ("on_groups", on_groups),
@@ -330,7 +330,7 @@ const CHECKS: [(&str, Check); 4] = [
 ];
 
 #[test]
-fn alone_and_over_threads() {
+fn solo_and_over_threads() {
     for (name, check) in CHECKS {
         everywhere(name, check);
     }
@@ -340,7 +340,7 @@ fn alone_and_over_threads() {
 fn over_nccl() {
     let Some(gpus) = gpus() else { return };
     for world_size in 2..=gpus.largest_world {
-        // How memory was taken matters to the reach of GPUs, and little to how many they are.
+        // The kind of allocation affects peer access between GPUs, but hardly depends on their number.
         let settings = if world_size == gpus.largest_world { &SETTINGS[..] } else { &SETTINGS[1..] };
         for settings in settings {
             let outcome = run_on_gpus(world_size, PATIENCE, settings, |communicator, device| {
@@ -354,7 +354,7 @@ fn over_nccl() {
     }
 }
 
-/// Ranks whose first calls with each other differ in form connect all the same, without a word before.
+/// Ranks whose first calls with each other have different forms still connect without a warm-up.
 #[test]
 fn first_calls_over_nccl_may_differ_in_form() {
     let Some(gpus) = gpus() else { return };

@@ -1,4 +1,4 @@
-//! One rank without the others counts what it would move with them.
+//! One rank without the others counts the bytes that it would move with them.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::nccl::{PATIENCE, gpus, run_on_gpus};
 use common::{Outcome, STREAM, buffer, cpu, filled, meta};
 use device::{DType, Device};
 
-/// Every operation on the plane of all ranks, and on that of a group.
+/// Runs every operation on the plane of all ranks and on the plane of a group.
 fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
     let own = work_on(&mut *communicator.data, device)?;
     assert_eq!(communicator.traffic(), own);
@@ -21,7 +21,7 @@ fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
     Ok(both)
 }
 
-/// Every operation of a data plane, with sizes that do not divide.
+/// Runs every operation of a data plane, with sizes that do not divide evenly.
 fn work_on(data: &mut dyn DataPlane, device: &Device) -> Outcome<Traffic> {
     let (rank, world_size) = (data.rank(), data.world_size());
     let (small, large) = (buffer(device, 4 * 7), buffer(device, 4 * 7 * world_size));

@@ -1,4 +1,4 @@
-//! Ranks that disagree, fail, panic or fall silent: everybody hears who and why, nobody hangs.
+//! Ranks that disagree, fail, panic or fall silent: all ranks get an error with rank and reason, none hangs.
 
 mod common;
 
@@ -13,7 +13,7 @@ const PATIENT: Options = Options { timeout: Duration::from_secs(600), grace: Dur
 
 type Step = fn(&mut Communicator, &Device) -> Outcome<()>;
 
-/// Bodies of ranks 0 and 1, and the words that the error must have.
+/// Bodies of ranks 0 and 1, and words that the error must contain.
 const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
     (
         |c, d| reduce(c, d, 8, DType::F32),
@@ -60,7 +60,8 @@ fn broadcast(c: &mut Communicator, device: &Device, root: usize) -> Outcome<()> 
 
 fn send(c: &mut Communicator, device: &Device, to: usize, bytes: usize) -> Outcome<()> {
     c.data.send(to, buffer(device, bytes).region(0, bytes), STREAM)?;
-    // A send may return before it is received: stay, so that the peer sees the message and not the end.
+    // A send may return before it is received; the rank stays, so that the peer sees the message and not its
+    // end.
     done(c.control.barrier())
 }
 
@@ -152,7 +153,7 @@ fn a_silent_rank_is_a_timeout_that_names_it() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_a_timeout_as_well() {
+fn a_peer_that_receives_nothing_is_a_timeout() {
     let options = Options { timeout: Duration::from_millis(100), grace: Duration::from_secs(5) };
     let outcome = run(2, options, |mut c| -> Outcome<()> {
         let device = cpu(c.rank());
@@ -164,7 +165,7 @@ fn a_peer_that_takes_nothing_is_a_timeout_as_well() {
     assert!(text.contains("send #0") && text.contains("did not answer within 0.1 s"), "{text}");
 }
 
-/// The sender waits longer than the timeout in all, but never for so long without a sign of anybody.
+/// The sender waits longer than the timeout in total, but gets a sign of progress in time.
 #[test]
 fn slow_progress_is_no_timeout() {
     const BYTES: usize = 8 << 20;
@@ -207,9 +208,9 @@ fn errors_in_a_group_name_ranks_of_the_world() {
 }
 
 #[test]
-fn operands_that_no_transport_can_serve_are_refused_alike() {
+fn all_transports_refuse_the_same_operands() {
     let cases: [(Step, &str); 9] = [
-        (|c, d| reduce(c, d, 8, DType::U32), "there is no sum of u32"),
+        (|c, d| reduce(c, d, 8, DType::U32), "u32 cannot be summed"),
         (|c, d| reduce(c, d, 6, DType::F32), "6 bytes from byte 0 are not whole elements of 4 bytes"),
         (|c, d| broadcast(c, d, 2), "there is no rank 2 among 2"),
         (|c, d| receive(c, d, 0, 4), "rank 0 of the group is the caller itself"),
@@ -237,7 +238,7 @@ fn operands_that_no_transport_can_serve_are_refused_alike() {
 }
 
 #[test]
-fn what_is_received_must_not_lie_over_what_is_sent() {
+fn receives_must_not_overlap_other_regions() {
     let mut solo = Communicator::counted(0, 2);
     let both = filled(&cpu(0), &[0.0f32; 4]);
     let (left, overlapping, right) = (both.region(0, 8), both.region(4, 8), both.region(8, 8));
@@ -245,7 +246,8 @@ fn what_is_received_must_not_lie_over_what_is_sent() {
     solo.data.exchange(&[(1, left), (1, overlapping)], &[], STREAM).unwrap();
     assert!(solo.data.exchange(&[(1, left)], &[(1, overlapping)], STREAM).is_err());
     assert!(solo.data.exchange(&[], &[(1, right), (1, overlapping)], STREAM).is_err());
-    // Every three regions of 2 to 6 bytes, each sent or received, against what the sentence says of two.
+    // Every three regions of 2 to 6 bytes, each sent or received, compared with the pairwise definition of
+    // overlap.
     let spans: Vec<(usize, usize)> = (0..4).flat_map(|at| (1..4).map(move |n| (2 * at, 2 * n))).collect();
     let whole = filled(&cpu(0), &[0.0f32; 4]);
     for code in 0..spans.len().pow(3) * 8 {

@@ -1,4 +1,4 @@
-//! Processes that fail, are killed or stopped, or disagree: the others hear who and why, and end.
+//! Processes that fail, are killed or stopped, or disagree: the others learn which and why, and end.
 #![cfg(feature = "mpi")]
 
 mod common;
@@ -19,11 +19,15 @@ const LIMIT: Duration = Duration::from_secs(120);
 type Act = fn(&World, &mut Communicator) -> Outcome<()>;
 
 /// A scenario: its name, what rank 2 does while the others wait for it in the data plane's barrier #1, and
-/// what every survivor says of it.
+/// words that every survivor's error contains.
 const SCENARIOS: [(&str, Act, &[&str]); 6] = [
     ("fail", |world, _| fail(world), &["barrier #1: rank 2 failed: disk full"]),
-    ("kill", |_, _| signal("KILL"), &["barrier #1: rank 2 failed: its process", "has ended without a word"]),
-    // The first to notice says so itself, the others hear it of that one.
+    (
+        "kill",
+        |_, _| signal("KILL"),
+        &["barrier #1: rank 2 failed: its process", "has ended without a message"],
+    ),
+    // The first rank to notice reports it itself; the others name that rank's report.
     ("stop", |_, _| signal("STOP"), &["barrier #1: rank 2", "did not answer", "within 2.0 s"]),
     ("end", |_, _| Ok(()), &["barrier #1: rank 2 failed: it ended without making this call"]),
     (
@@ -41,7 +45,7 @@ fn fail(world: &World) -> Outcome<()> {
 
 fn signal(name: &str) -> Outcome<()> {
     let sent = Command::new("kill").args([&format!("-{name}"), &std::process::id().to_string()]).status();
-    // It may reach another thread first, and this one a moment later.
+    // The signal may reach another thread first, and this one a moment later.
     std::thread::sleep(Duration::from_millis(500));
     sent.map(drop).map_err(|error| Failed::Other(error.to_string()))
 }
@@ -76,7 +80,7 @@ fn one_rank() {
     world.set_timeout(TIMEOUT);
     communicator.data.barrier(STREAM).unwrap();
     let outcome = if world.rank() == 2 {
-        // The others are to be through the barrier as well, on however busy a machine.
+        // The other ranks must have passed the barrier as well, even on a busy machine.
         std::thread::sleep(Duration::from_millis(200));
         rank_two(&world, &mut communicator)
     } else if words.concat().contains("all-reduce") {
@@ -90,7 +94,7 @@ fn one_rank() {
         std::process::exit(1);
     }
     drop(communicator);
-    // Rank 2 comes to its end, and finds that the others did not.
+    // Rank 2 reaches its end and learns that the others did not.
     let failure = world.finish().unwrap_err();
     println!("rank 2 heard of {}: {}", failure.rank, failure.reason);
     std::process::exit(1);

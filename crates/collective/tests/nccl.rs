@@ -1,5 +1,5 @@
-//! GPUs over NCCL: what is refused, what it takes, and how waits end when a rank does not come.
-#![allow(clippy::unwrap_used, clippy::panic)] // a test stops at the first surprise
+//! GPUs over NCCL: refused calls, memory taken, and how waits end if a rank does not arrive.
+#![allow(clippy::unwrap_used, clippy::panic)] // in tests, a panic is the report of a failure
 
 mod common;
 
@@ -16,7 +16,7 @@ use common::shared::SUMS;
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
 
-/// A device with nothing behind it that counts as some GPU would.
+/// Creates a Meta device that counts as a GPU would.
 fn imagined_gpu(rank: usize) -> Device {
     let description = Description {
         kind: Kind::Cuda,
@@ -33,7 +33,7 @@ fn imagined_gpu(rank: usize) -> Device {
 }
 
 #[test]
-fn a_library_that_is_there_has_a_version() {
+fn an_installed_library_has_a_version() {
     match nccl::version() {
         Some(version) => {
             assert!(nccl::is_there());
@@ -44,7 +44,7 @@ fn a_library_that_is_there_has_a_version() {
 }
 
 #[test]
-fn a_world_of_one_stays_what_it_was() {
+fn a_world_of_one_is_unchanged() {
     let device = cpu(0);
     let mut solo = Communicator::solo().over_nccl(&device, PATIENCE).unwrap();
     let buffer = filled(&device, &[1.5f32]);
@@ -54,17 +54,17 @@ fn a_world_of_one_stays_what_it_was() {
 }
 
 #[test]
-fn a_host_is_no_gpu() {
+fn a_cpu_device_is_refused() {
     let outcome = run(2, Options::default(), |communicator| -> Outcome<()> {
         let device = cpu(communicator.rank());
         communicator.over_nccl(&device, PATIENCE)?;
         Ok(())
     });
     let (_, text) = first_error(outcome);
-    assert!(text.contains("connect #0: NCCL connects GPUs, and cpu is none"), "{text}");
+    assert!(text.contains("connect #0: NCCL connects GPUs; cpu is not one"), "{text}");
 }
 
-/// Bytes that connecting takes of a device.
+/// Returns the bytes that connecting takes on a device.
 fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
     let before = device.statistics().allocated();
     let mut communicator = communicator.over_nccl(device, PATIENCE)?;
@@ -76,7 +76,7 @@ fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
 }
 
 #[test]
-fn a_plan_takes_what_a_run_takes() {
+fn plans_and_runs_take_the_same_memory() {
     let counted = taken(Communicator::counted(1, 2), &imagined_gpu(1)).unwrap();
     assert!(counted > 0);
     let imagined = run(2, Options::default(), |communicator| {
@@ -94,13 +94,13 @@ fn a_plan_takes_what_a_run_takes() {
 }
 
 #[test]
-fn regions_go_over_the_transport_of_their_device() {
+fn transports_refuse_regions_of_other_devices() {
     let Some(_gpus) = gpus() else { return };
     let outcome = run_on_gpus(2, PATIENCE, "", |communicator, device| {
         let host = cpu(communicator.rank());
         let on_host = communicator.data.all_reduce(buffer(&host, 4).region(0, 4), DType::F32, STREAM);
         let text = on_host.unwrap_err().to_string();
-        assert!(text.contains("all-reduce #0: NCCL moves regions of GPUs"), "{text}");
+        assert!(text.contains("all-reduce #0: NCCL moves GPU regions"), "{text}");
         assert_eq!(device.backend(), Backend::Cuda);
         Ok(())
     });
@@ -111,11 +111,10 @@ fn regions_go_over_the_transport_of_their_device() {
         Ok(())
     });
     let (_, text) = first_error(outcome);
-    assert!(text.contains("broadcast #0: regions of GPUs go over NCCL"), "{text}");
+    assert!(text.contains("broadcast #0: GPU regions need NCCL"), "{text}");
 }
 
-/// A wait for a rank that does not come, on the plane of all ranks or of a group, or a wait of the device's
-/// own.
+/// A wait for a rank that does not arrive, on the plane of all ranks or of a group, or a wait for the device.
 type Wait = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 const WAITS: [Wait; 3] = [
@@ -135,7 +134,7 @@ const WAITS: [Wait; 3] = [
     },
 ];
 
-/// Calls after the end: all of them answer as the one that noticed it.
+/// Returns the errors of calls after the end, which must equal the first one.
 fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveError> {
     let (small, all) = (buffer(device, 4), vec![(0..communicator.world_size()).collect()]);
     let region = small.region(0, 4);
@@ -168,7 +167,7 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
-            // Before the call: memory of one that was given up may still be written to.
+            // Allocated before the call: memory of an abandoned call may still be written.
             let kept = buffer(device, 4);
             let began = Instant::now();
             let said = wait(communicator, device).unwrap_err().to_string();
@@ -177,7 +176,7 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
             for error in later(communicator, device) {
                 assert!(matches!(error, CollectiveError::Timeout { peer: 1, .. }), "{error}");
             }
-            // The device itself goes on.
+            // The device itself stays usable.
             device.copy_from_host(&[communicator.rank() as f32], kept.region(0, 4))?;
             assert_eq!(values::<f32>(device, &kept, 0, 1)?, [communicator.rank() as f32]);
             over.fetch_add(1, Ordering::SeqCst);
@@ -226,7 +225,7 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
 
 /// The first calls of a communicator connect its ranks, on the host.
 #[test]
-fn a_call_that_connects_ends_without_a_rank() {
+fn calls_that_connect_end_if_a_rank_is_missing() {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let Some(gpus) = gpus() else { return };
     let world_size = gpus.largest_world;
@@ -252,7 +251,7 @@ fn a_call_that_connects_ends_without_a_rank() {
             assert!(said.contains(expected), "{said}");
             assert!(began.elapsed() < 3 * TIMEOUT, "took {:?}", began.elapsed());
             assert_eq!(later(&mut communicator, &device).len(), 6);
-            // The device itself goes on.
+            // The device itself stays usable.
             device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
             assert_eq!(values::<f32>(&device, &kept, 0, 1)?, [5.0]);
             over.fetch_add(1, Ordering::SeqCst);
@@ -260,15 +259,15 @@ fn a_call_that_connects_ends_without_a_rank() {
         });
         match outcome {
             Ok(_) => {}
-            // Said by a rank that returns.
+            // The error of a rank that returns.
             Err(error) => assert!(fails && error.to_string().contains("disk full"), "{error}"),
         }
     }
 }
 
-/// A rank that does not come to a sum in shared memory, because it stopped, ended or failed.
+/// A rank misses a sum in shared memory, because it stopped, ended or failed.
 #[test]
-fn waits_in_shared_memory_end_without_a_rank() {
+fn waits_in_shared_memory_end_if_a_rank_is_missing() {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let Some(gpus) = gpus() else { return };
     let world_size = gpus.largest_world;
@@ -297,7 +296,7 @@ fn waits_in_shared_memory_end_without_a_rank() {
                 }
                 return Ok(());
             }
-            // Several that wait, one behind the other.
+            // Several sums wait, one behind the other.
             let summed = |communicator: &mut Communicator| -> Outcome<()> {
                 for _ in 0..3 {
                     communicator.data.sum_shared(&[sum], false, STREAM)?;
@@ -309,7 +308,7 @@ fn waits_in_shared_memory_end_without_a_rank() {
             assert!(said.contains(expected), "{said}");
             assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
             assert!(communicator.data.sum_shared(&[sum], false, STREAM).is_err());
-            // The device itself goes on.
+            // The device itself stays usable.
             device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
             assert_eq!(values::<f32>(device, &kept, 0, 1)?, [5.0]);
             over.fetch_add(1, Ordering::SeqCst);
@@ -317,7 +316,7 @@ fn waits_in_shared_memory_end_without_a_rank() {
         });
         match outcome {
             Ok(_) => {}
-            // Said by a rank that returns.
+            // The error of a rank that returns.
             Err(error) => assert!(fails && error.to_string().contains("disk full"), "{error}"),
         }
     }

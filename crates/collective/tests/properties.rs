@@ -1,4 +1,4 @@
-//! The order of sums, for any values and world.
+//! The order of sums, for any values and world size.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
 
 fn values() -> impl Strategy<Value = Vec<Vec<f32>>> {
     (1usize..=9, 0usize..40).prop_flat_map(|(ranks, count)| {
-        // Far apart in size, so that every other order of additions rounds otherwise.
+        // Values differ widely in size, so that any other order of additions rounds differently.
         let value = (-8i32..8, -1.0f32..1.0).prop_map(|(exponent, mantissa)| mantissa * 2f32.powi(exponent));
         proptest::collection::vec(proptest::collection::vec(value, count), ranks)
     })
@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn sums_are_the_trees(ranks in values()) {
+    fn sums_follow_the_tree(ranks in values()) {
         check::<f32>(ranks.clone())?;
         check::<bf16>(ranks.clone())?;
         check::<f16>(ranks)?;

@@ -1,6 +1,6 @@
-//! Host slices of CPU buffers. A buffer may have many readers of a byte or one writer, checked when a
-//! guard is made: storages are shared by views, so the compiler alone cannot know.
-#![allow(unsafe_code)] // turning an address of the allocator into a slice
+//! Host slices of CPU buffers. Each byte may have many readers or one writer. This is checked when a guard is
+//! created, because views share storages and the compiler cannot know.
+#![allow(unsafe_code)] // an address from the allocator becomes a slice
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,14 +10,14 @@ use crate::description::Backend;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
 
-/// Elements that may be read until it is dropped.
+/// Read access to elements, until dropped.
 #[derive(Debug)]
 pub struct ReadGuard<'a, T> {
     slice: &'a [T],
     release: Release<'a>,
 }
 
-/// Elements that may be written until it is dropped.
+/// Write access to elements, until dropped.
 #[derive(Debug)]
 pub struct WriteGuard<'a, T> {
     slice: &'a mut [T],
@@ -40,8 +40,8 @@ impl Drop for Release<'_> {
 }
 
 impl Buffer {
-    /// `len` elements from byte `offset` on, to read. Errors: not on the host, out of bounds or
-    /// misaligned, or being written.
+    /// Returns `len` elements from byte `offset` on, for reading. Errors: the buffer is not on the host, the
+    /// range is out of bounds or misaligned, or it is being written.
     pub fn read<T: Element>(&self, offset: usize, len: usize) -> Result<ReadGuard<'_, T>> {
         let (pointer, release) = self.borrow::<T>(offset, len, false)?;
         // SAFETY: `borrow` checked bounds and alignment and that no writer overlaps while the guard lives;
@@ -51,7 +51,8 @@ impl Buffer {
         Ok(ReadGuard { slice, release })
     }
 
-    /// `len` elements from byte `offset` on, to write. Errors: as for [`Buffer::read`], or being read.
+    /// Returns `len` elements from byte `offset` on, for writing. Errors: as for [`Buffer::read`], or it is
+    /// being read.
     pub fn write<T: Element>(&self, offset: usize, len: usize) -> Result<WriteGuard<'_, T>> {
         let (pointer, release) = self.borrow::<T>(offset, len, true)?;
         // SAFETY: as in `read`, and no other guard overlaps while this one lives.
@@ -88,7 +89,7 @@ impl Buffer {
 impl<T> Deref for ReadGuard<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // Held to the end of the guard's life, not of this call.
+        // The borrow lasts as long as the guard, not only for this call.
         let _ = &self.release;
         self.slice
     }

@@ -1,5 +1,5 @@
-//! Values that another stream brings: compute work that touches their memory comes after them, and no work
-//! before it waits.
+//! Arrivals: values that another stream writes. Compute work that reads them waits for that stream; earlier
+//! work does not wait.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,8 +11,8 @@ use crate::marks::Mark;
 use crate::moment::Wait;
 use crate::stream::StreamKind;
 
-/// The end of what a stream brings into some memory, which may be many buffers. Compute is made to wait for
-/// it once, however many of them it touches.
+/// The end of another stream's work that fills some memory, which may be many buffers. The compute stream
+/// waits for it once, at the first use of any of them.
 #[derive(Clone, Debug)]
 pub struct Arrival(Rc<Coming>);
 
@@ -23,13 +23,13 @@ struct Coming {
 }
 
 impl Device {
-    /// Marks the work given to `stream` so far as arriving. Errors: the driver's.
+    /// Returns the arrival of the work given to `stream` so far. Errors: the driver's.
     pub fn arrival(&self, stream: StreamKind) -> Result<Arrival> {
         Ok(Arrival(Rc::new(Coming { event: self.record(stream)?, awaited: Cell::new(false) })))
     }
 
-    /// Makes compute work that is enqueued from now on start after `arrival`, unless it does already. A
-    /// driver that refuses is heard in the next call that gives the device work.
+    /// Makes compute work enqueued from now on start after `arrival`, unless it already does. A driver error
+    /// is kept and returned by the next call that gives the device work.
     pub fn await_arrival(&self, arrival: &Arrival) {
         let Coming { event, awaited } = &*arrival.0;
         if awaited.replace(true) {
@@ -46,8 +46,8 @@ impl Device {
         }
     }
 
-    /// Waits of compute for arrivals since the last call, in order: a mark before and one after each. They
-    /// are kept until somebody takes them.
+    /// Returns the compute stream's waits for arrivals since the last call, in order: a mark before and one
+    /// after each.
     pub fn take_waits(&self) -> Vec<(Mark, Mark)> {
         let waits = self.waits().take();
         waits.into_iter().map(|(before, after)| (self.marked(before), self.marked(after))).collect()

@@ -1,4 +1,4 @@
-//! Matmuls on host slices, in an order that shapes alone decide.
+//! Matmuls on host slices, in an order that depends on shapes only.
 //!
 //! The matmul is cut into row tiles and into chunks of the inner dimension by shape, never by thread
 //! count or cache size, so an element adds its terms in the same order on any number of threads.
@@ -6,8 +6,8 @@
 
 use rayon::prelude::*;
 
-/// Inner-dimension chunk: no larger than the smallest chunk that crate `gemm` would use whatever the cache,
-/// so that it never cuts one further.
+/// Chunk of the inner dimension: no larger than the smallest chunk that crate `gemm` uses for any cache size,
+/// so `gemm` never splits it further.
 const K_CHUNK: usize = 512;
 /// Matmuls below this many multiply-adds run on the calling thread.
 const SERIAL_BELOW: usize = 1 << 18;
@@ -47,11 +47,11 @@ impl<'a> MatrixRef<'a> {
     }
 }
 
-/// `out (+)= alpha · a · b`, with `out` row-major, its rows `stride` elements apart; the previous values
-/// are added to where `accumulate`, else overwritten.
+/// Computes `out (+)= alpha · a · b`; `out` is row-major with rows `stride` elements apart. If `accumulate`,
+/// the result is added to the previous values, else it overwrites them.
 ///
 /// # Panics
-/// Where the operands' shapes do not agree or do not fit their slices: callers check shapes first.
+/// If the operands' shapes disagree or do not fit their slices: callers check shapes first.
 pub fn gemm(
     a: MatrixRef<'_>,
     b: MatrixRef<'_>,
@@ -63,11 +63,11 @@ pub fn gemm(
     gemm_then(a, b, out, stride, alpha, accumulate, |_| ());
 }
 
-/// [`gemm`], and `then` on every finished run of whole rows (`stride` elements apart, the last one's tail
-/// left out) while it is still in the cache: a matmul's epilogue.
+/// Does [`gemm`], then calls `then` on each finished group of whole rows (`stride` elements apart, without
+/// the gap after the last one) while it is in the cache: a matmul's epilogue.
 ///
 /// # Panics
-/// As [`gemm`].
+/// As for [`gemm`].
 pub fn gemm_then(
     a: MatrixRef<'_>,
     b: MatrixRef<'_>,
@@ -97,13 +97,13 @@ pub fn gemm_then(
     }
 }
 
-/// Rows of one task: about four tasks, each of 32 to 256 rows. Every task packs the whole right operand for
-/// itself, which costs a row's share of it the less the more rows there are.
+/// Rows of one task: about four tasks of 32 to 256 rows each. Each task packs the whole right operand for
+/// itself; the more rows it has, the smaller that share of its cost.
 fn row_tile(rows: usize) -> usize {
     rows.div_ceil(4).next_multiple_of(32).clamp(32, 256)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one tile of a matmul is its operands and its place")]
+#[expect(clippy::too_many_arguments, reason = "a tile of a matmul is given by its operands and its position")]
 fn tile_product(
     a: MatrixRef<'_>,
     b: MatrixRef<'_>,
@@ -124,7 +124,7 @@ fn tile_product(
         let b_start = &b.data[first * b.row_stride..];
         let (a_strides, b_strides) = (strides(a), strides(b));
         let read = accumulate || first > 0;
-        // The kernels want the columns of their output contiguous: a row-major output is its transpose's.
+        // The kernels want contiguous output columns, so a row-major output is computed as its transpose.
         let (shape, out_strides, left, right) = if stride > 1 {
             let (left, right) = ((b_start, swap(b_strides)), (a_start, swap(a_strides)));
             ((b.columns, rows), (stride as isize, 1), left, right)
@@ -159,7 +159,7 @@ fn tile_product(
     }
 }
 
-/// The column stride, then the row stride, as the kernels take them.
+/// The column stride, then the row stride, in the order that the kernels expect.
 fn strides(matrix: MatrixRef<'_>) -> (isize, isize) {
     (matrix.column_stride as isize, matrix.row_stride as isize)
 }

@@ -1,10 +1,10 @@
-//! The regions of a buffer that guards hold.
+//! Borrows: the regions of a buffer that guards hold.
 
-/// Regions of one buffer that guards hold now.
+/// Regions of one buffer that guards hold at present.
 #[derive(Debug, Default)]
 pub(crate) struct Borrows(pub(crate) Vec<Borrow>);
 
-/// Bytes `start..end` of a buffer, to read or to write.
+/// Bytes `start..end` of a buffer, borrowed for reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Borrow {
     pub(crate) start: usize,

@@ -10,7 +10,7 @@ use crate::borrows::Borrows;
 use crate::description::{Backend, DeviceAllocator};
 use crate::error::{DeviceError, Result};
 
-/// Device memory that goes back to the caching allocator when dropped, on whichever thread that is.
+/// Device memory that returns to the caching allocator when dropped, on any thread.
 pub struct Buffer {
     owner: Option<(Arc<Mutex<DeviceAllocator>>, BlockId)>,
     pub(crate) backend: Backend,
@@ -34,12 +34,12 @@ impl Buffer {
         Buffer { owner: None, backend, address: 0, bytes: 0, borrows: RefCell::default() }
     }
 
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Address on the device: made up on Meta, else real.
+    /// Address on the device; on Meta, an address without memory.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -49,7 +49,8 @@ impl Buffer {
         self.backend
     }
 
-    /// `bytes` bytes from `offset` on, to pass to a copy or a collective (checked there).
+    /// Returns the region of `bytes` bytes from `offset` on, for a copy or a collective, which check its
+    /// bounds.
     pub fn region(&self, offset: usize, bytes: usize) -> Region<'_> {
         Region { buffer: self, offset, bytes }
     }
@@ -59,7 +60,8 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some((allocator, block)) = self.owner.take() {
             let mut allocator = allocator.lock().unwrap_or_else(PoisonError::into_inner);
-            // The block came from this allocator and is freed once: a refusal would be a bug in it.
+            // The block came from this allocator and is freed only here, so an error would be a bug of the
+            // allocator.
             let freed = allocator.free(block);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
@@ -72,19 +74,19 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Some bytes of a buffer.
+/// A range of bytes of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
-    /// First element in the buffer.
+    /// The buffer.
     pub buffer: &'a Buffer,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Number of elements.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
 impl<'a> Region<'a> {
-    /// Device address of the first element. Errors: a region outside its buffer.
+    /// Returns the device address of the first byte. Errors: a region outside its buffer.
     pub(crate) fn checked_address(&self) -> Result<u64> {
         let end = self.end();
         if end > self.buffer.bytes {
@@ -93,12 +95,12 @@ impl<'a> Region<'a> {
         Ok(self.buffer.address + self.offset as u64)
     }
 
-    /// End in the buffer.
+    /// Offset of the region's end in the buffer.
     pub(crate) fn end(&self) -> usize {
         self.offset.saturating_add(self.bytes)
     }
 
-    /// A part of it, relative to its start.
+    /// Returns a part of the region; `offset` is relative to the region's start.
     pub fn part(&self, offset: usize, bytes: usize) -> Region<'a> {
         Region { buffer: self.buffer, offset: self.offset + offset, bytes }
     }

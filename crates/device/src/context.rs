@@ -1,4 +1,4 @@
-//! The context of a request for memory: category, module, operator and step.
+//! The context of a memory request: category, module, operator and step.
 
 use std::cell::Cell;
 
@@ -6,30 +6,30 @@ use memory::{Category, Label};
 
 use crate::stream::StreamKind;
 
-/// An operator's description of an allocation.
+/// An operator's memory request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Purpose of the bytes.
+    /// Purpose of the memory.
     pub category: Category,
-    /// The operator that asks.
+    /// Name of the operator that requests.
     pub operator: &'static str,
-    /// The stream that the bytes will be used on.
+    /// Stream that will use the memory.
     pub stream: StreamKind,
 }
 
 impl Request {
-    /// A request on the compute stream.
+    /// Returns a request on the compute stream.
     pub const fn new(category: Category, operator: &'static str) -> Self {
         Request { category, operator, stream: StreamKind::Compute }
     }
 
-    /// Returns the request on another stream.
+    /// Returns the same request on another stream.
     pub const fn on(self, stream: StreamKind) -> Self {
         Request { stream, ..self }
     }
 }
 
-/// The module and step in force on a worker.
+/// The module and step that label a worker's allocations.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
     pub(crate) module: Cell<Label>,

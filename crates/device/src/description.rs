@@ -4,7 +4,7 @@ use memory::{Allocator, RawMemory, Settings};
 
 use crate::raw::host::{PAGE, physical_memory, processor_model};
 
-/// The allocator over whichever driver the backend has.
+/// The caching allocator over the backend's driver.
 pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
 
 /// The backend of a device.
@@ -14,12 +14,12 @@ pub enum Backend {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// Nothing: allocations are counted, operators compute nothing.
+    /// No memory: allocations are counted, operators compute nothing.
     Meta,
 }
 
 impl Backend {
-    /// Name in files and on the command line.
+    /// Name used in files and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,20 +30,20 @@ impl Backend {
     }
 }
 
-/// The sort of hardware that a description is of.
+/// The kind of hardware that a description describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A host.
     Cpu,
-    /// An NVIDIA GPU: calls take workspaces there.
+    /// An NVIDIA GPU, where calls take workspaces.
     Cuda,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Kind; 2] = [Kind::Cpu, Kind::Cuda];
 
-    /// Name in files and on the command line.
+    /// Name used in files and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,32 +53,32 @@ impl Kind {
     }
 }
 
-/// The description of a device; Meta imitates one.
+/// The description of a device, which Meta can imitate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The sort of hardware.
+    /// The kind of hardware.
     pub kind: Kind,
-    /// Name for tables and messages.
+    /// Name shown in tables and messages.
     pub name: String,
-    /// The model of the hardware: bits are promised on one model alone.
+    /// Model of the hardware. Bits are promised for one model only.
     pub model: String,
-    /// Bytes that the device has in all.
+    /// Capacity of the device in bytes.
     pub total_bytes: u64,
-    /// Bytes of those that Meta's allocator does not get: context, kernels, libraries, connections to other
-    /// ranks. 0 of a device that is there, whose driver knows by itself.
+    /// Bytes that Meta's allocator cannot use: context, kernels, libraries, connections to other ranks. 0 for
+    /// a real device, whose driver accounts for them.
     pub taken_bytes: u64,
     /// Granularity of the driver's memory, in bytes.
     pub granularity: u64,
-    /// A GPU's compute capability, major and minor; 0 of a host.
+    /// A GPU's compute capability, major and minor; 0 for a host.
     pub compute_capability: (u32, u32),
-    /// A GPU's multiprocessors; 0 of a host.
+    /// A GPU's number of multiprocessors; 0 for a host.
     pub multiprocessors: u32,
-    /// Versions of what computes on it: bits are promised for one set of them.
+    /// Versions of the libraries that compute. Bits are promised for one set of versions only.
     pub libraries: String,
 }
 
 impl Description {
-    /// This host as a CPU device.
+    /// Describes this host as a CPU device.
     pub fn host() -> Self {
         Description {
             kind: Kind::Cpu,
@@ -99,6 +99,6 @@ impl Description {
 pub struct DeviceOptions {
     /// The caching allocator's settings.
     pub settings: Settings,
-    /// At most this many bytes from the driver; `None`: all of the device.
+    /// The most bytes to take from the driver; `None` for the whole device.
     pub limit_bytes: Option<u64>,
 }

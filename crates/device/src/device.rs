@@ -1,4 +1,4 @@
-//! A device handle: backend, caching allocator, streams, and the context of the requests.
+//! A device handle: backend, caching allocator, streams, and the context of requests.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -21,38 +21,39 @@ use crate::raw::host::HostMemory;
 use crate::raw::meta::MetaMemory;
 use crate::stream::StreamKind;
 
-/// One rank's device. Cheap to clone; all clones are the same device. Not `Send`: it is its worker's.
+/// One rank's device. Clones are cheap and refer to the same device. Not `Send`: it belongs to its worker's
+/// thread.
 #[derive(Clone)]
 pub struct Device(Rc<State>);
 
 struct State {
     backend: Backend,
-    // Before the rest, so that nothing is under way when memory and context go.
+    // Dropped first, so that no work is running when memory and context are released.
     blas_workspace: RefCell<Option<Buffer>>,
     /// Compute-stream waits not yet collected by `take_waits`.
     waits: RefCell<Vec<Wait>>,
     cuda: Option<Cuda>,
-    /// The first error of a place that could not return it.
+    /// The first error of a call that could not return it.
     deferred: RefCell<Option<DeviceError>>,
     rank: usize,
     description: Description,
     allocator: Arc<Mutex<DeviceAllocator>>,
     context: Context,
-    /// Operations of the matmuls that Meta did not compute.
+    /// FLOPs of the matmuls that Meta did not compute.
     flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
 }
 
 impl Device {
-    /// The host as `rank`'s device. Errors: settings that the allocator refuses.
+    /// Creates `rank`'s device on the host. Errors: settings that the allocator refuses.
     pub fn cpu(rank: usize, options: &DeviceOptions) -> Result<Self> {
         let description = Description::host();
         let raw = Box::new(HostMemory::new(description.total_bytes));
         Self::new(Backend::Cpu, rank, description, raw, None, options)
     }
 
-    /// GPU `ordinal` as `rank`'s device, with the kernels of `families` compiled and loaded. Errors: settings
-    /// that the allocator refuses, a driver that does, kernels that do not compile.
+    /// Creates `rank`'s device on GPU `ordinal`, with the kernels of `families` compiled and loaded. Errors:
+    /// settings that the allocator refuses, a driver error, kernels that do not compile.
     pub fn cuda(rank: usize, ordinal: usize, families: Families, options: &DeviceOptions) -> Result<Self> {
         let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
         let (cuda, description) = Cuda::new(ordinal, families).map_err(named)?;
@@ -60,7 +61,7 @@ impl Device {
         Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
     }
 
-    /// A device with nothing behind it that counts as `description` would. Errors as for [`Device::cpu`].
+    /// Creates a device without memory that counts as `description` would. Errors: as for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
         let raw = Box::new(MetaMemory::new(&description));
         Self::new(Backend::Meta, rank, description, raw, None, options)
@@ -106,17 +107,17 @@ impl Device {
         self.0.backend
     }
 
-    /// True where operators allocate and compute nothing.
+    /// Returns whether operators allocate but compute nothing.
     pub fn is_meta(&self) -> bool {
         self.0.backend == Backend::Meta
     }
 
-    /// True on a GPU and on Meta that imitates one: calls take workspaces there.
+    /// Returns whether calls take workspaces: on a GPU, and on a Meta device that imitates one.
     pub fn is_cuda_like(&self) -> bool {
         self.0.description.kind == Kind::Cuda
     }
 
-    /// The rank that owns it.
+    /// The rank that owns the device.
     pub fn rank(&self) -> usize {
         self.0.rank
     }
@@ -126,8 +127,8 @@ impl Device {
         &self.0.description
     }
 
-    /// Takes `bytes` from the caching allocator; 0 bytes is a null buffer that counts nowhere.
-    /// Errors: out of memory, with the allocator's figures.
+    /// Allocates `bytes` from the caching allocator; 0 bytes give a null buffer that is not counted. Errors:
+    /// out of memory, with the allocator's figures.
     pub fn allocate(&self, bytes: usize, request: Request) -> Result<Buffer> {
         let tag = Tag {
             category: request.category,
@@ -151,50 +152,49 @@ impl Device {
         }
     }
 
-    /// The allocator's counters now.
+    /// The allocator's current counters.
     pub fn statistics(&self) -> Statistics {
         self.allocator().statistics().clone()
     }
 
-    /// The caching allocator itself, for snapshots, history and settings. Held only for the call's length:
-    /// an allocation while the guard lives would wait for ever.
+    /// Gives `body` the caching allocator, for snapshots, history and settings. The allocator is locked
+    /// during the call: an allocation inside `body` would deadlock.
     pub fn with_allocator<T>(&self, body: impl FnOnce(&mut DeviceAllocatorHandle) -> T) -> T {
         body(&mut DeviceAllocatorHandle(self.allocator()))
     }
 
-    /// Gives every idle segment back to the driver.
+    /// Returns all idle segments to the driver.
     pub fn empty_cache(&self) -> Result<()> {
         let refused = |source| DeviceError::Settings { device: self.0.description.name.clone(), source };
         self.allocator().empty_cache().map_err(refused)
     }
 
-    /// The module that allocations are labelled with now.
+    /// The module that labels allocations at present.
     pub fn current_module(&self) -> Label {
         self.0.context.module.get()
     }
 
-    /// The step that allocations are labelled with now.
+    /// The step that labels allocations at present.
     pub fn step(&self) -> u32 {
         self.0.context.step.get()
     }
 
-    /// The step that allocations are labelled with from now on.
+    /// Sets the step that labels allocations from now on.
     pub fn set_step(&self, step: u32) {
         self.0.context.step.set(step);
     }
 
-    /// Counts the operations of a matmul that Meta does not compute.
+    /// Adds the FLOPs of a matmul that Meta does not compute.
     pub fn count_flops(&self, flops: u64) {
         self.0.flops.set(self.0.flops.get().saturating_add(flops));
     }
 
-    /// Operations of all matmuls that Meta did not compute so far: matmuls and attention, by their operands'
-    /// sizes.
+    /// FLOPs of all matmuls and attention calls that Meta did not compute, from their operands' sizes.
     pub fn flops(&self) -> u64 {
         self.0.flops.get()
     }
 
-    /// Marks this point of `stream`'s work. Errors: the driver's.
+    /// Records an event after the work given to `stream` so far. Errors: the driver's.
     pub fn record(&self, stream: StreamKind) -> Result<Event> {
         let count = &self.0.events[stream as usize];
         let sequence = count.replace(count.get() + 1);
@@ -205,7 +205,7 @@ impl Device {
 
     /// Makes work enqueued on `stream` from now on start after `event`. Errors: the driver's.
     pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
-        // CPU and Meta finish each call before the next begins, so an event that exists has happened.
+        // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
         match (self.gpu(), &event.point) {
             (Some(cuda), Some(point)) => {
@@ -215,39 +215,39 @@ impl Device {
         }
     }
 
-    /// Waits on the host until all work enqueued so far is done. Errors: what failed in that work.
+    /// Waits on the host until all work enqueued so far is done. Errors: those of that work.
     pub fn synchronize(&self) -> Result<()> {
         let Some(cuda) = self.gpu() else { return Ok(()) };
         let wait = |stream| cuda.events.record(cuda.streams.handle(stream))?.wait();
         StreamKind::ALL.into_iter().try_for_each(wait).map_err(|error| self.cuda_error(error))
     }
 
-    /// Waits on the host for `event`. Errors: what failed in the work before it.
+    /// Waits on the host for `event`. Errors: those of the work before it.
     pub fn wait_on_host(&self, event: &Event) -> Result<()> {
         event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
     }
 
-    /// From now on every wait of the host on this device asks `guard`, with how long it has waited, whether
-    /// it still makes sense, and fails with the reason if it does not: work that waits for another rank may
-    /// never end. Elsewhere than on a GPU the host never waits.
+    /// Sets a guard for all later waits of the host on this device. It is told how long a wait has lasted,
+    /// and may end it with a reason: work that waits for another rank may never finish. Only on a GPU does
+    /// the host wait.
     pub fn set_guard(&self, guard: Option<WaitGuard>) {
         if let Some(cuda) = self.gpu() {
             cuda.events.set_guard(guard);
         }
     }
 
-    /// The driver's handle of a stream, for a library that enqueues on it. Errors: not a GPU; what went wrong
-    /// before and could not be said there.
+    /// The driver's handle of a stream, for a library that enqueues on it. Errors: the device is not a GPU;
+    /// an earlier error that could not be returned at once.
     pub fn stream_handle(&self, stream: StreamKind) -> Result<*mut c_void> {
         Ok(self.gpu_or_refuse("stream_handle")?.streams.handle(stream).cast())
     }
 
-    /// Makes this device the one that libraries called from this thread use; nothing elsewhere than on a GPU.
+    /// Makes this GPU the current device of the calling thread, for libraries. Other backends do nothing.
     pub fn make_current(&self) -> Result<()> {
         self.make_current_elsewhere()()
     }
 
-    /// Returns a function that makes the device current in another thread.
+    /// Returns a function that makes this GPU the current device of another thread.
     pub fn make_current_elsewhere(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
         let context = self.gpu().map(|cuda| Arc::clone(&cuda.context));
         let (rank, device) = (self.0.rank, self.0.description.name.clone());
@@ -261,12 +261,12 @@ impl Device {
         self.0.cuda.as_ref()
     }
 
-    /// The GPU, to give it work. Errors: what went wrong before and could not be said there.
+    /// Returns the GPU, for giving it work. Errors: an earlier error that could not be returned at once.
     pub(crate) fn gpu_to_use(&self) -> Result<Option<&Cuda>> {
         self.0.deferred.take().map_or(Ok(self.gpu()), Err)
     }
 
-    /// Keeps an error for [`Device::gpu_to_use`].
+    /// Keeps an error until [`Device::gpu_to_use`] returns it.
     pub(crate) fn defer(&self, error: DeviceError) {
         self.0.deferred.borrow_mut().get_or_insert(error);
     }
@@ -284,7 +284,7 @@ impl Device {
         DeviceError::Cuda { rank: self.0.rank, device: self.0.description.name.clone(), source }
     }
 
-    /// Hands out the address of the matmuls' workspace.
+    /// Calls `body` with the address of the matmuls' workspace.
     pub(crate) fn with_blas_workspace<T>(&self, body: impl FnOnce(u64) -> T) -> T {
         body(self.0.blas_workspace.borrow().as_ref().map_or(0, Buffer::address))
     }
@@ -293,7 +293,7 @@ impl Device {
         &self.0.context
     }
 
-    /// The module `name` inside of `outer`.
+    /// Returns the label of module `name` inside `outer`.
     pub(crate) fn intern_inside(&self, outer: Label, name: &str) -> Label {
         let mut allocator = self.allocator();
         let labels = allocator.labels_mut();
@@ -305,17 +305,17 @@ impl Device {
     }
 
     fn allocator(&self) -> MutexGuard<'_, DeviceAllocator> {
-        // The allocator's own calls do not panic half-way, so a poisoned lock still guards true counters.
+        // The allocator does not panic inside its calls, so a poisoned lock still guards correct counters.
         self.0.allocator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        // Work under way still uses memory that is about to go.
+        // Running work still uses memory that is about to be released.
         if let Some(cuda) = &self.cuda {
             let _ = cuda.context.bind_to_thread();
-            // A guard gives up on work that will never end.
+            // A guard ends waits for work that will never finish.
             for stream in StreamKind::ALL {
                 let _ = cuda.events.record(cuda.streams.handle(stream)).and_then(|point| point.wait());
             }
@@ -323,7 +323,7 @@ impl Drop for State {
     }
 }
 
-/// The locked allocator inside [`Device::with_allocator`].
+/// The locked allocator that [`Device::with_allocator`] passes on.
 pub struct DeviceAllocatorHandle<'a>(MutexGuard<'a, DeviceAllocator>);
 
 impl std::ops::Deref for DeviceAllocatorHandle<'_> {

@@ -1,9 +1,9 @@
-//! Element types of buffers, and the host types that stand for them.
+//! Element types of buffers, and the host types that represent them.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// Declares [`DType`] and its rows: variant, name, host type.
+/// Declares [`DType`] from rows of variant, name and host type.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $host:ty;)*) => {
         /// The element types that buffers hold.
@@ -13,7 +13,7 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// Every element type.
+            /// All element types.
             pub const ALL: &[DType] = &[$(DType::$variant),*];
 
             /// Bytes of one element.
@@ -23,7 +23,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// The name used in configuration, messages, files and names of kernels.
+            /// Name used in configuration, messages, files and kernel names.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(DType::$variant => $name,)*
@@ -48,8 +48,8 @@ dtypes! {
     U32 = "u32", u32;
 }
 
-/// Evaluates an expression with `$T` as the host type, a [`Float`](crate::Float), of a
-/// [`DType`](crate::DType) known at run time; types that are not floating-point take the last arm.
+/// Evaluates an expression with `$T` bound to the host type, a [`Float`](crate::Float), of a
+/// [`DType`](crate::DType) known at run time. Other types take the last arm.
 ///
 /// ```
 /// use device::{DType, Float, dispatch};
@@ -79,7 +79,7 @@ macro_rules! dispatch {
 }
 
 impl DType {
-    /// True for types that [`dispatch!`](crate::dispatch) has a host type for.
+    /// Returns whether [`dispatch!`](crate::dispatch) has a host type for this type.
     pub const fn is_float(self) -> bool {
         dispatch!(self, _T => true, _ => false)
     }
@@ -91,18 +91,18 @@ impl std::fmt::Display for DType {
     }
 }
 
-/// A host type that stands for a [`DType`]; every bit pattern of it is a value.
+/// A host type that represents a [`DType`]; every bit pattern is a valid value.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// The element type it stands for.
+    /// The element type that the host type represents.
     const DTYPE: DType;
 }
 
-/// A floating-point element, which is computed with as f32 and rounded to the nearest value, ties to even.
+/// A floating-point element. Computations are in f32 and rounded to the nearest value, ties to even.
 pub trait Float: Element + Into<f32> + Into<f64> {
     /// Returns the value in f32.
     fn to_f32(self) -> f32;
 
-    /// The nearest value.
+    /// Returns the nearest value to `value`.
     fn from_f32(value: f32) -> Self;
 
     /// Rounds `values` into `rounded`, a slice of the same length.

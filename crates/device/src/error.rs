@@ -1,4 +1,4 @@
-//! Errors of a device, with the origin and size of the failed request.
+//! Errors of a device, with the rank, device and size of the failed request.
 
 use memory::AllocationError;
 
@@ -12,97 +12,97 @@ pub type Result<T> = std::result::Result<T, DeviceError>;
 /// A failed device call.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The caching allocator could not serve a request; the source has every figure.
+    /// The caching allocator could not serve a request; the source has all figures.
     #[error("rank {rank}, {device}: {operator} asked for {bytes} bytes: {source}")]
     Allocation {
-        /// Rank that asked.
+        /// Rank that requested.
         rank: usize,
-        /// Device's name.
+        /// Name of the device.
         device: String,
-        /// Operator that asked.
+        /// Operator that requested.
         operator: &'static str,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// The allocator's own error.
+        /// The allocator's error.
         #[source]
         source: AllocationError,
     },
-    /// The allocator's settings are not usable.
+    /// The allocator's settings are invalid.
     #[error("{device}: {source}")]
     Settings {
-        /// Device's name.
+        /// Name of the device.
         device: String,
-        /// The allocator's own error.
+        /// The allocator's error.
         #[source]
         source: AllocationError,
     },
-    /// Two uses of one region at a time, at least one of them a write.
-    #[error("bytes {start}..{end} of a buffer are in use while they are asked for to {access}")]
+    /// Two overlapping accesses at the same time, at least one of which writes.
+    #[error("bytes {start}..{end} of a buffer cannot be borrowed to {access}: they are in use")]
     Aliased {
-        /// First byte in the buffer.
+        /// Offset of the first byte in the buffer.
         start: usize,
-        /// One past the last byte.
+        /// Offset one past the last byte.
         end: usize,
         /// `read` or `write`.
         access: &'static str,
     },
-    /// A region that is not inside its buffer, or not aligned for its element type.
+    /// A region outside its buffer, or misaligned for its element type.
     #[error("bytes {start}..{end} are not an aligned part of a buffer of {bytes} bytes")]
     OutOfBounds {
-        /// First byte in the buffer.
+        /// Offset of the first byte in the buffer.
         start: usize,
-        /// One past the last byte.
+        /// Offset one past the last byte.
         end: usize,
         /// The buffer's length.
         bytes: usize,
     },
-    /// Two operands of a copy or a matmul whose lengths do not agree.
-    #[error("{operator}: lengths {left} and {right} do not agree")]
+    /// Two operands of a copy or a matmul whose lengths disagree.
+    #[error("{operator}: lengths {left} and {right} disagree")]
     Length {
         /// The call.
         operator: &'static str,
-        /// Length of the one.
+        /// Length of the first operand.
         left: usize,
-        /// Length of the other.
+        /// Length of the second operand.
         right: usize,
     },
-    /// The driver or one of its libraries refused a call.
+    /// The driver or one of its libraries returned an error.
     #[error("rank {rank}, {device}: {source}")]
     Cuda {
         /// Rank that called.
         rank: usize,
-        /// Device's name.
+        /// Name of the device.
         device: String,
-        /// The call and its answer.
+        /// The call and its error.
         #[source]
         source: CudaError,
     },
-    /// A kernel that its operator has not for these element types.
+    /// An operator has no kernel for these element types.
     #[error("there is no kernel {function} (kernels/{}.cu)", .function.family().name)]
     MissingKernel {
-        /// The kernel that was to be launched.
+        /// The kernel that was requested.
         function: Function,
     },
-    /// A call that does not exist for an element type.
+    /// A call that is not implemented for an element type.
     #[error("{call} does not exist for {dtype}")]
     Unsupported {
         /// The call.
         call: &'static str,
-        /// The type.
+        /// The element type.
         dtype: DType,
     },
     /// A call that only a GPU has.
-    #[error("{call} needs a GPU, and {device} is none")]
+    #[error("{call} needs a GPU; {device} is not one")]
     NotOnGpu {
         /// The call.
         call: &'static str,
-        /// Device's name.
+        /// Name of the device.
         device: String,
     },
     /// Host access to memory that is not on the host.
     #[error("{device} has no memory that the host can read or write")]
     NotOnHost {
-        /// Device's name.
+        /// Name of the device.
         device: &'static str,
     },
 }

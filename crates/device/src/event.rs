@@ -1,5 +1,5 @@
-//! Events. CPU and Meta finish each call before the next, so there an event has always happened; the calls
-//! are made all the same, because a GPU needs them.
+//! Events. CPU and Meta finish each call before the next, so their events are always done; the calls exist
+//! because a GPU needs them.
 
 use std::rc::Rc;
 
@@ -11,17 +11,17 @@ use crate::stream::StreamKind;
 pub struct Event {
     pub(crate) stream: StreamKind,
     pub(crate) sequence: u64,
-    /// The driver's, on a GPU.
+    /// The driver's event, on a GPU.
     pub(crate) point: Option<Rc<Point>>,
 }
 
 impl Event {
-    /// The stream it was recorded on.
+    /// The stream that the event was recorded on.
     pub fn stream(&self) -> StreamKind {
         self.stream
     }
 
-    /// Number of events that the stream had recorded before.
+    /// Number of events recorded on the stream before this one.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -1,26 +1,26 @@
-//! Kernel families and functions: what a GPU compiles and launches. The operators that own kernels state
+//! Kernel families and functions that a GPU compiles and launches. The operators that own the kernels declare
 //! them.
 
 use std::fmt;
 
 use crate::DType;
 
-/// A CUDA source that becomes one module for each of its variants. Families are told apart by address.
+/// A CUDA source that becomes one module per variant. Families are identified by their address.
 #[derive(Debug)]
 pub struct Family {
-    /// The operator's name, which is the file's: `kernels/<name>.cu`.
+    /// Name of the operator and of the file `kernels/<name>.cu`.
     pub name: &'static str,
-    /// The file's text.
+    /// Text of the file.
     pub source: &'static str,
-    /// Files that the source includes, each with its text.
+    /// Names and texts of the files that the source includes.
     pub headers: &'static [(&'static str, &'static str)],
-    /// Macros that every variant is compiled with: numbers that the host needs as well.
+    /// Macros defined for every variant: numbers that the host needs as well.
     pub constants: &'static [(&'static str, u32)],
-    /// Further macros of each variant; most families have one variant without any.
+    /// Additional macros of each variant. Most families have one variant without any.
     pub variants: &'static [&'static [(&'static str, u32)]],
 }
 
-/// A kernel of a family, and the element types that it is instantiated for.
+/// A kernel of a family, with the element types of its instance.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
     family: &'static Family,
@@ -30,7 +30,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// The kernel `name` of a family's first variant, for no element type in particular.
+    /// Returns the kernel `name` of a family's first variant, without element types.
     pub const fn new(family: &'static Family, name: &'static str) -> Self {
         Function { family, variant: 0, name, dtypes: [None; 2] }
     }
@@ -40,17 +40,17 @@ impl Function {
         Function { variant: index, ..self }
     }
 
-    /// The kernel's instance for elements of `dtype`.
+    /// Returns the kernel's instance for elements of `dtype`.
     pub const fn of(self, dtype: DType) -> Self {
         Function { dtypes: [Some(dtype), None], ..self }
     }
 
-    /// The kernel's instance that reads elements of `read` and writes elements of `written`.
+    /// Returns the kernel's instance that reads elements of `read` and writes elements of `written`.
     pub const fn from_to(self, read: DType, written: DType) -> Self {
         Function { dtypes: [Some(read), Some(written)], ..self }
     }
 
-    /// The family.
+    /// The kernel's family.
     pub fn family(&self) -> &'static Family {
         self.family
     }
@@ -60,13 +60,13 @@ impl Function {
         self.variant
     }
 
-    /// The name that the kernel has in the compiled family: its own, then that of each element type.
+    /// Name of the kernel in the compiled module: its own name, then the name of each element type.
     pub fn symbol(&self) -> String {
         let dtypes = self.dtypes.iter().flatten();
         dtypes.fold(self.name.to_owned(), |symbol, dtype| format!("{symbol}_{dtype}"))
     }
 
-    /// Key of a function.
+    /// Key of the kernel in maps.
     pub(crate) fn key(&self) -> Key {
         (std::ptr::from_ref(self.family), self.variant, self.name, self.dtypes)
     }
@@ -76,7 +76,7 @@ impl Function {
 pub(crate) type Key = (*const Family, usize, &'static str, [Option<DType>; 2]);
 
 impl fmt::Display for Function {
-    /// For messages: the kernel and its element types.
+    /// Prints the kernel and its element types, for messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.family.name, self.name)?;
         let mut words = [" for ", " and "].into_iter();

@@ -1,10 +1,10 @@
-//! The device of a rank, with its caching allocator and its logical streams.
+//! The device of a rank, with its caching allocator and logical streams.
 //!
 //! The one idea: **every byte that an operator touches is a [`Buffer`] from the caching allocator of crate
 //! `memory`**, on every backend. [`Backend::Cpu`] backs the allocator's segments with host memory,
-//! [`Backend::Cuda`] with a GPU's, and [`Backend::Meta`] with nothing, so that the same program can be run
-//! for its memory alone. Code above this crate allocates, launches and frees in the same order on each, and
-//! so the allocator's counters are the same.
+//! [`Backend::Cuda`] with a GPU's memory, and [`Backend::Meta`] with none, so that a program can be run for
+//! its memory figures alone. Code above this crate allocates, launches and frees in the same order on each
+//! backend, so the allocator's counters are the same.
 //!
 //! A device belongs to one worker thread (it is not `Send`); a [`Buffer`] may be dropped on any thread.
 //!
@@ -21,8 +21,8 @@
 //! # Ok::<(), device::DeviceError>(())
 //! ```
 //!
-//! It knows nothing of autograd, models and the relations of ranks. `unsafe` is in `access`, `blas`, `raw`
-//! and `cuda` only.
+//! This crate knows nothing of autograd, models or ranks' relations. `unsafe` appears only in `access`,
+//! `blas`, `raw` and `cuda`.
 
 mod access;
 mod arrival;

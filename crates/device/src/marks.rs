@@ -1,4 +1,4 @@
-//! When work was reached: points in the compute stream's work that carry their time.
+//! Marks: points in the compute stream's work that carry the time at which they were reached.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::moment::Moment;
 use crate::stream::StreamKind;
 
-/// A point in the compute stream's work that knows when it was reached: on a GPU by the device's clock,
-/// elsewhere, where each call ends before the next begins, by the host's.
+/// A point in the compute stream's work that carries the time at which it was reached: by the device's clock
+/// on a GPU, else by the host's, because calls there end before the next begins.
 #[derive(Debug)]
 pub struct Mark {
     device: Device,
@@ -16,8 +16,8 @@ pub struct Mark {
 }
 
 impl Device {
-    /// Marks the end of what the compute stream has been given so far. It waits for nothing and costs an
-    /// event of a pool; what is marked is timed when both ends are over, see [`Mark::until`]. Errors: the
+    /// Marks the end of the work given to the compute stream so far. The call does not wait; it takes one
+    /// event of a pool. [`Mark::until`] gives the time between two marks once both are reached. Errors: the
     /// driver's.
     pub fn mark(&self) -> Result<Mark> {
         Ok(self.marked(self.moment()?))
@@ -35,9 +35,9 @@ impl Device {
 }
 
 impl Mark {
-    /// The time from this mark to a later one of the same device, by the clock of that; `None` as long as the
-    /// work before the later one is not over, and between devices of different backends. It never waits.
-    /// Errors: what failed in that work.
+    /// Returns the time from this mark to a later one of the same device, by that device's clock; `None`
+    /// while the later one has not been reached, and between devices of different backends. Never waits.
+    /// Errors: those of the work before the later mark.
     pub fn until(&self, later: &Mark) -> Result<Option<Duration>> {
         let milliseconds = match (&self.moment, &later.moment) {
             (Moment::Host(earlier), Moment::Host(later)) => {

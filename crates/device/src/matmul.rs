@@ -1,30 +1,31 @@
-//! A matmul with its epilogue, as operators ask a GPU for it.
+//! A matmul with its epilogue, as operators request it of a GPU.
 
 use crate::buffer::Region;
 use crate::dtype::DType;
 use crate::work::Work;
 
-/// Workspace of the GPU's matmul library, for the whole life of a device: what NVIDIA recommends for Hopper.
+/// Bytes of the matmul library's workspace, which lives as long as the device: NVIDIA's recommendation for
+/// Hopper.
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// One operand, row-major and dense.
+/// One operand: row-major and dense.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     /// Elements of the operand.
     pub region: Region<'a>,
-    /// Their type: f32 or bf16.
+    /// Element type: f32 or bf16.
     pub dtype: DType,
-    /// The transpose of the operand is stored.
+    /// Whether the operand's transpose is stored.
     pub transposed: bool,
 }
 
 impl<'a> Operand<'a> {
-    /// Stored as it is used.
+    /// Returns an operand that is stored as it is used.
     pub fn new(region: Region<'a>, dtype: DType) -> Self {
         Operand { region, dtype, transposed: false }
     }
 
-    /// Stored as its transpose.
+    /// Returns an operand whose transpose is stored.
     pub fn transposed(self) -> Self {
         Operand { transposed: true, ..self }
     }
@@ -35,25 +36,25 @@ impl<'a> Operand<'a> {
 pub enum Epilogue<'a> {
     /// Nothing.
     None,
-    /// Row `bias` is added to every row: n elements of the output's type.
+    /// Adds row `bias` to every row: n elements of the output's type.
     Bias(Region<'a>),
-    /// Adds the bias; the sum goes to `pre`, its GELU to the output.
+    /// Adds the bias, writes the sum to `pre` and its GELU to the output.
     GeluBias {
         /// n elements of the output's type.
         bias: Region<'a>,
         /// `[m, n]` of the output's type.
         pre: Region<'a>,
     },
-    /// The matmul is multiplied by GELU's derivative at `pre`, `[m, n]` of the output's type.
+    /// Multiplies the matmul by GELU's derivative at `pre`, `[m, n]` of the output's type.
     GeluGradient {
         /// Input of GELU.
         pre: Region<'a>,
     },
-    /// The sum of op(a)'s columns is written besides: m elements of the output's type.
+    /// Also writes the sum of op(a)'s columns: m elements of the output's type.
     BiasGradient(Region<'a>),
 }
 
-/// out\[m, n\] (+)= op(a)\[m, k\] · op(b)\[k, n\], added up in f32.
+/// Matmul out\[m, n\] (+)= op(a)\[m, k\] · op(b)\[k, n\], accumulated in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul<'a> {
     /// Rows of the output.
@@ -66,16 +67,16 @@ pub struct Matmul<'a> {
     pub a: Operand<'a>,
     /// The right operand.
     pub b: Operand<'a>,
-    /// The output; never transposed.
+    /// The output, which is never transposed.
     pub out: Operand<'a>,
-    /// Adds to the output instead of overwriting it.
+    /// Whether the result is added to the output instead of overwriting it.
     pub accumulate: bool,
-    /// Operation before writing.
+    /// Operation applied before the result is written.
     pub epilogue: Epilogue<'a>,
 }
 
 impl Matmul<'_> {
-    /// The least work: each operand moved once, and two FLOPs a term.
+    /// The least work of the matmul: each operand moved once, and two FLOPs per term.
     pub(crate) fn work(&self) -> Work {
         let (m, n, k) = (self.m as u64, self.n as u64, self.k as u64);
         let bytes = |elements: u64, operand: &Operand<'_>| elements * operand.dtype.bytes() as u64;

@@ -4,7 +4,7 @@ use memory::Label;
 
 use crate::device::Device;
 
-/// While it lives, allocations are labelled with a module path; dropping it restores the outer one.
+/// A guard that labels allocations with a module path. Dropping it restores the outer path.
 #[derive(Debug)]
 pub struct ModuleScope {
     device: Device,
@@ -12,7 +12,7 @@ pub struct ModuleScope {
 }
 
 impl ModuleScope {
-    /// The module `name` inside of the one in force, which a scope made by [`ModuleScope::at`] may have set.
+    /// Enters module `name` inside the current one, which [`ModuleScope::at`] may have set.
     pub(crate) fn enter(device: &Device, name: &str) -> Self {
         Self::at(device, device.intern_inside(device.current_module(), name))
     }
@@ -30,12 +30,12 @@ impl Drop for ModuleScope {
 }
 
 impl Device {
-    /// Labels allocations with `name`, inside the module path in force, until the guard is dropped.
+    /// Labels allocations with `name`, inside the current module path, until the guard is dropped.
     pub fn module(&self, name: &str) -> ModuleScope {
         ModuleScope::enter(self, name)
     }
 
-    /// Labels allocations with a module met before (a backward rule's), until the guard is dropped.
+    /// Labels allocations with a known module (such as a backward rule's), until the guard is dropped.
     pub fn at_module(&self, module: Label) -> ModuleScope {
         ModuleScope::at(self, module)
     }

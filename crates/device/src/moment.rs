@@ -1,4 +1,4 @@
-//! Moments: points in time by the host's or a stream's clock.
+//! Moments: points in time by the host's clock or in a stream's work.
 
 use std::time::Instant;
 
@@ -11,5 +11,5 @@ pub(crate) enum Moment {
     Stream(Point),
 }
 
-/// The begin and the end of a wait of compute.
+/// The begin and end of a wait of the compute stream.
 pub(crate) type Wait = (Moment, Moment);

@@ -1,12 +1,13 @@
-//! Host loops: over threads in pieces that shapes decide, and with the widest vectors of the processor.
+//! Loops on the host: over threads, in chunks that depend on shapes only, with the processor's widest
+//! vectors.
 
 use rayon::prelude::*;
 
 /// Elements of one task in an element-wise loop.
 pub const CHUNK: usize = 1 << 14;
 
-/// Runs `body` compiled for the widest vector instructions that this processor has. Rust never fuses a
-/// multiplication and an addition by itself, so results do not depend on which those are.
+/// Runs `body` compiled for the widest vector instructions of this processor. Rust never fuses a
+/// multiplication and an addition by itself, so results do not depend on the instructions chosen.
 #[inline(always)]
 pub fn simd<R>(body: impl FnOnce() -> R) -> R {
     struct Body<F>(F);
@@ -20,8 +21,8 @@ pub fn simd<R>(body: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(Body(body))
 }
 
-/// Calls `body(index, piece)` for every piece of `piece_len` elements of `out`, in parallel where there is
-/// more than one.
+/// Calls `body(index, piece)` for each piece of `piece_len` elements of `out`, in parallel if there are
+/// several.
 pub fn for_pieces<T: Send>(out: &mut [T], piece_len: usize, body: impl Fn(usize, &mut [T]) + Sync) {
     if out.len() <= piece_len {
         if !out.is_empty() {
@@ -37,8 +38,8 @@ pub fn map<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync + Send) -> Ve
     (0..count).into_par_iter().map(body).collect()
 }
 
-/// Calls `body` for every task, in parallel where there is more than one: for loops that write several
-/// slices, each task holding its own pieces of them.
+/// Calls `body` for each task, in parallel if there are several. Meant for loops that write several slices:
+/// each task holds its own pieces of them.
 pub fn for_tasks<T: Send>(tasks: Vec<T>, body: impl Fn(T) + Sync + Send) {
     if tasks.len() <= 1 {
         tasks.into_iter().for_each(body);

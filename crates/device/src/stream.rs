@@ -1,21 +1,21 @@
 //! Logical streams.
 
-/// The three queues of work that every device has.
+/// The three queues of work of every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StreamKind {
     /// Forward, backward and optimizer.
     Compute,
-    /// Reduction of gradients over ranks, and new weights from one to another.
+    /// Reduction of gradients over ranks, and distribution of updated weights.
     Reduce,
     /// Host copies and transfers between stages.
     Transfer,
 }
 
 impl StreamKind {
-    /// All of them.
+    /// All streams.
     pub const ALL: [StreamKind; 3] = [StreamKind::Compute, StreamKind::Reduce, StreamKind::Transfer];
 
-    /// The allocator's handle: stable, so that ties never depend on where the driver put a stream.
+    /// The allocator's handle: a fixed number, so that ties do not depend on the driver's stream handles.
     pub const fn handle(self) -> memory::Stream {
         memory::Stream(match self {
             StreamKind::Compute => 0,

@@ -1,4 +1,4 @@
-//! Copies between host and device, and inside a device.
+//! Copies between host and device, and within a device.
 
 use half::bf16;
 
@@ -11,7 +11,8 @@ use crate::stream::StreamKind;
 use crate::work::Work;
 
 impl Device {
-    /// Writes `values` into `target`, whose length in bytes must be theirs. They may change once it returns.
+    /// Copies `values` to `target`, which must have the same number of bytes. `values` may change after the
+    /// call.
     pub fn copy_from_host<T: Element>(&self, values: &[T], target: Region<'_>) -> Result<()> {
         same_length("copy_from_host", size_of_val(values), target.bytes)?;
         match self.gpu_to_use()? {
@@ -24,7 +25,7 @@ impl Device {
         }
     }
 
-    /// Reads `source` into `values`; Meta has nothing to read and gives zeros. Waits for the device.
+    /// Copies `source` to `values`, waiting for the device. Meta gives zeros.
     pub fn copy_to_host<T: Element>(&self, source: Region<'_>, values: &mut [T]) -> Result<()> {
         same_length("copy_to_host", source.bytes, size_of_val(values))?;
         match self.gpu_to_use()? {
@@ -38,7 +39,7 @@ impl Device {
         Ok(())
     }
 
-    /// Writes elements of any type, given as their bytes, into `target` of the same even length.
+    /// Copies elements of any type, given as bytes, to `target` of the same even length.
     pub fn copy_bytes_from_host(&self, bytes: &[u8], target: Region<'_>) -> Result<()> {
         same_length("copy_bytes_from_host", bytes.len(), target.bytes)?;
         match (self.gpu_to_use()?, words(target)) {
@@ -49,8 +50,8 @@ impl Device {
         }
     }
 
-    /// Reads elements of any type from `source` as their bytes, of the same even length; Meta gives zeros.
-    /// Waits for the device.
+    /// Copies elements of any type from `source` as bytes, of the same even length, waiting for the device.
+    /// Meta gives zeros.
     pub fn copy_bytes_to_host(&self, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
         same_length("copy_bytes_to_host", source.bytes, bytes.len())?;
         match (self.gpu_to_use()?, words(source)) {
@@ -77,8 +78,8 @@ impl Device {
         copied.map_err(|error| self.cuda_error(error))
     }
 
-    /// Begins to copy `source`, of at most 64 elements, to the host; [`HostCopy::wait`] has the values, as
-    /// they are once the work enqueued so far is done, and waits for nothing that is enqueued later.
+    /// Starts to copy `source`, of at most 64 elements, to the host. [`HostCopy::wait`] returns the values
+    /// after the work enqueued so far, without waiting for later work.
     pub fn begin_copy_to_host<T: Element>(&self, source: Region<'_>) -> Result<HostCopy<T>> {
         let elements = elements::<T>(source)?;
         let Some(cuda) = self.gpu_to_use()? else {
@@ -95,12 +96,12 @@ impl Device {
         Ok(HostCopy(Coming::Fetched(self.clone(), fetch.map_err(|error| self.cuda_error(error))?)))
     }
 
-    /// Copies `source` to `target`, of the same even length, which must not overlap.
+    /// Copies `source` to `target`, which must have the same even length and must not overlap it.
     pub fn copy(&self, source: Region<'_>, target: Region<'_>) -> Result<()> {
         self.copy_on(source, target, StreamKind::Compute)
     }
 
-    /// [`Device::copy`] on a stream of the caller's choice.
+    /// Does [`Device::copy`] on the given stream.
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
         match (self.gpu_to_use()?, words(source) && words(target)) {
@@ -111,7 +112,7 @@ impl Device {
         }
     }
 
-    /// Copies between memory of ranks that this GPU reaches, of one length.
+    /// Copies to memory of another rank that this GPU can access, of the same length.
     pub fn copy_to_peer(
         &self,
         source: PeerAddress<'_>,
@@ -124,7 +125,7 @@ impl Device {
         copied.map_err(|error| self.cuda_error(error))
     }
 
-    /// Copies from memory of another rank, which this GPU reaches, to a region of the same length.
+    /// Copies from memory of another rank that this GPU can access, of the same length.
     pub fn copy_from_peer(
         &self,
         source: PeerAddress<'_>,
@@ -157,7 +158,7 @@ enum Coming<T> {
 }
 
 impl<T: Element> HostCopy<T> {
-    /// The values. Errors: what failed in the work before them.
+    /// Waits for the values. Errors: those of the work before them.
     pub fn wait(&self) -> Result<Vec<T>> {
         match &self.0 {
             Coming::Here(values) => Ok(values.clone()),

@@ -1,4 +1,4 @@
-//! Buffers, the rules of access to them, and what the allocator counts, on every backend that is there.
+//! Buffers, borrow rules, and the allocator's counters, on every available backend.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Backend, Category, Description, Device, DeviceError, DeviceOptions, Request, StreamKind};
@@ -33,7 +33,7 @@ fn a_region_has_many_readers_or_one_writer() {
 }
 
 #[test]
-fn what_lies_outside_or_askew_is_refused() {
+fn out_of_bounds_and_misaligned_regions_are_refused() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let buffer = device.allocate(10, request()).unwrap();
     let refused =
@@ -71,7 +71,7 @@ fn host_and_device_copies() {
 }
 
 #[test]
-fn a_buffer_dropped_on_another_thread_returns() {
+fn buffers_may_be_dropped_on_another_thread() {
     for device in devices(&DeviceOptions::default()) {
         let before = device.statistics();
         let buffers: Vec<_> = (1..50).map(|i| device.allocate(1000 * i, request()).unwrap()).collect();
@@ -83,7 +83,7 @@ fn a_buffer_dropped_on_another_thread_returns() {
 }
 
 #[test]
-fn out_of_memory_says_who_asked_for_how_much() {
+fn out_of_memory_errors_name_rank_operator_and_bytes() {
     let options = DeviceOptions { limit_bytes: Some(40 << 20), ..DeviceOptions::default() };
     for device in devices(&options) {
         let kept = device.allocate(1 << 20, request()).unwrap();
@@ -101,7 +101,7 @@ fn out_of_memory_says_who_asked_for_how_much() {
 }
 
 #[test]
-fn nothing_is_asked_for_nothing() {
+fn empty_buffers_allocate_nothing() {
     for device in devices(&DeviceOptions::default()) {
         let before = device.statistics().reserved();
         let none = device.allocate(0, request()).unwrap();
@@ -146,7 +146,7 @@ fn expandable_segments_hold_real_memory() {
     drop(first);
     device.empty_cache().unwrap();
     assert_eq!(device.statistics().reserved(), 0);
-    // Pages that came back are zero again.
+    // Pages that are mapped again read as zero.
     let again = device.allocate(30 << 20, request()).unwrap();
     assert!(again.read::<f32>(0, 30 << 18).unwrap().iter().all(|value| *value == 0.0));
 }

@@ -1,10 +1,10 @@
-//! Matrix products and host loops: against plain code, and with the same bits on any number of threads.
+//! Host matmuls and loops against plain code; the bits are the same on any number of threads.
 #![allow(clippy::unwrap_used)]
 
 use device::parallel::{for_pieces, for_tasks, map, simd};
 use device::{MatrixRef, gemm, gemm_then};
 
-/// Values between −1 and 1 that look random and are a function of `seed` and their index.
+/// Returns pseudo-random values between −1 and 1, a function of `seed` and index.
 fn values(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -14,10 +14,10 @@ fn values(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// One product: its sizes, which operands are stored transposed, gaps between rows, alpha and whether it
-/// adds.
+/// One matmul: its sizes, which operands are stored transposed, gaps between rows, alpha, and whether it
+/// accumulates.
 #[derive(Clone, Copy, Debug)]
-struct Product {
+struct MatmulCase {
     rows: usize,
     columns: usize,
     inner: usize,
@@ -27,9 +27,9 @@ struct Product {
     accumulate: bool,
 }
 
-impl Product {
+impl MatmulCase {
     fn run(self) -> Vec<f32> {
-        let Product { rows, columns, inner, transpose, gap, alpha, accumulate } = self;
+        let MatmulCase { rows, columns, inner, transpose, gap, alpha, accumulate } = self;
         let stored = |seed, rows: usize, columns: usize| values(seed, rows * (columns + gap));
         let a = if transpose.0 { stored(1, inner, rows) } else { stored(1, rows, inner) };
         let b = if transpose.1 { stored(2, columns, inner) } else { stored(2, inner, columns) };
@@ -46,9 +46,10 @@ impl Product {
         out
     }
 
-    /// The same in f64, element by element, and untouched between rows.
+    /// Compares with the same matmul in f64, element by element, and checks that the gaps between rows are
+    /// unchanged.
     fn check(self) {
-        let Product { rows, columns, inner, transpose, gap, alpha, accumulate } = self;
+        let MatmulCase { rows, columns, inner, transpose, gap, alpha, accumulate } = self;
         let stored = |seed, rows: usize, columns: usize| values(seed, rows * (columns + gap));
         let a = if transpose.0 { stored(1, inner, rows) } else { stored(1, rows, inner) };
         let b = if transpose.1 { stored(2, columns, inner) } else { stored(2, inner, columns) };
@@ -76,7 +77,7 @@ impl Product {
 }
 
 #[test]
-fn products_of_many_shapes() {
+fn matmuls_of_many_shapes_agree_with_f64() {
     let sizes = [
         [1, 1, 1],
         [1, 40, 7],
@@ -95,16 +96,23 @@ fn products_of_many_shapes() {
         {
             let (gap, alpha) = ([0, 3][number % 2], [1.0, 0.37][number / 2]);
             let accumulate = (rows + number).is_multiple_of(2);
-            Product { rows, columns, inner, transpose, gap, alpha, accumulate }.check();
+            MatmulCase { rows, columns, inner, transpose, gap, alpha, accumulate }.check();
         }
     }
 }
 
 #[test]
-fn a_product_has_the_same_bits_on_any_number_of_threads() {
+fn matmul_bits_do_not_depend_on_the_number_of_threads() {
     for (rows, columns, inner) in [(1000, 70, 130), (97, 300, 700), (2048, 33, 16)] {
-        let product =
-            Product { rows, columns, inner, transpose: (false, true), gap: 0, alpha: 1.0, accumulate: false };
+        let product = MatmulCase {
+            rows,
+            columns,
+            inner,
+            transpose: (false, true),
+            gap: 0,
+            alpha: 1.0,
+            accumulate: false,
+        };
         let on = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| product.run()).iter().map(|v| v.to_bits()).collect::<Vec<_>>()
@@ -115,7 +123,7 @@ fn a_product_has_the_same_bits_on_any_number_of_threads() {
 }
 
 #[test]
-fn an_epilogue_sees_every_row_once_and_finished() {
+fn epilogues_see_every_finished_row_once() {
     let (rows, columns, inner) = (500, 37, 30);
     let (a, b) = (values(1, rows * inner), values(2, inner * columns));
     let (a, b) = (MatrixRef::new(&a, rows, inner, inner), MatrixRef::new(&b, inner, columns, columns));
@@ -136,7 +144,7 @@ fn operands_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn loops_cover_everything_once_in_place() {
+fn loops_visit_every_element_once() {
     for length in [0usize, 1, 7, 8, 9, 1000] {
         let mut out = vec![0usize; length];
         for_pieces(&mut out, 8, |index, piece| {

@@ -1,5 +1,5 @@
-//! Matmuls of a GPU, where there is one, against sums in f64: every epilogue, operands stored either way, odd
-//! sizes.
+//! Matmuls on a GPU, if there is one, compared with sums in f64: all epilogues, both storages of operands,
+//! odd sizes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,14 +11,14 @@ use device::matmul_table::MatmulTable;
 use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};
 use half::bf16;
 
-/// A matrix on the device and on the host, as the device has it.
+/// A matrix on the device, and the same values on the host.
 struct Matrix {
     buffer: Buffer,
     values: Vec<f64>,
     dtype: DType,
 }
 
-/// Values in ±1 that no two runs of the formula have in common with their neighbours.
+/// Returns pseudo-random values in ±1.
 fn value(seed: u32, index: usize) -> f32 {
     let mixed =
         (index as u32).wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(40_503)).rotate_left(13);
@@ -89,7 +89,7 @@ enum Case {
     BiasGradient,
 }
 
-/// m, n, k; stored transposed; types of the operands and of the output.
+/// m, n, k; which operands are stored transposed; types of the operands and of the output.
 type Shape = ([usize; 3], [bool; 2], DType, DType);
 
 fn check(device: &Device, case: Case, ([m, n, k], [ta, tb], operands, out_type): Shape) {
@@ -156,7 +156,7 @@ fn check(device: &Device, case: Case, ([m, n, k], [ta, tb], operands, out_type):
 }
 
 #[test]
-fn products_with_every_epilogue() {
+fn matmuls_with_every_epilogue_agree_with_f64() {
     if let Err(why) = device::cuda::availability() {
         eprintln!("skipped: {why}");
         return;
@@ -182,7 +182,7 @@ fn products_with_every_epilogue() {
     }
 }
 
-/// Every choice that the library offers is one that a table can make, and gives the matmul.
+/// Every algorithm that the library offers can be chosen by a table and computes the matmul.
 #[test]
 fn a_table_chooses_the_algorithm() {
     if let Err(why) = device::cuda::availability() {

@@ -1,12 +1,13 @@
-//! Blocks and the slab that holds them: neighbours are linked by index, so that nothing is hashed or chased.
+//! Blocks, and the slab that stores them. Neighbours are linked by index, so merging needs no hash table or
+//! pointers.
 
 use crate::raw::Stream;
 use crate::tag::Tag;
 
-/// No block, range or pool.
+/// Index that stands for no block, range or pool.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A block that was handed out. Stale once the block is freed.
+/// Identifier of an allocated block. It becomes stale once the block is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockId {
     pub(crate) index: u32,
@@ -22,7 +23,7 @@ impl BlockId {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamUses {
     pub(crate) streams: crate::hash_order::Table<Stream, ()>,
-    /// Uses that were recorded while a private pool was open.
+    /// Streams recorded while a private pool was open.
     pub(crate) while_open: Vec<Stream>,
 }
 
@@ -31,9 +32,9 @@ pub(crate) struct StreamUses {
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Bytes asked for by the last owner; stale while idle.
+    /// Bytes requested by the last owner; stale while the block is idle.
     pub(crate) requested: u64,
-    /// The placement key of its segment.
+    /// Placement key of the block's segment.
     pub(crate) order: u64,
     /// The pool's lookup counter when the block went idle.
     pub(crate) gc_base: u64,
@@ -42,9 +43,9 @@ pub(crate) struct Block {
     pub(crate) pool: u32,
     /// Index into the allocator's table of streams.
     pub(crate) stream: u32,
-    /// The expandable range it lies in, or [`NONE`].
+    /// Index of the expandable range that holds the block, or [`NONE`].
     pub(crate) range: u32,
-    /// Events of other streams that a freed block waits for.
+    /// Number of events on other streams that a freed block still waits for.
     pub(crate) events: u32,
     pub(crate) generation: u32,
     pub(crate) allocated: bool,
@@ -77,13 +78,13 @@ impl Block {
         }
     }
 
-    /// May be merged or handed out.
+    /// Returns whether the block may be merged or handed out.
     #[inline]
     pub(crate) fn idle(&self) -> bool {
         !self.allocated && self.events == 0 && self.uses.is_none()
     }
 
-    /// Shares its segment with other blocks.
+    /// Returns whether the block shares its segment with other blocks.
     #[inline]
     pub(crate) fn split(&self) -> bool {
         self.prev != NONE || self.next != NONE
@@ -95,7 +96,7 @@ impl Block {
     }
 }
 
-/// All blocks, by number. Numbers of removed blocks are used again.
+/// All blocks, by index. Indices of removed blocks are used again.
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
     blocks: Vec<Block>,
@@ -127,7 +128,7 @@ impl Slab {
             slot.generation = generation;
             return index;
         }
-        // 2³² blocks of 512 bytes and more would be over 2 TiB of them; the slab itself would fail first.
+        // 2³² blocks of at least 512 bytes cover over 2 TiB; the slab's own memory runs out first.
         let index = self.blocks.len() as u32;
         self.blocks.push(block);
         index
@@ -142,7 +143,7 @@ impl Slab {
         self.vacant.push(index);
     }
 
-    /// The block that was handed out under this name, while it is.
+    /// The allocated block that `id` names; `None` once it is freed.
     #[inline]
     pub(crate) fn allocated(&self, id: BlockId) -> Option<&Block> {
         self.blocks
@@ -177,7 +178,7 @@ impl Slab {
         }
     }
 
-    /// Makes `into` cover its neighbour `from` too, which disappears.
+    /// Extends `into` over its neighbour `from`, and removes `from`.
     #[inline]
     pub(crate) fn absorb(&mut self, into: u32, from: u32) {
         let (address, size, prev, next) = {

@@ -1,4 +1,4 @@
-//! Drivers that give out addresses with nothing behind them.
+//! Drivers that hand out addresses without memory behind them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,9 +9,11 @@ const RANGES_FROM: u64 = 0x3000_0000_0000;
 const SEGMENT_STEP: u64 = 2 << 20;
 const RANGE_GAP: u64 = 1 << 30;
 
-/// A device that only counts: it refuses what does not fit, and its streams work as far as they are told to.
+/// A device that only counts. It refuses requests that do not fit; its streams finish work when a test says
+/// so.
 ///
-/// Segments lie at rising addresses that are never used again, virtual ranges in an area of their own.
+/// Segments get rising addresses that are never used again; virtual ranges lie in an address area of their
+/// own.
 #[derive(Clone, Debug)]
 pub struct Counting {
     total: u64,
@@ -19,14 +21,14 @@ pub struct Counting {
     others: u64,
     next_segment: u64,
     next_range: u64,
-    /// Bytes by first address.
+    /// Bytes of each segment, by first address.
     segments: HashMap<u64, u64>,
-    /// Bytes and stream by first address.
+    /// Bytes and stream of each virtual range, by first address.
     ranges: BTreeMap<u64, (u64, Stream)>,
-    /// Stream and number of each event that was not seen to be done.
+    /// Stream and sequence number of each event not yet reported as done.
     events: HashMap<EventId, (Stream, u64)>,
     recorded: u64,
-    /// Up to which event each stream's work is over.
+    /// Sequence number up to which each stream's work is finished.
     finished: HashMap<Stream, u64>,
 }
 
@@ -52,24 +54,24 @@ impl Counting {
         }
     }
 
-    /// Says how much of the device somebody else has from now on.
+    /// Sets the bytes of the device that other processes use from now on.
     pub fn set_others(&mut self, bytes: u64) {
         self.others = bytes;
     }
 
-    /// Bytes given out: segments and mapped pages.
+    /// Bytes handed out: segments and mapped pages.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Virtual ranges given out and not given back.
+    /// Number of virtual ranges that are reserved.
     #[must_use]
     pub fn reserved_ranges(&self) -> usize {
         self.ranges.len()
     }
 
-    /// All work given to `stream` so far is over.
+    /// Marks all work given to `stream` so far as finished.
     pub fn finish(&mut self, stream: Stream) {
         self.finished.insert(stream, self.recorded);
     }
@@ -83,7 +85,7 @@ impl Counting {
         Ok(())
     }
 
-    /// The range that holds an address.
+    /// Finds the range that holds an address.
     fn range_at(&self, address: u64) -> Option<(u64, u64, Stream)> {
         let (&start, &(bytes, stream)) = self.ranges.range(..=address).next_back()?;
         (address < start + bytes).then_some((start, bytes, stream))
@@ -103,7 +105,7 @@ impl RawMemory for Counting {
 
     fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
         if self.segments.get(&address) != Some(&bytes) {
-            return Err(refused("this is no segment"));
+            return Err(refused("the address is not the start of a segment"));
         }
         self.segments.remove(&address);
         self.used -= bytes;
@@ -120,7 +122,7 @@ impl RawMemory for Counting {
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
         if self.ranges.get(&address).is_none_or(|(size, _)| *size != bytes) {
-            return Err(refused("this is no range"));
+            return Err(refused("the address is not the start of a range"));
         }
         self.ranges.remove(&address);
         Ok(())
@@ -129,12 +131,14 @@ impl RawMemory for Counting {
     fn map(&mut self, address: u64, bytes: u64, _page: u64, _stream: Stream) -> Result<(), RawError> {
         match self.range_at(address) {
             Some((start, size, _)) if address + bytes <= start + size => self.take(bytes),
-            _ => Err(refused("these pages lie in no range")),
+            _ => Err(refused("the pages do not lie in a range")),
         }
     }
 
     fn unmap(&mut self, address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
-        let Some((_, _, stream)) = self.range_at(address) else { return Err(refused("this is no range")) };
+        let Some((_, _, stream)) = self.range_at(address) else {
+            return Err(refused("the address is not in a range"));
+        };
         self.finish(stream);
         self.used -= bytes;
         Ok(())
@@ -153,7 +157,7 @@ impl RawMemory for Counting {
 
     fn event_done(&mut self, event: EventId) -> Result<bool, RawError> {
         let Some(&(stream, number)) = self.events.get(&event) else {
-            return Err(refused("this is no event"));
+            return Err(refused("the event is not known"));
         };
         let done = self.finished.get(&stream).is_some_and(|finished| *finished >= number);
         if done {
@@ -164,7 +168,7 @@ impl RawMemory for Counting {
 
     fn event_wait(&mut self, event: EventId) -> Result<(), RawError> {
         let Some((stream, number)) = self.events.remove(&event) else {
-            return Err(refused("this is no event"));
+            return Err(refused("the event is not known"));
         };
         let finished = self.finished.entry(stream).or_default();
         *finished = (*finished).max(number);

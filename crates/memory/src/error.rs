@@ -6,47 +6,47 @@ use crate::raw::{RawError, Stream};
 use crate::settings::SettingsError;
 use crate::tag::Category;
 
-/// Why an operation of the allocator failed. The counters are true after each of them.
+/// Reason why an operation of the allocator failed. All counters are correct after each failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {
     /// Neither the cache nor the driver has the memory.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
-    /// A request for more than any device has; nothing was counted.
+    /// A request for more than any device has. No counter changes.
     #[error("a request for {bytes} bytes, more than an exbibyte, cannot be served by any device")]
     RequestTooLarge {
         /// Requested bytes.
         bytes: u64,
     },
-    /// The driver failed for another reason than memory.
+    /// The driver failed for a reason other than lack of memory.
     #[error("the driver failed to {call}: {source}")]
     Driver {
-        /// The failed request.
+        /// The driver request that failed.
         call: &'static str,
-        /// The driver's answer.
+        /// The driver's error.
         source: RawError,
     },
-    /// The block is not one that this allocator has handed out, or it was freed before.
-    #[error("block {index} is not allocated: it was freed before, or never handed out here")]
+    /// The block was not allocated by this allocator, or was freed before.
+    #[error("block {index} is not allocated: it was freed before, or this allocator never handed it out")]
     InvalidBlock {
-        /// Number of the block.
+        /// Index of the block.
         index: u32,
     },
-    /// A private pool was used against its life cycle.
+    /// A private pool was used out of order, such as closed before it was opened.
     #[error("private pool ({}, {}) {problem}", pool.0, pool.1)]
     InvalidPool {
-        /// Which one.
+        /// Identifier of the pool.
         pool: (u64, u64),
         /// The problem.
         problem: &'static str,
     },
-    /// The driver placed memory where a block cannot be.
+    /// The driver returned an address at which no block can start.
     #[error("the driver placed a segment at {address:#x}, which is not a multiple of 512")]
     Misplaced {
-        /// Address that the driver gave.
+        /// Address that the driver returned.
         address: u64,
     },
-    /// A setting that was given at run time is wrong.
+    /// A setting passed at run time is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
@@ -57,22 +57,22 @@ impl AllocationError {
     }
 }
 
-/// All the figures of an out-of-memory error, in bytes, taken when the request failed.
+/// Figures of an out-of-memory error, in bytes, taken when the request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The device's number in the process.
     pub device: u32,
     /// Requested bytes.
     pub requested: u64,
-    /// The block that this needs, after rounding.
+    /// Size of the block after rounding.
     pub rounded: u64,
-    /// The segment that would have been taken from the driver for it.
+    /// Size of the segment that the driver would have had to provide.
     pub segment: u64,
-    /// All of the device.
+    /// Capacity of the device.
     pub total: u64,
-    /// Free bytes by the driver's account.
+    /// Free bytes as the driver reports them.
     pub free: u64,
-    /// The limit that was set on this allocator, if one was.
+    /// The limit set on this allocator, if any.
     pub limit: Option<u64>,
     /// Bytes of allocated blocks.
     pub allocated: u64,
@@ -86,23 +86,22 @@ pub struct OutOfMemory {
     pub stream: Stream,
     /// Purpose of the memory.
     pub category: Category,
-    /// The module that asked; may be empty.
+    /// Path of the module that requested the memory; may be empty.
     pub module: String,
-    /// The operator that asked; may be empty.
+    /// Name of the operator that requested the memory; may be empty.
     pub operator: &'static str,
-    /// The training step, 0 before the first.
+    /// The training step; 0 before the first.
     pub step: u32,
 }
 
 impl OutOfMemory {
-    /// Bytes held from the driver that are in no allocated block and in no private pool.
+    /// Bytes held from the driver that belong to no allocated block and no private pool.
     #[must_use]
     pub fn unallocated(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated).saturating_sub(self.private_idle)
     }
 
-    /// The line that PyTorch 2.11 prints for the same figures, without its line about processes and without
-    /// its advice.
+    /// The message of PyTorch 2.11 for the same figures, without its line about processes and its advice.
     #[must_use]
     pub fn pytorch_message(&self) -> String {
         let mut text = format!(
@@ -119,7 +118,7 @@ impl OutOfMemory {
         text
     }
 
-    /// The part of PyTorch's message that says what the allocator holds.
+    /// The part of PyTorch's message that reports the allocator's usage.
     #[must_use]
     pub fn pytorch_usage(&self) -> String {
         let allocated = self.allocated + self.private_idle;
@@ -162,13 +161,13 @@ impl fmt::Display for OutOfMemory {
         write!(f, ", {} idle; ", Bytes(self.unallocated()))?;
         write!(f, "the largest idle block of this stream has {}.", Bytes(self.largest_idle))?;
         if self.unallocated() >= self.rounded {
-            write!(f, " Enough is idle, but not in one piece: `expandable_segments:True` avoids that.")?;
+            write!(f, " Enough is idle, but in several blocks: `expandable_segments:True` avoids that.")?;
         }
         Ok(())
     }
 }
 
-/// Bytes as PyTorch writes them: two decimals in the largest unit that leaves more than 1.
+/// Bytes formatted as PyTorch does: two decimals in the largest unit that gives more than 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

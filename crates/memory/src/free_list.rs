@@ -1,9 +1,9 @@
 //! The idle blocks of one pool and one stream, in the order (size, placement order, address).
 //!
 //! Blocks are binned by size: exactly below 16 KiB, then in 32 steps between two powers of two. Bins are in
-//! size order, a bitmap says which hold anything, and each is a sorted queue, short as a rule, whose shorter
-//! end moves on an insertion. So the best fit is the first block of the first bin that holds a sufficient
-//! one: no hashing, no tree, and no allocation once the bins have grown.
+//! size order, a bitmap marks the bins that are not empty, and each bin is a short sorted queue; an insertion
+//! moves the elements on its shorter side. The best fit is the first block of the first bin that holds a
+//! sufficient one. Nothing is hashed, and nothing is allocated once the bins have grown.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ impl Entry {
     }
 }
 
-/// A place in the list: a bin and an index in it.
+/// A position in the list: a bin and an index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     bin: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Cursor {
 
 #[derive(Debug)]
 pub(crate) struct FreeList {
-    /// Each sorted downwards, so that the first of the order is taken from the end.
+    /// The bins, each sorted in descending order, so that the smallest entry is popped from the end.
     bins: Vec<VecDeque<Entry>>,
     occupied: [u64; WORDS],
     /// Which words of `occupied` are not zero.
@@ -53,7 +53,7 @@ pub(crate) struct FreeList {
 
 const _: () = assert!(WORDS <= 32);
 
-/// The bin of a size.
+/// Returns the bin of a size.
 #[inline]
 fn bin_of(size: u64) -> usize {
     let granules = size >> 9;
@@ -100,7 +100,7 @@ impl FreeList {
         self.take(Cursor { bin, index });
     }
 
-    /// Removes and returns what the cursor points at.
+    /// Removes and returns the entry at the cursor.
     #[inline]
     pub(crate) fn take(&mut self, at: Cursor) -> Entry {
         let entries = &mut self.bins[at.bin];

@@ -1,8 +1,8 @@
 //! A small map whose iteration order is that of the hash table in PyTorch's allocator.
 //!
-//! The order in which events of several streams are looked at decides the history of some counters, so the
-//! table is rebuilt here: robin-hood probing without wrap-around over a Fibonacci-hashed home slot, at most
-//! half full (the design of `ska::flat_hash_map`). It holds a few streams; it is not made for more.
+//! The order in which events of several streams are processed decides some counters. The table is therefore
+//! the one of PyTorch: robin-hood probing without wrap-around over a Fibonacci-hashed home slot, at most half
+//! full (the design of `ska::flat_hash_map`). It is meant for a few streams only.
 
 /// A key with the hash that PyTorch gives it.
 pub(crate) trait HashKey: Copy + Eq {
@@ -13,11 +13,11 @@ pub(crate) trait HashKey: Copy + Eq {
 struct Slot<K, V> {
     key: K,
     value: V,
-    /// Slots between here and the home slot.
+    /// Number of slots between this slot and the home slot.
     distance: usize,
 }
 
-/// The map.
+/// A hash map with PyTorch's iteration order.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<K, V> {
     slots: Vec<Option<Slot<K, V>>>,
@@ -40,12 +40,12 @@ impl<K: HashKey, V> Table<K, V> {
         self.len == 0
     }
 
-    /// Physical slots, the bound of [`Table::slot`].
+    /// Number of physical slots: the upper bound of [`Table::slot`]'s argument.
     pub(crate) fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Entry of a slot, for walks that erase as they go.
+    /// Returns the entry of a slot, for iterations that erase entries.
     pub(crate) fn slot(&mut self, slot: usize) -> Option<(K, &mut V)> {
         self.slots.get_mut(slot)?.as_mut().map(|s| (s.key, &mut s.value))
     }
@@ -64,7 +64,7 @@ impl<K: HashKey, V> Table<K, V> {
         self.slots.iter().position(|s| s.as_ref().is_some_and(|s| s.key == key))
     }
 
-    /// The value of `key`, which is inserted if it is not there.
+    /// Returns the value of `key`, inserting it if absent.
     pub(crate) fn entry(&mut self, key: K, value: impl FnOnce() -> V) -> &mut V {
         let at = match self.find(key) {
             Some(at) => at,
@@ -87,7 +87,7 @@ impl<K: HashKey, V> Table<K, V> {
         let mut placed: Option<usize> = None;
         loop {
             if carried.distance == probe_limit(self.capacity) {
-                // What was displaced and finds no place is the one that goes in first after growing.
+                // A displaced entry that finds no slot is the first to be inserted after growing.
                 if let Some(first) = placed
                     && let Some(slot) = self.slots[first].as_mut()
                 {

@@ -9,25 +9,25 @@ use crate::tag::Tag;
 /// Kind of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A block was handed out; the size is what was asked for.
+    /// A block was allocated; the size is the requested one.
     Alloc,
-    /// The owner freed the block.
+    /// The owner freed a block.
     FreeRequested,
-    /// The block became reusable.
+    /// A freed block became reusable.
     FreeCompleted,
     /// A segment was taken from the driver.
     SegmentAlloc,
-    /// A segment was given back.
+    /// A segment was returned to the driver.
     SegmentFree,
-    /// Pages were put behind part of an expandable segment.
+    /// Pages were mapped into an expandable segment.
     SegmentMap,
-    /// Pages were taken away.
+    /// Pages were unmapped.
     SegmentUnmap,
     /// A snapshot was taken.
     Snapshot,
-    /// A request failed; the address is what the device had free, the size is the rounded one.
+    /// A request failed; the address is the device's free bytes, the size is the rounded request.
     OutOfMemory,
-    /// The caller's own: the tag's operator says what begins here, the address is its number.
+    /// A mark set by the caller: the tag's operator names the section that begins, the address is its number.
     Mark,
 }
 
@@ -57,34 +57,34 @@ pub struct Event {
     pub action: Action,
     /// Address; for [`Action::OutOfMemory`] the free bytes of the device.
     pub address: u64,
-    /// Bytes; of blocks those asked for.
+    /// Bytes; for blocks, the requested bytes.
     pub size: u64,
-    /// Bytes of the whole block, rounding included; of all else as many as `size`.
+    /// Bytes of the whole block, rounding included; equal to `size` for other events.
     pub block: u64,
-    /// On which stream.
+    /// Stream of the event.
     pub stream: Stream,
-    /// When, in microseconds since 1970.
+    /// Time of the event in microseconds since 1970.
     pub time_us: u64,
     /// Tag of the request.
     pub tag: Tag,
 }
 
-/// The ring; off until a capacity is set.
+/// The ring of events; off until a capacity is set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     capacity: usize,
     events: VecDeque<Event>,
-    /// When the operation under way began: its events carry one time, and the clock is read once.
+    /// Start of the current operation. All its events carry this time, so the clock is read once.
     now_us: u64,
     /// Digest of the events since it was last taken; `None` while nobody asks for one.
     digest: Option<u64>,
 }
 
-/// Room that is taken at once, so that events do not wait for the ring to grow.
+/// Events for which memory is reserved at once, so that recording does not wait for the ring to grow.
 const ROOM: usize = 1 << 17;
 
 impl History {
-    /// Starts anew with room for `capacity` events; 0 stops.
+    /// Clears the ring and makes room for `capacity` events; 0 stops recording.
     pub(crate) fn set_capacity(&mut self, capacity: usize) {
         let events = VecDeque::with_capacity(capacity.min(ROOM));
         *self = History { capacity, events, ..History::default() };
@@ -100,7 +100,7 @@ impl History {
         self.digest.as_mut().map_or(0, std::mem::take)
     }
 
-    /// An operation begins.
+    /// Reads the clock for the operation that begins.
     #[inline]
     pub(crate) fn tick(&mut self) {
         if self.on() {
@@ -151,7 +151,7 @@ impl History {
         self.events.push_back(event);
     }
 
-    /// Oldest first.
+    /// The recorded events, oldest first.
     pub(crate) fn events(&self) -> Vec<Event> {
         self.events.iter().copied().collect()
     }

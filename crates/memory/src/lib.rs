@@ -2,11 +2,11 @@
 //!
 //! The allocator takes memory from a driver in large segments, cuts them into blocks, and keeps freed blocks
 //! to hand them out again. It behaves as PyTorch's native CUDA caching allocator does, counter for counter,
-//! so that what a run allocates and reserves is known in the vocabulary that its users have.
+//! so that a run's allocated and reserved bytes are reported in the vocabulary that PyTorch's users know.
 //!
 //! **The one idea**: the allocator is arithmetic. The driver below it is the trait [`RawMemory`], so the same
-//! code runs over a GPU, over host memory, over addresses that back nothing, and over a recording of another
-//! allocator ([`replay`]). It knows no device and no thread, and it never looks at the memory.
+//! code runs over a GPU, over host memory, over addresses without memory, and over a recording of another
+//! allocator ([`replay`]). It knows no device and no thread, and never reads or writes the memory.
 //!
 //! ```
 //! use memory::drivers::Counting;

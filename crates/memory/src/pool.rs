@@ -1,5 +1,4 @@
-//! Pools: where idle blocks wait. There is a small and a large one by default, and a pair for each private
-//! pool.
+//! Pools of idle blocks. There is a small and a large default pool, and such a pair for each private pool.
 
 use crate::block::NONE;
 use crate::free_list::FreeList;
@@ -7,11 +6,11 @@ use crate::hash_order::HashKey;
 use crate::raw::Stream;
 use crate::statistics::PoolKind;
 
-/// The small default pool's place among the pools; the large one follows.
+/// Index of the small default pool; the large one follows.
 pub(crate) const SMALL: u32 = 0;
 pub(crate) const LARGE: u32 = 1;
 
-/// The name of a pool: `(0, 0)` for the default, anything else for a private one.
+/// Identifier of a pool: `(0, 0)` for the default, anything else for a private one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u64, pub u64);
 
@@ -22,7 +21,7 @@ impl std::fmt::Display for PoolId {
 }
 
 impl PoolId {
-    /// The pools that everything uses that was not routed elsewhere.
+    /// The default pools, which serve every request that is not routed to a private pool.
     pub const DEFAULT: PoolId = PoolId(0, 0);
 }
 
@@ -33,13 +32,13 @@ impl HashKey for PoolId {
 }
 
 impl HashKey for Stream {
-    /// As for device 0, whichever the device: an order must not depend on the device's number.
+    /// Hashes as PyTorch does on device 0, on every device: the order must not depend on the device's number.
     fn hash(self) -> u64 {
         (1 << 56) | (self.0 & ((1 << 48) - 1))
     }
 }
 
-/// Which requests an open private pool takes.
+/// Streams whose requests an open private pool serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamFilter {
     /// Requests on any stream.
@@ -61,11 +60,11 @@ impl StreamFilter {
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) kind: PoolKind,
-    /// Place among the private pools, or [`NONE`].
+    /// Index among the private pools, or [`NONE`].
     pub(crate) private: u32,
-    /// Blocks are handed out whole.
+    /// Blocks are never split.
     pub(crate) no_split: bool,
-    /// Look-ups so far, counted while garbage collection is on.
+    /// Lookups so far, counted while garbage collection is on.
     pub(crate) lookups: u64,
     /// Idle mapped blocks, by stream index.
     pub(crate) lists: Vec<FreeList>,
@@ -93,8 +92,7 @@ impl Pool {
     }
 }
 
-/// A pair of pools that belongs to somebody. Its small pool is at `2 + 2·place` among the pools, its large
-/// one behind it.
+/// A small and a large pool for one private use. Their indices are `2 + 2·place` and the one after it.
 #[derive(Debug)]
 pub(crate) struct PrivatePool {
     pub(crate) id: PoolId,
@@ -103,6 +101,6 @@ pub(crate) struct PrivatePool {
     /// request that mapped pages in however many steps; down by one for each segment freed and each stretch
     /// unmapped.
     pub(crate) driver_allocations: u64,
-    /// The record may be used for another pool.
+    /// The record may be reused for another pool.
     pub(crate) vacant: bool,
 }

@@ -1,4 +1,4 @@
-//! The driver below the allocator: what gives memory out in large pieces and takes it back.
+//! The driver below the allocator: it provides memory in large segments and takes it back.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Stream(pub u64);
 
-/// A point in a stream's work that a driver was asked to remember ([`RawMemory::record_event`]).
+/// A recorded position in a stream's work ([`RawMemory::record_event`]).
 ///
-/// The allocator asks about an event until it is done ([`RawMemory::event_done`] said `true`, or
-/// [`RawMemory::event_wait`] returned) and never again; the driver may reuse the identifier then.
+/// The allocator asks about an event until it is done ([`RawMemory::event_done`] returned `true`, or
+/// [`RawMemory::event_wait`] returned) and never again; the driver may then reuse the identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
@@ -23,32 +23,32 @@ pub struct Placement {
     pub address: u64,
     /// Key that breaks ties between equally good blocks, before the address.
     ///
-    /// Two segments that live at the same time have different orders. A driver whose addresses cannot be
-    /// foreseen numbers its segments; one whose addresses are given (a replay) repeats the address.
+    /// Two segments that live at the same time have different orders. A driver whose addresses are
+    /// unpredictable numbers its segments; one whose addresses are given (a replay) uses the address.
     pub order: u64,
 }
 
 /// Memory of the device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Not taken by anybody, this process included.
+    /// Bytes not in use by any process.
     pub free: u64,
-    /// All of the device.
+    /// Capacity of the device.
     pub total: u64,
 }
 
 /// A refusal by the driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RawError {
-    /// The device has not that much left. The allocator answers with releasing what it caches.
+    /// The device has too little free memory. The allocator then releases cached segments and retries.
     #[error("the device is out of memory")]
     OutOfMemory,
-    /// Anything else; handed to the caller unchanged.
+    /// Any other failure; passed to the caller unchanged.
     #[error("driver error {code}: {text}")]
     Driver {
-        /// The driver's number for it.
+        /// The driver's error code.
         code: i64,
-        /// The driver's words for it.
+        /// The driver's error text.
         text: String,
     },
 }
@@ -60,36 +60,37 @@ pub trait RawMemory {
     /// Takes `bytes` of memory. The address must be a multiple of 512.
     ///
     /// # Errors
-    /// [`RawError::OutOfMemory`] where the device has not that much, [`RawError::Driver`] for all else.
+    /// [`RawError::OutOfMemory`] where the device has too little memory, [`RawError::Driver`] for other
+    /// failures.
     fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError>;
-    /// Gives back what [`RawMemory::allocate`] returned, whole.
+    /// Returns a whole segment that [`RawMemory::allocate`] provided.
     ///
     /// # Errors
     /// [`RawError::Driver`]; the memory then still belongs to the allocator.
     fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError>;
-    /// Takes a virtual range with nothing behind it.
+    /// Reserves a virtual range without mapping memory.
     ///
     /// # Errors
     /// As for [`RawMemory::allocate`].
     fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError>;
-    /// Gives back a range of which nothing is mapped.
+    /// Returns a range in which nothing is mapped.
     ///
     /// # Errors
     /// [`RawError::Driver`]; the range then still belongs to the allocator.
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError>;
-    /// Puts memory behind `bytes` from `address` on, in pages of `page` bytes: all of them or none.
+    /// Maps `bytes` from `address` on, in pages of `page` bytes: all of them or none.
     ///
     /// # Errors
     /// As for [`RawMemory::allocate`].
     fn map(&mut self, address: u64, bytes: u64, page: u64, stream: Stream) -> Result<(), RawError>;
-    /// Takes away what is behind whole pages, after waiting for the work of the range's stream.
+    /// Unmaps whole pages, after waiting for the work of the range's stream.
     ///
     /// # Errors
     /// [`RawError::Driver`]; the pages then stay mapped.
     fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError>;
     /// Returns the memory of the device.
     fn capacity(&self) -> Capacity;
-    /// Remembers the end of the work that `stream` has been given so far.
+    /// Records an event after the work given to `stream` so far.
     ///
     /// # Errors
     /// [`RawError::Driver`].
@@ -99,7 +100,7 @@ pub trait RawMemory {
     /// # Errors
     /// [`RawError::Driver`].
     fn event_done(&mut self, event: EventId) -> Result<bool, RawError>;
-    /// Waits until the work before the event is over.
+    /// Waits until the work before the event is done.
     ///
     /// # Errors
     /// [`RawError::Driver`].

@@ -6,10 +6,10 @@ mod parse;
 
 pub use parse::SettingsError;
 
-/// The environment variables that hold settings; the first that is present decides alone.
+/// Environment variables that hold settings, in order of precedence: only the first that is set is read.
 pub const ENVIRONMENT: [&str; 3] = ["PLIMSOLL_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
-/// Rounding, splitting, caching and returning of the allocator.
+/// Settings of rounding, splitting, caching and releasing.
 ///
 /// ```
 /// let settings = memory::Settings::parse("max_split_size_mb:64, roundup_power2_divisions:[256:1,>:4]")?;
@@ -19,22 +19,21 @@ pub const ENVIRONMENT: [&str; 3] = ["PLIMSOLL_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `large_segment_size_mb`, in bytes: what is taken from the driver for blocks between 1 and 10 MiB, and
-    /// the page size of expandable segments in the large pool.
+    /// `large_segment_size_mb`, in bytes: the segment size for blocks between 1 and 10 MiB, and the page size
+    /// of expandable segments in the large pool.
     pub large_segment_size: u64,
-    /// `max_split_size_mb`, in bytes: blocks from this size on are not split; `u64::MAX` for no such limit.
+    /// `max_split_size_mb`, in bytes: blocks of at least this size are not split; `u64::MAX` for no limit.
     pub max_split_size: u64,
-    /// `max_non_split_rounding_mb`, in bytes: how much larger than asked for a block that is not split may
-    /// be.
+    /// `max_non_split_rounding_mb`, in bytes: the most by which an unsplit block may exceed the request.
     pub max_non_split_rounding: u64,
-    /// The share of the memory limit above which idle segments are released by age; 0 for never.
+    /// Fraction of the memory limit above which idle segments are released by age; 0 disables it.
     pub garbage_collection_threshold: f64,
-    /// Steps between two powers of two that requests are rounded to, by size class: slot k governs 2ᵏ to 2ᵏ⁺¹
-    /// MiB. 0 and 1 mean no such rounding.
+    /// Number of steps between two powers of two to which requests are rounded: slot k governs 2ᵏ to 2ᵏ⁺¹
+    /// MiB. 0 and 1 disable this rounding.
     pub roundup_power2_divisions: [u64; 16],
     /// Segments are virtual ranges that grow by pages.
     pub expandable_segments: bool,
-    /// The share of the device that may be held; read when an allocator is made.
+    /// Fraction of the device that the allocator may hold; read when an allocator is created.
     pub per_process_memory_fraction: f64,
     text: String,
     warnings: Vec<String>,
@@ -57,19 +56,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The text that was parsed last, empty for defaults.
+    /// The text that was parsed last; empty for the defaults.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// A sentence for each key that was accepted and does nothing here.
+    /// One sentence for each key that is accepted but has no effect here.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The table of divisions, if any of it is on.
+    /// The table of divisions, if any slot is set.
     pub(crate) fn divisions(&self) -> Option<&[u64; 16]> {
         let table = &self.roundup_power2_divisions;
         table.iter().any(|d| *d > 1).then_some(table)

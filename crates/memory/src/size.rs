@@ -1,18 +1,18 @@
-//! Size arithmetic: how a request is rounded, and how much is taken from the driver for it.
+//! Size arithmetic: rounding of requests, and sizes of segments.
 
-/// Granularity of block sizes, and the smallest block: 512 bytes.
+/// Granularity of block sizes and size of the smallest block: 512 bytes.
 pub const MIN_BLOCK: u64 = 512;
-/// Rounded sizes up to this are served by the small pool: 1 MiB.
+/// Largest rounded size that the small pool serves: 1 MiB.
 pub const SMALL_SIZE: u64 = 1 << 20;
 /// Segment size, and page size of expandable segments, in the small pool: 2 MiB.
 pub const SMALL_SEGMENT: u64 = 2 << 20;
-/// Rounded sizes from this on have a segment of their own: 10 MiB.
+/// Smallest rounded size with a segment of its own: 10 MiB.
 pub const MIN_LARGE_ALLOCATION: u64 = 10 << 20;
-/// Granularity of such segments: 2 MiB.
+/// Granularity of segments that hold one block: 2 MiB.
 pub const LARGE_ROUNDING: u64 = 2 << 20;
 /// Segment size for the sizes between, and page size in the large pool, unless configured: 20 MiB.
 pub const DEFAULT_LARGE_SEGMENT: u64 = 20 << 20;
-/// A request must be smaller than this: 1 EiB.
+/// Size that every request must stay below: 1 EiB.
 pub const REQUEST_LIMIT: u64 = 1 << 60;
 
 /// Rounds `bytes` up to a multiple of `step`.
@@ -20,13 +20,13 @@ pub(crate) fn round_up(bytes: u64, step: u64) -> u64 {
     bytes.div_ceil(step) * step
 }
 
-/// The slot of the table of divisions that governs requests of `bytes`: slot k covers 2ᵏ to 2ᵏ⁺¹ MiB, the
-/// first everything below, the last everything above.
+/// Returns the slot of the table of divisions that governs requests of `bytes`: slot k covers 2ᵏ to 2ᵏ⁺¹ MiB,
+/// the first slot also everything below, the last also everything above.
 fn division_slot(bytes: u64) -> usize {
     (bytes.max(1).ilog2().saturating_sub(20) as usize).min(15)
 }
 
-/// The size of the block for a request of `bytes` (at least 1, below [`REQUEST_LIMIT`]).
+/// Returns the block size for a request of `bytes` (at least 1, below [`REQUEST_LIMIT`]).
 #[inline]
 pub(crate) fn round_request(bytes: u64, divisions: Option<&[u64; 16]>) -> u64 {
     if bytes < MIN_BLOCK {
@@ -51,7 +51,7 @@ fn round_to_division(bytes: u64, divisions: u64) -> u64 {
     if step == 0 { power << 1 } else { round_up(bytes, step) }
 }
 
-/// Bytes taken from the driver for a block of `size` bytes (already rounded).
+/// Returns the bytes to take from the driver for a block of `size` bytes (already rounded).
 pub(crate) fn segment_size(size: u64, large_segment: u64) -> u64 {
     if size <= SMALL_SIZE {
         SMALL_SEGMENT

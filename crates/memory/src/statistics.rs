@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Metric {
-    /// Blocks handed out and not yet given back.
+    /// Allocated blocks.
     Allocation,
     /// Segments taken from the driver; expandable ones are not counted.
     Segment,
-    /// Blocks handed out and not yet reusable: allocated, or freed and waiting for another stream.
+    /// Blocks that are not reusable: allocated, or freed and waiting for another stream.
     Active,
-    /// Idle blocks that share a segment with others; none in expandable segments.
+    /// Idle blocks that share a segment with others; expandable segments are not counted.
     InactiveSplit,
     /// Bytes of allocated blocks, rounding included.
     AllocatedBytes,
@@ -22,14 +22,14 @@ pub enum Metric {
     ReservedBytes,
     /// Bytes of active blocks, rounding included.
     ActiveBytes,
-    /// Bytes of idle blocks that share a segment with others; none in expandable segments.
+    /// Bytes of idle blocks that share a segment with others; expandable segments are not counted.
     InactiveSplitBytes,
-    /// Bytes asked for by the owners of active blocks, without rounding.
+    /// Bytes requested by the owners of active blocks, without rounding.
     RequestedBytes,
 }
 
 impl Metric {
-    /// Every metric, in the order of their numbers.
+    /// All metrics, in the order of their numbers.
     pub const ALL: [Metric; 9] = [
         Metric::Allocation,
         Metric::Segment,
@@ -42,7 +42,7 @@ impl Metric {
         Metric::RequestedBytes,
     ];
 
-    /// The first part of its keys.
+    /// The first part of the metric's keys, such as `allocated_bytes`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,23 +59,23 @@ impl Metric {
     }
 }
 
-/// Which pools a statistic is over.
+/// The pools over which a statistic counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum PoolKind {
-    /// Both kinds.
+    /// Small and large pools together.
     All,
     /// Pools for blocks up to 1 MiB.
     Small,
-    /// Pools for the larger ones.
+    /// Pools for blocks over 1 MiB.
     Large,
 }
 
 impl PoolKind {
-    /// Every kind, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [PoolKind; 3] = [PoolKind::All, PoolKind::Small, PoolKind::Large];
 
-    /// The second part of its keys.
+    /// The second part of the metric's keys, such as `small_pool`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,16 +86,16 @@ impl PoolKind {
     }
 }
 
-/// One quantity over time.
+/// Current value, peak and cumulative sums of one quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistic {
-    /// Now.
+    /// The current value.
     pub current: i64,
-    /// The highest since the start or the last reset of peaks.
+    /// The highest value since the start or the last reset of peaks.
     pub peak: i64,
-    /// All increases since the start or the last reset of sums.
+    /// Sum of all increases since the start or the last reset of sums.
     pub allocated: i64,
-    /// All decreases since the start or the last reset of sums.
+    /// Sum of all decreases since the start or the last reset of sums.
     pub freed: i64,
 }
 
@@ -104,7 +104,7 @@ impl Statistic {
     fn increase(&mut self, by: i64) {
         self.current += by;
         self.peak = self.peak.max(self.current);
-        // A sum over a long run may pass 2⁶³; it goes round, as PyTorch's does.
+        // The sum may pass 2⁶³ in a long run; it wraps, as PyTorch's does.
         self.allocated = self.allocated.wrapping_add(by);
     }
 
@@ -123,14 +123,14 @@ impl Statistic {
         }
     }
 
-    /// The four numbers with their key endings, in alphabetical order.
+    /// The four values with the endings of their keys, in alphabetical order.
     #[must_use]
     pub const fn fields(&self) -> [(&'static str, i64); 4] {
         [("allocated", self.allocated), ("current", self.current), ("freed", self.freed), ("peak", self.peak)]
     }
 }
 
-/// Every counter. Sizes are bytes of blocks unless said otherwise.
+/// All counters. Sizes are bytes of blocks unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     arrays: [[Statistic; 3]; 9],
@@ -138,46 +138,46 @@ pub struct Statistics {
     pub oversize_allocations: Statistic,
     /// Segments of at least `max_split_size`.
     pub oversize_segments: Statistic,
-    /// Attempts to allocate again after everything idle had been released.
+    /// Number of allocations retried after the cache was released.
     pub num_alloc_retries: i64,
     /// Out-of-memory errors returned.
     pub num_ooms: i64,
-    /// Times that all events were waited for.
+    /// Number of times that all events were waited for.
     pub num_sync_all_streams: i64,
-    /// Segments allocated and map steps made.
+    /// Number of segments allocated and map operations.
     pub num_device_alloc: i64,
-    /// Segments freed and ranges unmapped.
+    /// Number of segments freed and ranges unmapped.
     pub num_device_free: i64,
-    /// `max_split_size` when the allocator was made, −1 for unlimited.
+    /// `max_split_size` when the allocator was created; −1 if unlimited.
     pub max_split_size: i64,
 }
 
-/// Place of the value behind a key.
+/// Location of a key's value.
 #[derive(Clone, Copy)]
-enum Place {
+enum Location {
     Array(usize, usize, usize),
     OversizeAllocations(usize),
     OversizeSegments(usize),
     Counter(fn(&Statistics) -> i64),
 }
 
-static KEYS: LazyLock<Vec<(String, Place)>> = LazyLock::new(|| {
+static KEYS: LazyLock<Vec<(String, Location)>> = LazyLock::new(|| {
     let endings = Statistic::default().fields().map(|(ending, _)| ending);
-    let mut keys: Vec<(String, Place)> = vec![
-        ("num_alloc_retries".into(), Place::Counter(|s| s.num_alloc_retries)),
-        ("num_ooms".into(), Place::Counter(|s| s.num_ooms)),
-        ("num_sync_all_streams".into(), Place::Counter(|s| s.num_sync_all_streams)),
-        ("num_device_alloc".into(), Place::Counter(|s| s.num_device_alloc)),
-        ("num_device_free".into(), Place::Counter(|s| s.num_device_free)),
-        ("max_split_size".into(), Place::Counter(|s| s.max_split_size)),
+    let mut keys: Vec<(String, Location)> = vec![
+        ("num_alloc_retries".into(), Location::Counter(|s| s.num_alloc_retries)),
+        ("num_ooms".into(), Location::Counter(|s| s.num_ooms)),
+        ("num_sync_all_streams".into(), Location::Counter(|s| s.num_sync_all_streams)),
+        ("num_device_alloc".into(), Location::Counter(|s| s.num_device_alloc)),
+        ("num_device_free".into(), Location::Counter(|s| s.num_device_free)),
+        ("max_split_size".into(), Location::Counter(|s| s.max_split_size)),
     ];
     for (f, ending) in endings.into_iter().enumerate() {
-        keys.push((format!("oversize_allocations.{ending}"), Place::OversizeAllocations(f)));
-        keys.push((format!("oversize_segments.{ending}"), Place::OversizeSegments(f)));
+        keys.push((format!("oversize_allocations.{ending}"), Location::OversizeAllocations(f)));
+        keys.push((format!("oversize_segments.{ending}"), Location::OversizeSegments(f)));
         for metric in Metric::ALL {
             for kind in PoolKind::ALL {
                 let key = format!("{}.{}.{ending}", metric.name(), kind.name());
-                keys.push((key, Place::Array(metric as usize, kind as usize, f)));
+                keys.push((key, Location::Array(metric as usize, kind as usize, f)));
             }
         }
     }
@@ -186,20 +186,20 @@ static KEYS: LazyLock<Vec<(String, Place)>> = LazyLock::new(|| {
 });
 
 impl Statistics {
-    /// One metric over one kind of pools.
+    /// The statistic of one metric over one kind of pools.
     #[must_use]
     #[inline]
     pub const fn metric(&self, metric: Metric, kind: PoolKind) -> &Statistic {
         &self.arrays[metric as usize][kind as usize]
     }
 
-    /// Number of blocks handed out so far.
+    /// Number of blocks allocated since the start.
     #[must_use]
     pub const fn handed_out(&self) -> u64 {
         self.metric(Metric::Allocation, PoolKind::All).allocated as u64
     }
 
-    /// Bytes of blocks handed out.
+    /// Bytes of allocated blocks.
     #[must_use]
     pub const fn allocated(&self) -> u64 {
         self.metric(Metric::AllocatedBytes, PoolKind::All).current as u64
@@ -211,13 +211,13 @@ impl Statistics {
         self.metric(Metric::ReservedBytes, PoolKind::All).current as u64
     }
 
-    /// The most bytes that were handed out at a time.
+    /// Peak of the allocated bytes.
     #[must_use]
     pub const fn peak_allocated(&self) -> u64 {
         self.metric(Metric::AllocatedBytes, PoolKind::All).peak as u64
     }
 
-    /// The most bytes that were held from the driver at a time.
+    /// Peak of the bytes held from the driver.
     #[must_use]
     pub const fn peak_reserved(&self) -> u64 {
         self.metric(Metric::ReservedBytes, PoolKind::All).peak as u64
@@ -230,17 +230,17 @@ impl Statistics {
         Some(self.at(KEYS[place].1))
     }
 
-    /// Every key with its value, the keys sorted: 122 of them.
+    /// All 122 keys with their values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, i64)> + '_ {
         KEYS.iter().map(|(key, place)| (key.as_str(), self.at(*place)))
     }
 
-    fn at(&self, place: Place) -> i64 {
+    fn at(&self, place: Location) -> i64 {
         match place {
-            Place::Array(metric, kind, f) => self.arrays[metric][kind].fields()[f].1,
-            Place::OversizeAllocations(f) => self.oversize_allocations.fields()[f].1,
-            Place::OversizeSegments(f) => self.oversize_segments.fields()[f].1,
-            Place::Counter(read) => read(self),
+            Location::Array(metric, kind, f) => self.arrays[metric][kind].fields()[f].1,
+            Location::OversizeAllocations(f) => self.oversize_allocations.fields()[f].1,
+            Location::OversizeSegments(f) => self.oversize_segments.fields()[f].1,
+            Location::Counter(read) => read(self),
         }
     }
 
@@ -258,7 +258,7 @@ impl Statistics {
         row[kind as usize].decrease(by as i64);
     }
 
-    /// One net change: up counts as allocated, down as freed.
+    /// Changes a metric by `by`: an increase counts as allocated, a decrease as freed.
     #[inline]
     pub(crate) fn change(&mut self, metric: Metric, kind: PoolKind, by: i64) {
         let row = &mut self.arrays[metric as usize];

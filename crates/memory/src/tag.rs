@@ -16,7 +16,7 @@ pub enum Category {
     Gradient,
     /// Moments, momentum and master weights.
     OptimizerState,
-    /// Results of the forward pass, saved for backward or passing through.
+    /// Results of the forward pass, saved for backward or passed on.
     Activation,
     /// Gradients of activations.
     ActivationGradient,
@@ -26,13 +26,13 @@ pub enum Category {
     Communication,
     /// Batches from the loader.
     Input,
-    /// Everything that was not said.
+    /// Memory whose purpose was not given.
     #[default]
     Other,
 }
 
 impl Category {
-    /// Every category, in the order of their numbers.
+    /// All categories, in the order of their numbers.
     pub const ALL: [Category; 10] = [
         Category::Parameter,
         Category::Buffer,
@@ -63,7 +63,7 @@ impl Category {
         }
     }
 
-    /// The place in [`Category::ALL`].
+    /// The index in [`Category::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
@@ -79,23 +79,23 @@ pub struct Label(pub u32);
 pub struct Tag {
     /// Purpose of the block.
     pub category: Category,
-    /// The module that asks, such as `blocks.3.mlp.up`.
+    /// Path of the module that requests, such as `blocks.3.mlp.up`.
     pub module: Label,
-    /// The operator that asks, such as `linear`; empty when none does.
+    /// Name of the operator that requests, such as `linear`; empty outside operators.
     pub operator: &'static str,
     /// The training step, counted from 1; 0 before the first.
     pub step: u32,
 }
 
 impl Tag {
-    /// A tag that says the category only.
+    /// Returns a tag that sets the category only.
     #[must_use]
     pub fn of(category: Category) -> Tag {
         Tag { category, ..Tag::default() }
     }
 }
 
-/// The table of module paths: each is stored once and known by a number.
+/// Table of module paths: each path is stored once and referred to by a number.
 #[derive(Clone, Debug)]
 pub struct Labels {
     names: Vec<String>,
@@ -109,9 +109,9 @@ impl Default for Labels {
 }
 
 impl Labels {
-    /// The number of `path`, which is stored if it is new.
+    /// Returns the number of `path`, adding it if it is new.
     ///
-    /// A table that is full (2³² − 1 paths) answers with the empty path.
+    /// Returns the number of the empty path if the table is full (2³² − 1 paths).
     pub fn intern(&mut self, path: &str) -> Label {
         if let Some(&number) = self.numbers.get(path) {
             return Label(number);
@@ -122,13 +122,13 @@ impl Labels {
         Label(number)
     }
 
-    /// The path behind a number; empty for a number that this table did not give out.
+    /// The path of a number; empty for a number that is not in the table.
     #[must_use]
     pub fn name(&self, label: Label) -> &str {
         self.names.get(label.0 as usize).map_or("", String::as_str)
     }
 
-    /// Every path, the place in the slice being its number.
+    /// All paths, indexed by their numbers.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
@@ -146,7 +146,7 @@ impl CategoryBytes {
         self.0[category.index()]
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all categories.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

@@ -1,7 +1,7 @@
-//! Bytes that nobody meant: the readers answer with an error or a value, and never otherwise.
+//! Fuzzing of the readers: arbitrary bytes give an error or a value, never a panic.
 //!
-//! The targets are plain functions of a byte slice, driven for a bounded time by a seeded mutator over real
-//! inputs. `PLIMSOLL_LONG_TESTS` gives them longer, in seconds.
+//! The targets are plain functions of a byte slice. A seeded mutator over real inputs drives them for a
+//! bounded time; `PLIMSOLL_LONG_TESTS` sets the seconds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use memory::Settings;
 use memory::replay::{parse, replay_bytes};
 
-/// Parses what is a text; what is accepted is accepted again.
+/// Parses UTF-8 input; text that is accepted once must be accepted again.
 fn fuzz_settings(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(settings) = Settings::parse(text) {
@@ -23,7 +23,7 @@ fn fuzz_settings(data: &[u8]) {
     }
 }
 
-/// Reads and, if that succeeds, replays.
+/// Reads the input, and replays it if that succeeds.
 fn fuzz_recording(data: &[u8]) {
     let read = parse(data);
     let replayed = replay_bytes(data);
@@ -34,7 +34,7 @@ fn fuzz_recording(data: &[u8]) {
     }
 }
 
-/// A small generator of numbers (SplitMix64): the runs repeat.
+/// SplitMix64, so that the runs are reproducible.
 struct Random(u64);
 
 impl Random {
@@ -70,7 +70,7 @@ const PIECES: [&[u8]; 20] = [
     b"expandable_segments:True",
 ];
 
-/// Changes a few places: bits, pieces put in, pieces cut out or repeated, numbers made extreme.
+/// Mutates a few places: flips bits, inserts, cuts or repeats pieces, makes numbers extreme.
 fn mutate(data: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(data.len() + 1);

@@ -1,4 +1,4 @@
-//! Invariants after every operation, whatever the sequence, the settings and the driver's failures.
+//! Invariants that hold after every operation, for any sequence, settings and driver failures.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -9,13 +9,13 @@ use support::{World, operation, settings};
 
 const TOTAL: u64 = 1 << 30;
 
-/// Few cases by default, for every audit looks at every block; `PROPTEST_CASES` asks for more.
+/// Few cases by default, because each audit visits every block; `PROPTEST_CASES` sets more.
 fn config() -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48);
     ProptestConfig { cases, ..ProptestConfig::default() }
 }
 
-/// After everything is given up, nothing is left anywhere.
+/// Frees everything and checks that no memory and no counter is left.
 fn expect_nothing_left(world: &mut World) -> Result<(), TestCaseError> {
     world.drop_everything();
     prop_assert_eq!(world.allocator.audit(), Ok(()));
@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn books_are_true(start in settings(), operations in prop::collection::vec(operation(false), 1..250)) {
+    fn counters_match_blocks(start in settings(), operations in prop::collection::vec(operation(false), 1..250)) {
         let mut world = World::new(&start, TOTAL);
         for operation in &operations {
             let result = world.apply(operation);
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn books_are_true_when_the_driver_fails(
+    fn counters_match_blocks_after_driver_failures(
         start in settings(),
         operations in prop::collection::vec(operation(true), 1..250),
     ) {
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn an_allocator_that_goes_leaves_nothing(
+    fn dropping_an_allocator_returns_all_memory(
         start in settings(),
         operations in prop::collection::vec(operation(false), 1..100),
     ) {

@@ -22,7 +22,7 @@ fn take_on(allocator: &mut Allocator<Counting>, bytes: u64, stream: u64) -> Bloc
     allocator.allocate(bytes, Stream(stream), Tag::default()).unwrap().block
 }
 
-/// Asserts counters by key; a key without dots after the metric means `.all.current`.
+/// Asserts counters by key; a bare metric stands for its `.all.current`.
 #[track_caller]
 fn expect(allocator: &Allocator<Counting>, counters: &[(&str, i64)]) {
     for (key, expected) in counters {
@@ -81,7 +81,7 @@ fn small_blocks_split_and_merge() {
 }
 
 #[test]
-fn pools_meet_at_a_mebibyte() {
+fn small_and_large_pools_meet_at_a_mebibyte() {
     let mut a = over(GIB, "");
     take(&mut a, 1_048_576);
     expect_bytes(&a, 1_048_576, 2_097_152, 1_048_576);
@@ -90,7 +90,7 @@ fn pools_meet_at_a_mebibyte() {
 }
 
 #[test]
-fn a_mebibyte_and_less_is_not_split_off() {
+fn large_blocks_keep_remainders_up_to_a_mebibyte() {
     for (first, second, allocated, inactive) in
         [(10_485_248, 10_485_249, 20_971_520, 0), (11_534_336, 512, 12_583_424, 2_096_640)]
     {
@@ -116,7 +116,7 @@ fn the_smallest_sufficient_block_is_taken() {
 }
 
 #[test]
-fn peaks_and_sums_are_reset_apart() {
+fn peaks_and_sums_are_reset_separately() {
     let mut a = over(GIB, "");
     let block = a.allocate(10 * MIB, Stream(0), Tag::of(Category::Activation)).unwrap().block;
     a.free(block).unwrap();
@@ -135,7 +135,7 @@ fn peaks_and_sums_are_reset_apart() {
 }
 
 #[test]
-fn streams_do_not_share() {
+fn streams_do_not_share_blocks() {
     let mut a = over(GIB, "");
     let block = take_on(&mut a, 4 * MIB, 0);
     a.free(block).unwrap();
@@ -211,7 +211,7 @@ fn expandable_segments_grow_and_shrink_by_pages() {
 }
 
 #[test]
-fn a_hole_is_filled_where_it_suffices() {
+fn sufficient_holes_in_expandable_segments_are_filled() {
     let mut a = over(GIB, "expandable_segments:True");
     let [_, b, _] = [40 * MIB; 3].map(|bytes| take(&mut a, bytes));
     expect(&a, &[("reserved_bytes", 125_829_120), ("num_device_alloc", 3)]);
@@ -271,7 +271,7 @@ fn a_pool_without_splits_hands_out_segments() {
 }
 
 #[test]
-fn a_pool_may_help_out_when_memory_is_out() {
+fn private_pools_may_serve_default_requests_when_memory_is_out() {
     let mut a = over(40 * MIB, "");
     let pool = PoolId(0, 3);
     a.create_pool(pool).unwrap();
@@ -289,7 +289,7 @@ fn a_pool_may_help_out_when_memory_is_out() {
 }
 
 #[test]
-fn pools_that_help_out_are_asked_in_the_order_of_their_hashes() {
+fn pools_used_on_oom_are_asked_in_the_order_of_their_hashes() {
     let mut a = over(80 * MIB, "");
     let places = [1, 2, 4, 7].map(|number| {
         let pool = PoolId(0, number);
@@ -306,7 +306,7 @@ fn pools_that_help_out_are_asked_in_the_order_of_their_hashes() {
 }
 
 #[test]
-fn a_free_with_other_streams_waits_for_the_pool_to_close() {
+fn frees_with_uses_on_other_streams_wait_for_the_pool_to_close() {
     let mut a = over(GIB, "");
     a.begin_pool(PoolId(0, 1), StreamFilter::All).unwrap();
     let block = take(&mut a, 4 * MIB);
@@ -316,7 +316,7 @@ fn a_free_with_other_streams_waits_for_the_pool_to_close() {
     expect(&a, &[("active_bytes", 4_194_304), ("num_sync_all_streams", 0)]);
     a.end_pool(PoolId(0, 1)).unwrap();
     take(&mut a, KIB);
-    // The one stream was recorded while the pool was open, which closing it settled.
+    // Closing the pool settled the use by the one stream that was recorded while it was open.
     expect(&a, &[("active_bytes", 1024)]);
 }
 
@@ -336,7 +336,7 @@ fn a_limit_flushes_and_then_refuses() {
 }
 
 #[test]
-fn garbage_goes_by_age() {
+fn garbage_collection_releases_the_oldest_segments() {
     let mut a = over(GIB, "garbage_collection_threshold:0.5");
     a.set_memory_fraction(0.99);
     let blocks = [100 * MIB, 200 * MIB, 300 * MIB].map(|bytes| take(&mut a, bytes));
@@ -346,7 +346,7 @@ fn garbage_goes_by_age() {
 }
 
 #[test]
-fn the_error_has_every_figure() {
+fn out_of_memory_errors_have_every_figure() {
     let mut a = over(80 * GIB, "");
     a.set_memory_fraction(0.25);
     take(&mut a, 3 * MIB);
@@ -371,7 +371,7 @@ fn the_error_has_every_figure() {
 }
 
 #[test]
-fn nothing_and_too_much_are_not_counted() {
+fn empty_and_impossible_requests_are_not_counted() {
     let mut a = over(GIB, "");
     let nothing = a.allocate(0, Stream(0), Tag::default()).unwrap();
     assert_eq!((nothing.address, nothing.size), (0, 0));
@@ -382,7 +382,7 @@ fn nothing_and_too_much_are_not_counted() {
 }
 
 #[test]
-fn blocks_are_freed_once() {
+fn freeing_a_block_twice_is_refused() {
     let mut a = over(GIB, "");
     let first = take(&mut a, KIB);
     a.free(first).unwrap();
@@ -393,7 +393,7 @@ fn blocks_are_freed_once() {
 }
 
 #[test]
-fn idle_blocks_remember_what_was_asked() {
+fn idle_blocks_remember_the_requested_bytes() {
     let mut a = over(GIB, "");
     let [first, second, _] = [1000, 2000, 3000].map(|bytes| take(&mut a, bytes));
     a.free(first).unwrap();
@@ -411,7 +411,7 @@ fn idle_blocks_remember_what_was_asked() {
 }
 
 #[test]
-fn history_is_a_ring_that_names_who_asked() {
+fn history_is_a_ring_with_the_requests_tags() {
     let mut a = over(GIB, "");
     a.record_history(4);
     let module = a.intern("blocks.0");
@@ -423,7 +423,7 @@ fn history_is_a_ring_that_names_who_asked() {
     assert_eq!(names(&mut a), ["alloc", "free_requested", "free_completed", "snapshot"]);
     let snapshot = a.snapshot();
     assert_eq!(snapshot.labels.name(snapshot.events[0].tag.module), "blocks.0");
-    // What a block takes beside what was asked for, and what its user writes between.
+    // The block's size beside the requested bytes, and a mark between two events.
     a.record_history(4);
     a.mark("forward", 7);
     a.allocate(100, Stream(0), Tag::default()).unwrap();

@@ -1,4 +1,5 @@
-//! Every recording of PyTorch's allocator replays without a difference, and a difference does not go unseen.
+//! Every recording of PyTorch's allocator replays without a difference, and every kind of difference is
+//! detected.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use memory::replay::{Operation, Recording, parse, read, replay, replay_bytes};
 
 fn golden() -> Vec<PathBuf> {
-    // Tests run in the folder of their package.
+    // Cargo runs tests in the folder of their package.
     let mut files: Vec<PathBuf> = std::fs::read_dir("../../tests/golden")
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -24,16 +25,15 @@ fn recordings_replay_without_a_difference() {
     assert!(files.len() >= 25, "{files:?}");
     for path in files {
         let report = replay(&path).unwrap();
-        // Those whose names begin with `more` are short scripts of what the others leave out: requests larger
-        // than the device, a full device, more streams than three, settings that move, pools that are not
-        // split.
+        // Files that begin with `more` are short scripts of cases that the others leave out: requests larger
+        // than the device, a full device, more than three streams, changed settings, pools without splitting.
         let short = path.file_name().unwrap().to_string_lossy().starts_with("more-");
         assert!(report.operations >= if short { 200 } else { 1000 }, "{}", path.display());
         assert_eq!((report.mismatches, report.first), (0, None), "{}", path.display());
     }
 }
 
-/// A recording of four operations, with `FROM` replaced by `to`.
+/// Returns a recording of four operations, with `from` replaced by `to`.
 fn tampered(from: &str, to: &str) -> String {
     let whole = r#"{"case":"t","total_memory":1073741824,"alloc_conf":"","limit_bytes":33554432,"limit_fraction":0.03125,
 "stat_names":["allocation.all.current","reserved_bytes.all.current","num_ooms"],"initial":[0,0,0],"ops":[
@@ -49,7 +49,7 @@ fn tampered(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn every_kind_of_difference_is_seen() {
+fn every_kind_of_difference_is_detected() {
     let report = replay_bytes(tampered("", "").as_bytes()).unwrap();
     assert_eq!((report.operations, report.mismatches, report.first), (5, 0, None));
     for (from, to, said) in [
@@ -83,7 +83,7 @@ fn every_kind_of_difference_is_seen() {
 }
 
 #[test]
-fn a_changed_counter_in_a_real_recording_is_found_where_it_is() {
+fn a_changed_counter_in_a_real_recording_is_located() {
     let path = golden().into_iter().find(|path| path.ends_with("vectors-2.11.0.jsonl.gz")).unwrap();
     let scenarios: Vec<Recording> = read(&path).unwrap();
     assert_eq!(scenarios.len(), 25);
@@ -103,7 +103,7 @@ fn a_changed_counter_in_a_real_recording_is_found_where_it_is() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn files_that_are_not_recordings_are_refused() {
     let cases: [(&[u8], &str); 10] = [
         (b"", "empty"),
         (b"\n \n", "empty"),

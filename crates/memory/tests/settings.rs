@@ -1,4 +1,4 @@
-//! The settings' syntax, as PyTorch reads it.
+//! The settings' syntax is PyTorch's.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use memory::{Allocator, Settings, Stream, Tag, drivers::Counting};
@@ -35,7 +35,7 @@ fn divisions_fill_their_slots() {
 }
 
 #[test]
-fn wrong_settings_are_refused_by_key() {
+fn invalid_settings_are_refused_with_their_key() {
     for (text, key, allowed) in [
         ("max_split_size_mb:19", "max_split_size_mb", "at least large_segment_size_mb"),
         (
@@ -76,7 +76,7 @@ fn wrong_settings_are_refused_by_key() {
 }
 
 #[test]
-fn keys_without_meaning_are_named() {
+fn keys_without_effect_are_reported() {
     let settings =
         Settings::parse("release_lock_on_cudamalloc:True,pinned_num_register_threads:8,backend:native")
             .unwrap();
@@ -87,7 +87,7 @@ fn keys_without_meaning_are_named() {
 }
 
 #[test]
-fn the_first_variable_that_is_present_decides() {
+fn only_the_first_variable_that_is_set_is_read() {
     let from = |present: &'static [(&'static str, &'static str)]| {
         let get = |name: &str| present.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
         Settings::from_environment(get).unwrap().max_split_size
@@ -102,7 +102,7 @@ fn the_first_variable_that_is_present_decides() {
 }
 
 #[test]
-fn some_settings_stay_and_some_go_back() {
+fn updates_keep_some_settings_and_reset_others() {
     let first =
         Settings::parse("expandable_segments:True,large_segment_size_mb:32,max_split_size_mb:64").unwrap();
     let second = first.updated("garbage_collection_threshold:0.5").unwrap();
@@ -114,7 +114,7 @@ fn some_settings_stay_and_some_go_back() {
 }
 
 #[test]
-fn a_fraction_in_the_settings_limits_an_allocator_when_it_is_made() {
+fn a_memory_fraction_in_the_settings_limits_new_allocators() {
     let settings = Settings::parse("per_process_memory_fraction:0.25").unwrap();
     let mut allocator = Allocator::new(Counting::new(1 << 30), settings).unwrap();
     assert_eq!(allocator.limit_bytes(), Some(256 * MIB));

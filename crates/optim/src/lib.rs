@@ -1,9 +1,8 @@
-//! Optimizers, the gradient's norm, and learning-rate schedules. They know parameters and gradients, not
-//! ranks.
+//! Optimizers, the gradient norm, and learning-rate schedules. They know parameters and gradients, not ranks.
 //!
 //! The one idea: **everything an update needs is on the device before the update starts**. Learning rate,
-//! norm, clipping factor, skip flag and number of updates are one device tensor, the [`StepState`], so
-//! nothing waits for the host.
+//! norm, clipping factor, skip flag and number of updates are one device tensor, the [`StepState`], so the
+//! host never waits.
 //!
 //! ```
 //! use device::{Category, Device, DeviceOptions};

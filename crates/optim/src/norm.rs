@@ -1,4 +1,4 @@
-//! The norm of all gradients, and the factor that clips them, without leaving the device.
+//! The norm of all gradients and the clipping factor, computed on the device.
 
 use device::{Category, DType, Device, Request};
 use tensor::ops::{self, StepState, Table};
@@ -6,35 +6,35 @@ use tensor::{Result, Tensor};
 
 use crate::slot::Slot;
 
-/// The 2-norm over all parameters: sums of squares over fixed chunks counted from each parameter's start,
-/// added in (parameter, chunk) order, so that it does not depend on who owns which.
+/// The 2-norm over all parameters. It adds sums of squares over fixed chunks counted from each parameter's
+/// start, in (parameter, chunk) order, so it does not depend on which rank owns which part.
 ///
 /// A rank that has all gradients calls [`GradientNorm::measure`]. A rank that has parts of them calls
-/// [`GradientNorm::measure_parts`], brings in the sums of the other ranks, and calls
-/// [`GradientNorm::finish`], with the same bits.
+/// [`GradientNorm::measure_parts`], receives the chunk sums of the other ranks, and calls
+/// [`GradientNorm::finish`]; both give the same bits.
 #[derive(Debug)]
 pub struct GradientNorm {
     /// One sum for each chunk of every parameter.
     sums: Tensor,
-    /// Index of the first sum of each part; `None` where the gradients are whole.
+    /// Index of each part's first chunk sum; `None` if the gradients are whole.
     first_sums: Option<Vec<usize>>,
-    /// Addresses of the gradients.
+    /// Device addresses of the gradients.
     table: Table,
-    /// Receives the norm and the factor.
+    /// The state that receives the norm and the factor.
     state: StepState,
     max_norm: f32,
 }
 
 impl GradientNorm {
-    /// Makes room for the parameters' chunk sums, and the state of the steps. `max_norm` 0 measures and does
-    /// not clip. Errors: out of memory.
+    /// Allocates the parameters' chunk sums and the step state. With `max_norm` 0 the norm is measured but
+    /// nothing is clipped. Errors: out of memory.
     pub fn new(device: &Device, slots: &[Slot], max_norm: f32) -> Result<Self> {
         let sums = slots.iter().map(|slot| ops::norm::chunks(slot.weight.elements())).sum();
         Self::with(device, sums, None, Table::of_gradients(device, slots.len())?, max_norm)
     }
 
-    /// The same for parts of parameters with `sizes` elements. A part is given by the parameter's index and
-    /// the part's first element there, a multiple of [`ops::norm::CHUNK`]. Errors: out of memory.
+    /// Does the same for parts of parameters with `sizes` elements. A part is given by the parameter's index
+    /// and the index of the part's first element, a multiple of [`ops::norm::CHUNK`]. Errors: out of memory.
     pub fn of_parts(
         device: &Device,
         sizes: &[usize],
@@ -66,15 +66,15 @@ impl GradientNorm {
         ops::norm::measure(&self.table, gradients, &self.sums, self.max_norm, &self.state)
     }
 
-    /// Returns the chunk sums, those of `gradients`, one tensor for each part, in their places, and 0 in all
-    /// others.
+    /// Returns the chunk sums of `gradients`, one tensor for each part, at their indices; all other sums are
+    /// 0.
     pub fn measure_parts(&self, gradients: &[Tensor]) -> Result<&Tensor> {
         let first_sums = self.first_sums.as_deref().unwrap_or_default();
         ops::norm::part_sums(&self.table, gradients, first_sums, &self.sums)?;
         Ok(&self.sums)
     }
 
-    /// Computes norm and factor, once all sums are in their places.
+    /// Computes norm and factor from the chunk sums, all of which must be present.
     pub fn finish(&self) -> Result<()> {
         ops::norm::finish(&self.sums, self.max_norm, &self.state)
     }

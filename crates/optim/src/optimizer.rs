@@ -9,27 +9,27 @@ use tensor::{Result, Tensor};
 
 use crate::slot::Slot;
 
-/// The name of a tensor that a rule keeps for a parameter: `adamw.first.<parameter>`.
+/// Returns the name of a tensor that a rule keeps for a parameter: `adamw.first.<parameter>`.
 pub fn state_name(state: &StateTensor, parameter: &str) -> String {
     format!("{}.{parameter}", state.name)
 }
 
-/// A tensor that the optimizer keeps. Shape and type are the tensor's.
+/// A tensor that the optimizer keeps, with its name.
 #[derive(Clone, Debug)]
 pub struct NamedState<'a> {
-    /// For a master the parameter's own name, else [`state_name`].
+    /// The parameter's name for a master weight, [`state_name`] for the others.
     pub name: String,
-    /// Index of the slot that it belongs to.
+    /// Index of the tensor's slot.
     pub slot: usize,
-    /// Its values, of as many elements as the slot's weight.
+    /// The values, as many as the slot's weight has.
     pub tensor: &'a Tensor,
 }
 
 /// The optimizer's tensors for one slot.
 #[derive(Debug)]
 struct SlotState {
-    /// The weight in f32, which is updated. An f32 weight is its own master, in one storage. The master of a
-    /// bf16 weight is a tensor of its own, 0 until the caller fills it; every update writes its rounding to
+    /// The f32 master weight, which is updated. An f32 weight is its own master and shares its storage. The
+    /// master of a bf16 weight is a separate tensor, 0 until the caller fills it; each update rounds it into
     /// the weight.
     master: Tensor,
     /// The tensors of [`UpdateRule::states`].
@@ -44,19 +44,19 @@ pub struct Optimizer {
     states: Vec<SlotState>,
     /// Number of slots that are updated before the others.
     first: usize,
-    /// Addresses of the tensors of those slots, and of the others.
+    /// Device addresses of the tensors of those slots, and of the others.
     tables: [Table; 2],
 }
 
 impl Optimizer {
-    /// Makes state of zeros for every slot, masters included where they are not the weights.
-    /// [`Optimizer::step`] updates all slots in one call. Errors: out of memory.
+    /// Allocates zeroed state for every slot, with master weights for slots that are not f32.
+    /// [`Optimizer::step`] then updates all slots in one call. Errors: out of memory.
     pub fn new(device: &Device, slots: &[Slot], rule: UpdateRule) -> Result<Self> {
         Self::in_two_calls(device, slots, rule, 0)
     }
 
-    /// The same, but the first `first` slots have a call of their own, [`Optimizer::step_first`]. No bit
-    /// depends on it.
+    /// Does the same, but gives the first `first` slots a call of their own, [`Optimizer::step_first`].
+    /// Results do not depend on it.
     pub fn in_two_calls(device: &Device, slots: &[Slot], rule: UpdateRule, first: usize) -> Result<Self> {
         let first = first.min(slots.len());
         let zeros = |slot: &Slot, operator: &'static str, dtype: DType| {
@@ -78,25 +78,25 @@ impl Optimizer {
         Ok(Optimizer { rule, slots: slots.to_vec(), states, first, tables })
     }
 
-    /// Makes one update from `gradients`, one for each slot in order, with the learning rate, the factor of
-    /// the gradients and the skip flag that `state` has on the device.
+    /// Updates all slots from `gradients`, one for each slot in order, with the learning rate, gradient
+    /// factor and skip flag in `state`.
     pub fn step(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         self.step_first(gradients, state)?;
         self.step_rest(gradients, state)
     }
 
-    /// The first part of [`Optimizer::step`]; [`Optimizer::step_rest`] follows, with the same arguments.
+    /// Updates the first slots; [`Optimizer::step_rest`] must follow with the same arguments.
     pub fn step_first(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         optimizer::begin(&self.rule, state)?;
         self.update(&self.tables[0], 0..self.first, gradients, state)
     }
 
-    /// The other part, which completes the update.
+    /// Updates the other slots, which completes the step.
     pub fn step_rest(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         self.update(&self.tables[1], self.first..self.slots.len(), gradients, state)
     }
 
-    /// One call for some slots.
+    /// Updates the slots of one table in one call.
     fn update(
         &self,
         table: &Table,
@@ -115,18 +115,18 @@ impl Optimizer {
         optimizer::update(table, &self.rule, &items.collect::<Vec<_>>(), state)
     }
 
-    /// The parameters that it updates.
+    /// The parameters that this optimizer updates.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// The f32 values that are updated, in the order of the slots: the weight itself, or a tensor of its own.
+    /// The f32 master weights, in the order of the slots: the weight itself or a separate tensor.
     pub fn masters(&self) -> impl Iterator<Item = &Tensor> {
         self.states.iter().map(|state| &state.master)
     }
 
-    /// Every tensor that the optimizer keeps, slot by slot: the master, where it is not the weight, then the
-    /// rule's.
+    /// All tensors that the optimizer keeps, slot by slot: the master, if it is not the weight, then those of
+    /// the rule.
     pub fn named_state(&self) -> impl Iterator<Item = NamedState<'_>> {
         let slots = self.slots.iter().zip(&self.states).enumerate();
         slots.flat_map(move |(index, (slot, state))| {
@@ -139,7 +139,7 @@ impl Optimizer {
 }
 
 impl SlotState {
-    /// Whether the weight is a rounded copy of its master.
+    /// Returns whether the weight is a rounded copy of its master.
     fn is_copied(&self, slot: &Slot) -> bool {
         !self.master.shares_storage(&slot.weight)
     }

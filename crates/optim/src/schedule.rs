@@ -2,22 +2,22 @@
 
 use std::f64::consts::PI;
 
-/// Linear warm-up, then half a cosine that would reach the minimum at the step after the last.
+/// Linear warm-up, then half a cosine that would reach the minimum one step after the last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// The highest rate, which the warm-up ends at.
+    /// The highest rate, reached at the end of the warm-up.
     pub peak: f64,
-    /// The rate that the cosine would reach at the step after the last.
+    /// The rate that the cosine would reach one step after the last.
     pub minimum: f64,
     /// Number of warm-up steps.
     pub warmup_steps: u64,
-    /// Number of all steps.
+    /// Total number of steps.
     pub steps: u64,
 }
 
 impl Schedule {
-    /// Returns the rate of step `step`, counted from 0. The first of w warm-up steps has peak / w, the first
-    /// step after them the peak.
+    /// Returns the rate of step `step`, counted from 0. The first of w warm-up steps has peak / w; the first
+    /// step after them has the peak.
     pub fn rate(&self, step: u64) -> f32 {
         let rate = if step < self.warmup_steps {
             self.peak * (step + 1) as f64 / self.warmup_steps as f64

@@ -7,8 +7,8 @@ use tensor::Tensor;
 pub struct Slot {
     /// The parameter's name.
     pub name: String,
-    /// Its values, f32 or bf16, updated in place.
+    /// The values, f32 or bf16, updated in place.
     pub weight: Tensor,
-    /// Whether weight decay applies to it. SGD decays every parameter, as PyTorch's does.
+    /// Whether weight decay applies. SGD decays every parameter, as PyTorch's does.
     pub decay: bool,
 }

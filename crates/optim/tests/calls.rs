@@ -1,4 +1,4 @@
-//! An update in two calls is the update in one.
+//! An update in two calls gives the same bits as one call.
 #![allow(missing_docs, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Category, DType, Device, DeviceOptions, Request};
@@ -11,7 +11,7 @@ fn values(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|index| ((index * 37 + seed * 101) % 97) as f32 / 97.0 - 0.5).collect()
 }
 
-/// Bits of all weights and states after three updates, of which the first `first` slots are in a call of
+/// Returns the bits of all weights and states after three updates; the first `first` slots have a call of
 /// their own.
 fn updated(rule: UpdateRule, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>> {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
@@ -65,7 +65,7 @@ const RULES: [UpdateRule; 3] = [
 ];
 
 #[test]
-fn any_slots_may_come_first() {
+fn any_number_of_slots_may_come_first() {
     for rule in RULES {
         for dtype in [DType::F32, DType::Bf16] {
             let one = updated(rule, dtype, None);
@@ -78,7 +78,7 @@ fn any_slots_may_come_first() {
 }
 
 #[test]
-fn every_tensor_that_is_kept_has_a_stable_name() {
+fn kept_tensors_have_stable_names() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let kept = [&["adamw.first", "adamw.second"][..], &["sgd.velocity"], &[]];
     for (rule, kept) in RULES.into_iter().zip(kept) {

@@ -1,13 +1,13 @@
 //! Counter-based random numbers: Philox 4x32-10.
 //!
-//! A run that must give the same bits on any grid of ranks, and after any restart, cannot keep a
-//! generator whose state depends on who drew before whom. The one idea here: a random number is a
-//! pure function of *what it is for*. The key says which stream (a seed, a parameter's name), the
-//! counter says which number of it (step, micro-batch, operator site, element). There is no state to
-//! save, to send or to restore, and recomputation draws the same numbers again.
+//! A run that must give the same bits on any grid of ranks, and after any restart, cannot use a generator
+//! whose state depends on the order of draws. The one idea: a random number is a pure function of *its
+//! purpose*. The key selects a stream (a seed, a parameter's name); the counter selects a number in it (step,
+//! micro-batch, operator site, element). There is no state to save, send or restore, and recomputation draws
+//! the same numbers again.
 //!
 //! ```
-//! // The initial values of one parameter: four standard normal numbers for each counter.
+//! The initial values of one parameter: four standard normal numbers for each counter.
 //! let key = philox::key_of_name(1, "blocks.0.attention.qkv.weight");
 //! let first = philox::normals(philox::philox4x32(key, [0, 0, 0, 0]));
 //! let again = philox::normals(philox::philox4x32(key, [0, 0, 0, 0]));
@@ -26,10 +26,10 @@ const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
-/// Four random words: Philox 4x32 with ten rounds.
+/// Returns four random words: Philox 4x32 with ten rounds.
 ///
-/// For a fixed `key` this is a bijection of the 128-bit counter, so that no block of four words comes
-/// twice in one stream.
+/// For a fixed `key` this is a bijection of the 128-bit counter, so no block of four words occurs twice in
+/// one stream.
 #[inline]
 #[must_use]
 pub const fn philox4x32(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
@@ -51,25 +51,25 @@ const fn round(key: [u32; 2], c: [u32; 4]) -> [u32; 4] {
     [high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0]
 }
 
-/// The 64-bit product of two words as (high, low).
+/// Returns the 64-bit product of two words as (high, low).
 #[inline]
 const fn wide_product(a: u32, b: u32) -> (u32, u32) {
     let product = a as u64 * b as u64;
     ((product >> 32) as u32, product as u32)
 }
 
-/// The key of the stream that belongs to `seed` alone: its low and its high word.
+/// Returns the key of `seed`'s own stream: its low and its high word.
 #[inline]
 #[must_use]
 pub const fn key_of_seed(seed: u64) -> [u32; 2] {
     [seed as u32, (seed >> 32) as u32]
 }
 
-/// The key of the stream that belongs to `name` under `seed`.
+/// Returns the key of the stream of `name` under `seed`.
 ///
-/// The UTF-8 bytes go through Philox as a compression function, sixteen at a time (Davies–Meyer: the
-/// key is added to the output, so that the chain cannot be run backwards), and their number comes
-/// last, so that zero padding cannot make two names equal.
+/// The UTF-8 bytes go through Philox as a compression function, sixteen at a time (Davies–Meyer: the key is
+/// added to the output, so that the chain cannot be inverted). The number of bytes comes last, so that zero
+/// padding cannot make two names equal.
 #[must_use]
 pub fn key_of_name(seed: u64, name: &str) -> [u32; 2] {
     let mut key = key_of_seed(seed);
@@ -89,28 +89,27 @@ fn absorb(key: [u32; 2], block: [u32; 4]) -> [u32; 2] {
     [mixed[0] ^ key[0], mixed[1] ^ key[1]]
 }
 
-/// A uniform number in [0, 1): the upper 24 bits of `word`, each of the 2²⁴ values exact in f32.
+/// Returns a uniform number in [0, 1): the upper 24 bits of `word`, each of the 2²⁴ values exact in f32.
 #[inline]
 #[must_use]
 pub const fn uniform(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// Two independent standard normal numbers from two words, by the Box–Muller transform.
+/// Returns two independent standard normal numbers from two words, by the Box–Muller transform.
 ///
-/// In f64 through `libm`, whose logarithm, sine and cosine are the same code on every machine (the
-/// standard library's are the platform's), then rounded to f32 once. The magnitude is at most
-/// √(2·ln 2³²) ≈ 6.66.
+/// Computed in f64 with `libm`, whose functions are the same code on every machine (the standard library's
+/// depend on the platform), then rounded once to f32. The magnitude is at most √(2·ln 2³²) ≈ 6.66.
 #[must_use]
 pub fn normal_pair(a: u32, b: u32) -> [f32; 2] {
     const UNIT: f64 = 1.0 / 4_294_967_296.0;
-    // In (0, 1]: the logarithm of zero is never asked for.
+    // The argument lies in (0, 1], so the logarithm is finite.
     let radius = (-2.0 * libm::log((f64::from(a) + 1.0) * UNIT)).sqrt();
     let (sine, cosine) = libm::sincos(std::f64::consts::TAU * (f64::from(b) * UNIT));
     [(radius * cosine) as f32, (radius * sine) as f32]
 }
 
-/// Four independent standard normal numbers from one Philox block.
+/// Returns four independent standard normal numbers from one Philox block.
 #[must_use]
 pub fn normals(words: [u32; 4]) -> [f32; 4] {
     let [a, b] = normal_pair(words[0], words[1]);
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_of_a_pair_are_uncorrelated() {
+    fn numbers_of_a_pair_are_uncorrelated() {
         let key = key_of_seed(3);
         let sum: f64 = (0..100_000_u32)
             .map(|block| {
@@ -184,7 +183,8 @@ mod tests {
         }
     }
 
-    /// Values that must never change, as weights depend on them; from a separate implementation in Python.
+    /// Pinned values, because initial weights depend on them; computed by a separate implementation in
+    /// Python.
     #[test]
     fn keys_of_names_are_pinned_and_differ() {
         let names = ["", "a", "a\0", "b", "weight", "blocks.0.mlp.fc.weight", "blocks.1.mlp.fc.weight"];

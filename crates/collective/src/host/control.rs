@@ -8,7 +8,7 @@ use crate::link::Link;
 use crate::operands::{Caller, check_rank};
 use crate::payload::PayloadPool;
 
-/// [`ControlPlane`] over a link of its own.
+/// [`ControlPlane`] over its own link.
 #[derive(Debug)]
 pub(crate) struct HostControl<L> {
     link: L,

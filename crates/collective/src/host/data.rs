@@ -17,7 +17,7 @@ use crate::payload::{PAYLOAD_BYTES, PayloadPool};
 use crate::shards::ByteShards;
 use crate::traffic::{Meter, Traffic};
 
-/// A [`DataPlane`] over a link of its own. Every call is done when it returns, whatever the stream.
+/// A [`DataPlane`] over its own link. Every call is done on return, whatever its stream.
 #[derive(Debug)]
 pub(crate) struct HostData<L> {
     link: L,
@@ -67,7 +67,7 @@ impl<L: Link> HostData<L> {
 
     fn check(&self, caller: Caller, operands: &Operands<'_>) -> Result<()> {
         let (rank, size) = (self.link.rank(), self.link.world_size());
-        // Alone, nothing is moved, and where regions lie does not matter.
+        // In a group of one nothing is moved, so any kind of memory is accepted.
         let reach = if size == 1 { Reach::Any } else { Reach::Host };
         operands.check(caller, Membership { rank, size, reach })
     }
@@ -191,7 +191,7 @@ impl<L: Link> DataPlane for HostData<L> {
         let (parent, children) = broadcast_tree(self.rank(), self.world_size(), root);
         let chunk = if on_meta(&region) { usize::MAX } else { PAYLOAD_BYTES };
         let mut moved = Moved::default();
-        // Chunk by chunk, so that a rank hands on what it has while the rest still comes.
+        // Chunks are passed on while later ones still arrive.
         for round in 0..region.bytes.div_ceil(chunk).max(1) {
             let range = ByteShards::equal(region.bytes, 1).chunk(0, round, chunk);
             let part = region.part(range.start, range.len());

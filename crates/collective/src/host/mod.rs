@@ -32,7 +32,7 @@ pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call
     }
 }
 
-/// Returns when every rank has come. After rounds of distance 1, 2, 4, … below the world's size, every rank
+/// Returns once every rank has arrived. After rounds of distance 1, 2, 4, … below the world size, every rank
 /// has heard of every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
 pub(crate) fn barrier<L: Link>(
     link: &mut L,
@@ -53,8 +53,8 @@ pub(crate) fn barrier<L: Link>(
     Ok(())
 }
 
-/// The parent and children of a rank in the binomial tree of a broadcast, the child with the largest subtree
-/// first.
+/// Returns the parent and children of a rank in the binomial tree of a broadcast; the child with the largest
+/// subtree comes first.
 pub(crate) fn broadcast_tree(rank: usize, world_size: usize, root: usize) -> (Option<usize>, Vec<usize>) {
     let relative = (rank + world_size - root) % world_size;
     let absolute = |relative: usize| (relative + root) % world_size;

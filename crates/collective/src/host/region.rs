@@ -1,4 +1,4 @@
-//! Reading and writing regions of host memory; Meta has no bytes.
+//! Reads and writes of host memory regions; Meta regions have no bytes.
 
 use device::{Backend, Region};
 use half::bf16;
@@ -7,24 +7,24 @@ use crate::error::{CollectiveError, Result};
 use crate::operands::{Caller, Reach, check_reach};
 use crate::payload::{Payload, PayloadPool};
 
-/// Returns true for a region of Meta, which has no bytes.
+/// Returns whether a region is on Meta and so has no bytes.
 pub(crate) fn on_meta(region: &Region<'_>) -> bool {
     region.buffer.backend() == Backend::Meta
 }
 
-/// Copies a region of at most one payload; empty on Meta.
+/// Copies a region of at most one payload; the result is empty on Meta.
 pub(crate) fn read(region: Region<'_>, pool: &mut PayloadPool) -> device::Result<Payload> {
     if on_meta(&region) {
         return Ok(pool.take(0));
     }
     let mut payload = pool.take(region.bytes);
-    // Every element type has 16 bits or more, so bytes are moved as pairs.
+    // Every element type has at least 16 bits, so bytes are moved in pairs.
     let values = region.buffer.read::<bf16>(region.offset, region.bytes / 2)?;
     payload.bytes_mut().copy_from_slice(bytemuck::cast_slice(&values));
     Ok(payload)
 }
 
-/// Writes bytes to a region of their length; does nothing on Meta.
+/// Writes `bytes` to a region of the same length; does nothing on Meta.
 pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
     if !on_meta(&region) {
         let mut values = region.buffer.write::<bf16>(region.offset, region.bytes / 2)?;
@@ -33,7 +33,7 @@ pub(crate) fn write(bytes: &[u8], region: Region<'_>) -> device::Result<()> {
     Ok(())
 }
 
-/// Copies between two regions of the same length, which may be the same region.
+/// Copies between two regions of the same length, which may be the same.
 pub(crate) fn copy(caller: Caller, source: Region<'_>, target: Region<'_>) -> Result<()> {
     let same = std::ptr::eq(source.buffer, target.buffer) && source.offset == target.offset;
     if same || on_meta(&source) {

@@ -1,4 +1,4 @@
-//! Moves operands between ranks: many sends and receives at a time, in payloads, none waiting for another.
+//! Transfers of operands between ranks: many sends and receives at once, in payloads, none blocking another.
 
 use std::time::Instant;
 
@@ -19,9 +19,9 @@ enum Source<'a> {
 /// The destination of bytes.
 enum Sink<'a> {
     Region(Region<'a>),
-    /// A vector, as long as the sender says.
+    /// A vector that grows to the sender's length.
     Bytes(&'a mut Vec<u8>),
-    /// One message of the region's length, kept apart from the region.
+    /// One message of the region's length, kept in a separate payload.
     Payload(Region<'a>, &'a mut Payload),
 }
 
@@ -30,7 +30,7 @@ struct Outgoing<'a> {
     signature: Signature,
     source: Source<'a>,
     moved: usize,
-    /// A message that found the queue full.
+    /// The next message, if the queue was full.
     waiting: Option<Message>,
     done: bool,
 }
@@ -43,7 +43,7 @@ struct Incoming<'a> {
     done: bool,
 }
 
-/// Bytes of operands that were sent and received.
+/// Bytes of operands sent and received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) sent: u64,
@@ -57,7 +57,7 @@ impl std::ops::AddAssign for Moved {
     }
 }
 
-/// Sends and receives to run together. Those with one peer in one direction run in the order they were added.
+/// Sends and receives to run together. Transfers with the same peer and direction run in the order added.
 pub(crate) struct Transfers<'a> {
     call: Call,
     outgoing: Vec<Outgoing<'a>>,
@@ -105,10 +105,10 @@ impl<'a> Transfers<'a> {
         self.incoming(from, expected, Sink::Payload(region, payload));
     }
 
-    /// Moves everything.
+    /// Runs all transfers.
     ///
     /// # Errors
-    /// A failed peer, a mismatch, or silence for a whole timeout.
+    /// A failed peer, a mismatch, or a peer that is silent for a whole timeout.
     pub(crate) fn run<L: Link>(mut self, link: &mut L, pool: &mut PayloadPool) -> Result<Moved> {
         let (rank, timeout) = (link.world_rank(link.rank()), link.timeout());
         let mut moved = Moved::default();
@@ -147,7 +147,7 @@ impl<'a> Transfers<'a> {
         self.outgoing.iter().filter(|o| !o.done).count() + self.incoming.iter().filter(|i| !i.done).count()
     }
 
-    /// Returns true if no send needs this rank any more.
+    /// Returns whether all sends will complete without further calls of this rank.
     fn all_sent<L: Link>(&self, link: &mut L) -> Result<bool> {
         for outgoing in &self.outgoing {
             if !link.sent(outgoing.to).map_err(|Closed| closed(link, self.call, outgoing.to))? {
@@ -170,7 +170,7 @@ impl<'a> Transfers<'a> {
             return CollectiveError::failed(rank, self.call, failure);
         }
         let (sends, receives) = self.peers();
-        // With nothing pending, what was sent has not been taken.
+        // With nothing pending, some sent message has not been received.
         let sent = self.outgoing.first().map(|outgoing| outgoing.to);
         let awaited = receives.first().or(sends.first()).copied().or(sent);
         let peer = match absent {
@@ -237,7 +237,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The next message, and the bytes of the operand that it stands for.
+    /// Returns the next message, and the bytes of the operand it represents.
     fn next(&mut self, pool: &mut PayloadPool) -> device::Result<(Message, usize)> {
         let left = self.total() - self.moved;
         let len = left.min(PAYLOAD_BYTES);
@@ -263,7 +263,7 @@ impl Outgoing<'_> {
 }
 
 impl Incoming<'_> {
-    /// Takes a message, and returns the bytes of the operand that it stands for.
+    /// Handles a received message, and returns the bytes of the operand it represents.
     fn take<L: Link>(
         &mut self,
         link: &L,
@@ -282,7 +282,7 @@ impl Incoming<'_> {
         let (due, stands_for) = self.due(&theirs);
         if len != due {
             let peer = link.world_rank(self.from);
-            let problem = format!("rank {peer} sent a payload of {len} bytes where {due} were due");
+            let problem = format!("rank {peer} sent a payload of {len} bytes instead of {due}");
             return Err(CollectiveError::Operand { rank, call, problem });
         }
         match &mut self.sink {
@@ -309,7 +309,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// Bytes that the next message must have, and bytes of the operand that it stands for.
+    /// Returns the expected bytes of the next message, and the bytes of the operand it represents.
     fn due(&self, theirs: &Signature) -> (usize, usize) {
         let left = self.total(theirs).saturating_sub(self.moved);
         match &self.sink {

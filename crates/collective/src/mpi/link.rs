@@ -1,4 +1,4 @@
-//! The link of one rank in a group of processes.
+//! The link of a rank that is a process.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -13,18 +13,18 @@ use crate::mpi::shared::{ProcessLiveness, Shared};
 use crate::mpi::wire::{HEADER_BYTES, Header, INLINE_BYTES};
 use crate::payload::{PAYLOAD_BYTES, PayloadPool};
 
-/// Sends to one peer that may be under way; a message has one or two.
+/// Most pending sends to one peer; a message takes one or two.
 const QUEUED: usize = 8;
-/// The context of the control plane of the world, and that of its data plane.
+/// Contexts of the world's control plane and data plane.
 pub(super) const CONTROL: u64 = 0;
 pub(super) const DATA: u64 = 1;
 
-/// Queues of messages between processes. A message is a header, with the payload where that is short; a
-/// longer one follows with a tag of its own, straight out of and into the payloads.
+/// Queues of messages between processes. A message is a header followed by a short payload. A longer payload
+/// follows in a message of its own, with another tag, without a copy.
 pub(crate) struct MpiLink {
     world: Rc<Shared>,
     rank: usize,
-    /// Numbers in the world, by number in the group.
+    /// World numbers of the ranks, by number in the group.
     members: Vec<usize>,
     context: u64,
     tags: Tags,
@@ -36,8 +36,8 @@ pub(crate) struct MpiLink {
 
 /// The tags of one group's headers and payloads.
 ///
-/// Two groups may come to have the same. Headers tell them apart, so that such an accident, one in 2³⁰ with
-/// the tags of Open MPI, is an error and no wrong value.
+/// Two groups may get the same tags, with a probability of 2⁻³⁰ for Open MPI's tags. Headers name the group,
+/// so that a collision is an error and never a wrong value.
 #[derive(Clone, Copy)]
 struct Tags {
     header: i32,
@@ -53,7 +53,7 @@ impl Tags {
     }
 }
 
-/// Requests under way to and from one peer.
+/// Pending requests to and from one peer.
 #[derive(Default)]
 struct Peer {
     sends: VecDeque<Request>,
@@ -78,7 +78,7 @@ impl MpiLink {
         }
     }
 
-    /// Takes completed sends out of the queue to a peer.
+    /// Removes completed sends from the queue to a peer.
     fn reap(&mut self, to: usize) -> Result<(), Fault> {
         while let Some(request) = self.peers[to].sends.front_mut() {
             let Some(Completed { payload, .. }) = request.test()? else { break };
@@ -158,7 +158,7 @@ impl MpiLink {
         Ok(Some(Arrived::Whole(Message { signature: header.signature(), payload })))
     }
 
-    /// A failure of MPI ends the world; the caller asks for it as for any other.
+    /// Records a failure of MPI, which ends the world; the caller then finds it like any other failure.
     fn failed(&self, fault: Fault) -> Closed {
         self.world.fault(&fault);
         Closed
@@ -167,12 +167,12 @@ impl MpiLink {
 
 enum Arrived {
     Whole(Message),
-    /// The payload is to come.
+    /// A header arrived; its payload follows.
     Header,
 }
 
 fn foreign(rank: usize) -> Fault {
-    Fault { code: 0, text: format!("a message of rank {rank} is not of the group that it came to") }
+    Fault { code: 0, text: format!("a message of rank {rank} belongs to another group") }
 }
 
 impl Link for MpiLink {
@@ -204,7 +204,7 @@ impl Link for MpiLink {
     }
 
     fn try_receive(&mut self, from: usize) -> Result<Option<Message>, Closed> {
-        // Asked before looking: what it sent last has arrived by then.
+        // This is checked before the queue, so that the peer's last messages have arrived by then.
         let ended = self.world.has_ended(self.members[from]);
         match self.receive(from).map_err(|fault| self.failed(fault))? {
             Some(message) => {
@@ -268,8 +268,8 @@ impl Link for MpiLink {
     }
 }
 
-/// The context of a group, from that of the one it was split off from: the same on all its ranks, and, but
-/// for one case in 2⁶², of no other group (the mixing function of SplitMix64).
+/// Returns the context of a group from its parent's: the same on all its ranks, and different from all other
+/// groups except with probability 2⁻⁶² (the mixing function of SplitMix64).
 fn child(context: u64, sequence: u64, group: usize) -> u64 {
     let mixed = [sequence, group as u64].iter().fold(context, |state, value| {
         let mut z = (state ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);

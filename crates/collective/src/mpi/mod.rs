@@ -1,11 +1,11 @@
 //! Ranks as processes, started by an MPI launcher such as `mpirun` or `srun`.
 //!
-//! [`start`] joins the job: this process's [`World`] and its [`Communicator`]. Calls of the communicator
-//! never wait inside MPI: sends and receives are begun, and asked for until the deadline. A rank that fails
-//! tells all others; one whose process is gone from this host is found to be; one that is silent is named by
-//! those who do answer.
+//! [`start`] joins the job and returns this process's [`World`] and [`Communicator`]. Calls of the
+//! communicator never block inside MPI: requests are started, then polled until the deadline. A rank that
+//! fails announces it to all others. A process that disappeared from this host is detected; a silent rank is
+//! found by asking the others.
 //!
-//! MPI is used from the thread that called [`start`], which should be the process's first.
+//! MPI is used only from the thread that called [`start`], which should be the process's first.
 
 mod deadline;
 mod link;
@@ -35,16 +35,16 @@ use raw::{Channel, Fault};
 use shared::{Library, Shared};
 use system::fail_point;
 
-/// Errors of joining a job.
+/// Errors while joining a job.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// MPI was initialised before in this process.
-    #[error("MPI can be started once in a process")]
+    /// MPI was already started in this process.
+    #[error("MPI can be started only once in a process")]
     Twice,
-    /// The MPI library has no thread support at all.
+    /// The MPI library does not support threads.
     #[error("this MPI library does not allow a process to have several threads")]
     Threads,
-    /// There is no thread that would end a start which takes too long.
+    /// The thread that enforces the deadline cannot be started.
     #[error("no thread can be started: {0}")]
     Deadline(std::io::Error),
     /// The MPI library failed.
@@ -55,11 +55,11 @@ pub enum StartError {
         /// MPI's text for the error.
         text: String,
     },
-    /// The ranks could not tell each other who they are.
+    /// The ranks could not exchange their identities.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// A rank's message about its process could not be decoded.
-    #[error("rank {rank} did not say which process it is")]
+    #[error("rank {rank} sent an invalid description of its process")]
     Unknown {
         /// The rank.
         rank: usize,
@@ -72,18 +72,18 @@ impl From<Fault> for StartError {
     }
 }
 
-/// This process in the job. It stays on the thread that started it.
+/// This process's membership in the job. It stays on the thread that started it.
 pub struct World {
     shared: Rc<Shared>,
     local: (usize, usize),
     processes: Arc<Processes>,
 }
 
-/// Joins the job that a launcher has started; a process without a launcher is a world of one. `timeout` is
-/// how long a peer may be silent. Waits for all ranks of the job.
+/// Joins the job that a launcher started; a process without a launcher is a world of one. `timeout` is the
+/// longest time that a peer may be silent. Waits for all ranks of the job.
 ///
 /// # Errors
-/// MPI was started before, fails, or another rank does not come.
+/// MPI was started before or fails, or another rank does not arrive.
 pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let late = move || {
         let (seconds, why) = (timeout.as_secs(), siblings::why_incomplete());
@@ -102,7 +102,7 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let neighbours = world.split_shared(world.rank());
     let local = (neighbours.rank() as usize, neighbours.size() as usize);
     let processors = system::threads::processors();
-    // Bound to a processor of its own, a process sees only that.
+    // A process that is bound to one processor sees only that one.
     let crowded = processors > 1 && processors < local.1;
     let library = Library {
         traffic: Channel::new(world.duplicate())?,
@@ -133,7 +133,7 @@ impl World {
         self.shared.size
     }
 
-    /// This rank's number among the ranks of its host, and their number.
+    /// This rank's number among the ranks of its host, and their count.
     pub fn local(&self) -> (usize, usize) {
         self.local
     }
@@ -143,26 +143,26 @@ impl World {
         Arc::clone(&self.processes)
     }
 
-    /// Sets the time for which a peer may be silent from now on.
+    /// Sets the longest time that a peer may be silent from now on.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.timeout.set(timeout);
     }
 
-    /// Tells all ranks that this one ends, and why, unless one failed before.
+    /// Announces to all ranks that this one ends, with the reason, unless a rank failed before.
     pub fn fail(&self, reason: &str) {
         self.shared.fail(self.rank(), reason);
     }
 
-    /// The first failure in the world, as far as this rank has heard.
+    /// The first failure in the world that this rank knows of.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.failure()
     }
 
-    /// Tells that this rank has made all its calls, waits until all ranks have, and finalizes MPI. Launchers
-    /// take a process that ends without finalizing for a failure.
+    /// Announces that this rank has made all its calls, waits until all ranks have, and finalizes MPI.
+    /// Launchers treat a process that ends without finalizing as failed.
     ///
     /// # Errors
-    /// A rank failed meanwhile.
+    /// A failure of a rank in the meantime.
     pub fn finish(self) -> Result<(), Failure> {
         self.processes.end();
         let World { shared, processes, .. } = self;
@@ -173,7 +173,7 @@ impl World {
             let who = stopped.map_or("a rank".to_owned(), |rank| format!("rank {rank}, which has stopped,"));
             format!("all ranks had done their work, and {who} did not end within {} s", timeout.as_secs())
         };
-        // Without a thread for it, there is no deadline.
+        // Without a thread, MPI is finalized without a deadline.
         let deadline = Deadline::start(timeout, rank, "all ranks to end", late);
         fail_point::reach("MPI about to end");
         // Finalizes MPI.

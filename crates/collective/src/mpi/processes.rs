@@ -1,4 +1,4 @@
-//! The processes of a job as their hosts' systems see them, to find those that ended without a message.
+//! The processes of a job as their hosts list them, to detect processes that ended without a message.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A rank's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// The host's name.
+    /// Name of the host.
     pub host: String,
-    /// Number of the process on that host.
+    /// Process number on that host.
     pub pid: u32,
-    /// Identity of the running system and of its numbering of processes: the same for processes that see each
+    /// Identity of the running system and its process namespace: the same for processes that can see each
     /// other.
     system: String,
-    /// Start in the system's ticks, as process numbers are used again.
+    /// Start time in the system's ticks; process numbers are reused.
     began: u64,
 }
 
 impl Process {
-    /// This process.
+    /// Describes this process.
     pub(super) fn own() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let numbering = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -55,22 +55,22 @@ impl Process {
         })
     }
 
-    /// Returns true if the process is known to have ended.
+    /// Returns whether the process is known to have ended.
     fn is_gone(&self, own: &Process) -> bool {
         self.state(own).is_some_and(|state| "ZXx".contains(state))
     }
 }
 
-/// State and start of a process, from `/proc/PID/stat`; `None` if there is none.
+/// Returns state and start time of a process, from `/proc/PID/stat`; `None` if it does not exist.
 fn state_of(pid: u32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before is in parentheses, and may hold anything; the start is field 22 of all.
+    // The name before is in parentheses and may contain anything; the start time is field 22.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// Parent and state of a process; `None` if there is none.
+/// Returns parent and state of a process; `None` if it does not exist.
 pub(super) fn parent_and_state(pid: u32) -> Option<(u32, char)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -78,7 +78,7 @@ pub(super) fn parent_and_state(pid: u32) -> Option<(u32, char)> {
     Some((fields.next()?.parse().ok()?, state))
 }
 
-/// The processes of all ranks. Any thread may ask.
+/// The processes of all ranks. Any thread may use it.
 #[derive(Debug)]
 pub struct Processes {
     rank: usize,
@@ -96,41 +96,41 @@ impl Processes {
         self.rank
     }
 
-    /// Every rank's process, in rank order.
+    /// All ranks' processes, in rank order.
     pub fn all(&self) -> &[Process] {
         &self.all
     }
 
-    /// The first rank whose process has ended; only ranks of this host are seen.
+    /// Returns the first rank whose process has ended; only ranks of this host are checked.
     pub(super) fn first_gone(&self) -> Option<usize> {
         let own = self.all.get(self.rank)?;
         let gone = |(rank, process): &(usize, &Process)| *rank != self.rank && process.is_gone(own);
         self.all.iter().enumerate().find(gone).map(|(rank, _)| rank)
     }
 
-    /// As [`Processes::first_gone`], for other threads than the worker's; `None` once the worker has made all
-    /// its calls, as others may end first.
+    /// Does the same for threads other than the worker's; `None` once the worker has made all its calls,
+    /// because peers may then end first.
     pub fn gone(&self) -> Option<usize> {
-        // Asked last: a peer ends only after this rank has said that it has come to its end.
+        // Read last: a peer ends only after this rank has announced its end.
         self.first_gone().filter(|_| !self.ending.load(Ordering::Acquire))
     }
 
-    /// The first rank whose process is on this host and was stopped by a signal.
+    /// Returns the first rank whose process is on this host and was stopped by a signal.
     pub(super) fn first_stopped(&self) -> Option<usize> {
         (0..self.all.len()).find(|rank| self.has_stopped(*rank))
     }
 
-    /// Returns true if a rank's process is on this host and was stopped by a signal.
+    /// Returns whether a rank's process is on this host and was stopped by a signal.
     pub(super) fn has_stopped(&self, rank: usize) -> bool {
         let state = self.all.get(self.rank).and_then(|own| self.all.get(rank)?.state(own));
         state.is_some_and(|state| "Tt".contains(state))
     }
 
-    /// The reason of the failure of a rank whose process has ended.
+    /// Describes the failure of a rank whose process has ended.
     pub fn reason(&self, rank: usize) -> String {
         match self.all.get(rank) {
             Some(process) => format!(
-                "its process {} on {} has ended without a word, as one does that is killed",
+                "its process {} on {} has ended without a message, as when it is killed",
                 process.pid, process.host
             ),
             None => "there is no such rank".to_owned(),
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_seen_to_end_and_others_are_not() {
+    fn ended_processes_are_detected() {
         let own = Process::own();
         assert_eq!(Process::decode(&own.encode()), Some(own.clone()));
         assert!(!own.is_gone(&own));
@@ -160,13 +160,13 @@ mod tests {
         assert_eq!(processes.gone(), None);
         child.kill().unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-        // Ended, and nobody has asked for its status yet: a zombie.
+        // The process has ended but its status was not collected: a zombie.
         while processes.gone().is_none() && std::time::Instant::now() < deadline {}
         assert_eq!(processes.gone(), Some(1));
         child.wait().unwrap();
         assert_eq!(processes.gone(), Some(1));
         assert!(!Process { system: "elsewhere".to_owned(), ..other.clone() }.is_gone(&own));
-        assert!(Process { began: 1, ..own.clone() }.is_gone(&own), "another process with that number");
+        assert!(Process { began: 1, ..own.clone() }.is_gone(&own), "another process with the same number");
         processes.end();
         assert_eq!(processes.gone(), None);
     }

@@ -10,7 +10,7 @@ use ::mpi::topology::SimpleCommunicator;
 
 use crate::payload::Payload;
 
-/// An error of MPI.
+/// An error returned by MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) code: i64,
@@ -19,12 +19,12 @@ pub(crate) struct Fault {
 
 type Result<T> = std::result::Result<T, Fault>;
 
-/// A communicator of its own: what is sent on it meets receives on it only. It belongs to the thread that
-/// initialised MPI; it is not `Send`.
+/// A duplicated communicator: its messages match only its own receives. It belongs to the thread that
+/// initialised MPI, so it is not `Send`.
 pub(crate) struct Channel(SimpleCommunicator);
 
 impl Channel {
-    /// Takes a communicator over. Its errors are returned from then on, where MPI's habit is to end the
+    /// Takes ownership of a communicator. Its errors are returned from then on; by default MPI ends the
     /// process.
     pub(crate) fn new(communicator: SimpleCommunicator) -> Result<Self> {
         // SAFETY: the communicator is live, and the handler is one of MPI's constants.
@@ -32,7 +32,7 @@ impl Channel {
         check(code).map(|()| Channel(communicator))
     }
 
-    /// The greatest tag; every MPI has 32767, most have many more.
+    /// The largest tag; every MPI has at least 32767, most have many more.
     pub(crate) fn greatest_tag(&self) -> i32 {
         let (mut value, mut found): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
         let (key, into) = (ffi::MPI_TAG_UB as c_int, (&raw mut value).cast());
@@ -45,18 +45,18 @@ impl Channel {
         unsafe { *value }
     }
 
-    /// Begins to send all of `payload`.
+    /// Starts sending all of `payload`.
     pub(crate) fn send(&self, payload: Payload, to: usize, tag: i32) -> Result<Request> {
         self.begin(payload, Direction::Send { to, tag })
     }
 
-    /// Begins to receive at most as many bytes as `payload` has, from one rank or from any.
+    /// Starts receiving at most `payload`'s length, from one rank or from any.
     pub(crate) fn receive(&self, payload: Payload, from: Option<usize>, tag: i32) -> Result<Request> {
         self.begin(payload, Direction::Receive { from, tag })
     }
 
     fn begin(&self, mut payload: Payload, direction: Direction) -> Result<Request> {
-        // Pieces are at most 256 KiB, and ranks come from MPI, which counts them in this type.
+        // Payloads are at most 256 KiB, and ranks come from MPI, which counts them in this type.
         let count = payload.bytes().len() as c_int;
         let mut raw = null_request();
         // SAFETY: reads a constant that the library sets before it is initialised.
@@ -64,8 +64,8 @@ impl Channel {
         let code = match direction {
             Direction::Send { to, tag } => {
                 let memory = payload.bytes().as_ptr().cast();
-                // SAFETY: `memory` has `count` bytes on the heap, which stay there, and which nobody writes,
-                // until `Request::test` has seen the end: the request owns them, and its drop leaks them.
+                // SAFETY: `memory` has `count` bytes on the heap, which are neither moved nor written until
+                // `Request::test` has seen the end: the request owns them, and its drop leaks them.
                 unsafe {
                     ffi::MPI_Isend(memory, count, byte, to as c_int, tag, self.0.as_raw(), &raw mut raw)
                 }
@@ -74,7 +74,7 @@ impl Channel {
                 // SAFETY: reads a constant of the library.
                 let from = from.map_or_else(|| unsafe { ffi::RSMPI_ANY_SOURCE }, |from| from as c_int);
                 let memory = payload.bytes_mut().as_mut_ptr().cast();
-                // SAFETY: as for the send, and nobody reads them meanwhile either.
+                // SAFETY: as for the send, and the memory is not read meanwhile either.
                 unsafe { ffi::MPI_Irecv(memory, count, byte, from, tag, self.0.as_raw(), &raw mut raw) }
             }
         };
@@ -90,7 +90,7 @@ enum Direction {
     Receive { from: Option<usize>, tag: i32 },
 }
 
-/// A send or receive under way, with the memory that MPI uses for it.
+/// A pending send or receive, with the memory that MPI uses for it.
 #[derive(Debug)]
 pub(crate) struct Request {
     raw: ffi::MPI_Request,
@@ -108,11 +108,12 @@ pub(crate) struct Completed {
 }
 
 impl Request {
-    /// Lets MPI make progress, and hands the memory back if this request is done.
+    /// Lets MPI make progress, and returns the memory if this request is done.
     pub(crate) fn test(&mut self) -> Result<Option<Completed>> {
         let mut done: c_int = 0;
         let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
-        // SAFETY: `raw` is a live request or the null request, and the other two are ours to write.
+        // SAFETY: `raw` is a live request or the null request, and the other two arguments are local
+        // variables.
         check(unsafe { ffi::MPI_Test(&raw mut self.raw, &raw mut done, status.as_mut_ptr()) })?;
         if done == 0 {
             return Ok(None);
@@ -130,11 +131,11 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         let Some(payload) = self.payload.take() else { return };
-        // MPI may use the memory for as long as the process lives.
+        // MPI may use the memory for as long as the process lives, so it is leaked.
         std::mem::forget(payload);
         if self.receives {
-            // SAFETY: the request is live, as it was never seen to be done. That cancelling fails changes
-            // nothing.
+            // SAFETY: the request is live, because it was never seen to be done. A failed cancellation
+            // changes nothing.
             let _ = unsafe { ffi::MPI_Cancel(&raw mut self.raw) };
         }
         // SAFETY: as above.
@@ -153,7 +154,7 @@ fn check(code: c_int) -> Result<()> {
     }
     let mut text = [0u8; ffi::MPI_MAX_ERROR_STRING as usize + 1];
     let mut len: c_int = 0;
-    // SAFETY: the text is as long as MPI demands.
+    // SAFETY: the buffer is as long as MPI requires.
     let known = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &raw mut len) };
     let len = if known == ffi::MPI_SUCCESS as c_int { usize::try_from(len).unwrap_or(0) } else { 0 };
     let text = String::from_utf8_lossy(&text[..len.min(text.len())]).into_owned();

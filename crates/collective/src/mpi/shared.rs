@@ -1,4 +1,4 @@
-//! The state that all links of a process share: which ranks have failed, ended or answered.
+//! State shared by all links of a process: which ranks have failed, ended or answered.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -14,17 +14,16 @@ use crate::mpi::raw::{Channel, Fault, Request};
 use crate::mpi::wire::{Header, NOTICE_BYTES, Notice};
 use crate::payload::PayloadPool;
 
-/// Interval at which the processes of this host are checked.
+/// Interval between checks of this host's processes.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time allowed for a waiting rank to answer.
+/// Time within which a waiting rank must answer.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Time allowed for messages sent before a rank ended to arrive.
+/// Time for messages sent before a rank ended to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Turns without progress that a wait keeps the processor, if every rank of the host has one, and gives it
-/// away, before it sleeps.
+/// Number of polls without progress before a wait sleeps, if every rank of the host has its own processor.
 const SPINS: u32 = 4000;
 const YIELDS: u32 = 2000;
-/// Sleeps in a wait, the longer after as many short ones.
+/// Durations of sleeps in a wait: short ones first, then longer ones.
 const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 const SHORT_SLEEPS: u32 = 200;
 
@@ -47,17 +46,17 @@ pub(super) struct Shared {
     failure: RefCell<Option<Failure>>,
     incoming: RefCell<Option<Request>>,
     outgoing: RefCell<Vec<Request>>,
-    /// Time at which each rank was heard to have ended.
+    /// Time at which each rank's end was announced.
     ended: RefCell<Vec<Option<Instant>>>,
-    /// Call of each rank that answered.
+    /// Latest collective of each rank that answered.
     answered: RefCell<Vec<Option<Option<Header>>>>,
-    /// The last collective that this rank began, and its group.
+    /// The last collective that this rank began, with its group.
     pub(super) begun: Cell<Option<Header>>,
     looked: Cell<Instant>,
     idle: Cell<u32>,
-    /// Number of spins on this host, [`SPINS`] or 0.
+    /// Number of polls before sleeping: [`SPINS`], or 0 if the host is crowded.
     spins: u32,
-    /// True once all ranks have come to the end.
+    /// True once all ranks have ended.
     finished: Cell<bool>,
 }
 
@@ -82,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// Hears what others have to say; the first failure in the world as far as this rank knows.
+    /// Receives notices; returns the first failure in the world that this rank knows of.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.hear();
         if self.failure.borrow().is_none() {
@@ -91,18 +90,18 @@ impl Shared {
         self.failure.borrow().clone()
     }
 
-    /// Makes a rank's failure known to all, unless another was first.
+    /// Announces a rank's failure to all, unless another failure came first.
     pub(super) fn fail(&self, rank: usize, reason: &str) {
         self.hear();
         self.announce(rank, reason);
     }
 
-    /// MPI itself failed in a call of this rank.
+    /// Announces that MPI failed in a call of this rank.
     pub(super) fn fault(&self, fault: &Fault) {
         self.announce(self.rank, &format!("MPI error {}: {}", fault.code, fault.text));
     }
 
-    /// Takes in what has come, and completes what has gone.
+    /// Receives pending notices and completes sent ones.
     fn hear(&self) {
         loop {
             match self.next_notice() {
@@ -115,7 +114,7 @@ impl Shared {
                 }
             }
         }
-        // A notice that cannot be delivered has nobody to miss it.
+        // A notice that cannot be delivered has no receiver left.
         self.outgoing.borrow_mut().retain_mut(|request| matches!(request.test(), Ok(None)));
     }
 
@@ -130,7 +129,7 @@ impl Shared {
         };
         let Some(completed) = request.test()? else { return Ok(None) };
         *incoming = None;
-        // What is none is not of this program; there is nothing to do about it.
+        // A message that is not a notice does not come from this program; it is ignored.
         Ok(Notice::decode(&completed.payload.bytes()[..completed.bytes]))
     }
 
@@ -159,7 +158,7 @@ impl Shared {
         let bytes = notice.encode();
         let mut payload = PayloadPool::default().take(bytes.len());
         payload.bytes_mut().copy_from_slice(&bytes);
-        // Who cannot be told is found to be silent or gone by other means.
+        // A rank that cannot be notified is later found to be silent or gone.
         if let Ok(request) = self.library.notices.send(payload, to, 0) {
             self.outgoing.borrow_mut().push(request);
         }
@@ -169,7 +168,7 @@ impl Shared {
         (0..self.size).filter(|rank| *rank != self.rank).for_each(|rank| self.tell(rank, notice));
     }
 
-    /// Looks, now and then, whether a process of this host has gone without a word.
+    /// Checks at intervals for processes of this host that ended without a message.
     fn look(&self) {
         if self.looked.get().elapsed() < LOOK {
             return;
@@ -177,7 +176,7 @@ impl Shared {
         self.looked.set(Instant::now());
         let Some(processes) = self.processes.get() else { return };
         if let Some(rank) = processes.first_gone() {
-            // It may have said more before it ended.
+            // The process may have sent a message before it ended.
             let heard = || self.failure.borrow().is_some() || self.ended.borrow()[rank].is_some();
             if !self.hear_until(LAST_WORDS, heard) {
                 self.announce(rank, &processes.reason(rank));
@@ -185,18 +184,18 @@ impl Shared {
         }
     }
 
-    /// Records a failure and tells everybody, unless there was one.
+    /// Records a failure and announces it to all ranks, unless one was recorded before.
     fn announce(&self, rank: usize, reason: &str) {
         if self.failure.borrow().is_some() {
             return;
         }
         *self.failure.borrow_mut() = Some(Failure { rank, reason: reason.to_owned() });
         self.tell_all(&Notice::Failed { rank, reason: reason.to_owned() });
-        // Short messages go out at once where their receiver is alive; nobody waits for one that is not.
+        // Short messages are sent at once if their receiver is alive; a dead receiver is not waited for.
         self.hear_until(LAST_WORDS, || self.outgoing.borrow().is_empty());
     }
 
-    /// Hears until `done`; false if that takes longer than `patience`.
+    /// Receives notices until `done`; returns false if that takes longer than `patience`.
     fn hear_until(&self, patience: Duration, done: impl Fn() -> bool) -> bool {
         let until = Instant::now() + patience;
         self.progressed();
@@ -212,14 +211,14 @@ impl Shared {
         }
     }
 
-    /// Returns true if a rank ended so long ago that no message of it is on its way.
+    /// Returns whether a rank ended so long ago that all its messages have arrived.
     pub(super) fn has_ended(&self, rank: usize) -> bool {
         let ended = self.ended.borrow().get(rank).copied().flatten();
         ended.is_some_and(|when| when.elapsed() >= LAST_WORDS)
     }
 
-    /// Asks all other ranks where they are: those in a call of their own hear the question. What each
-    /// answers, in rank order; nothing from one that does not.
+    /// Asks all other ranks which call they are in; ranks that wait in a call answer. Returns the answers in
+    /// rank order; `None` for a rank that does not answer.
     pub(super) fn ask(&self) -> Vec<Option<Option<Header>>> {
         self.answered.borrow_mut().fill(None);
         self.answered.borrow_mut()[self.rank] = Some(self.begun.get());
@@ -229,12 +228,12 @@ impl Shared {
         self.answered.borrow().clone()
     }
 
-    /// Something was sent or received: the next wait begins attentively.
+    /// Records progress: the next wait polls again before it sleeps.
     pub(super) fn progressed(&self) {
         self.idle.set(0);
     }
 
-    /// Gives the processor away, the longer the longer nothing has happened.
+    /// Yields the processor, for longer the longer there was no progress.
     pub(super) fn idle(&self, deadline: Instant) {
         let turns = self.idle.get();
         self.idle.set(turns.saturating_add(1));
@@ -248,9 +247,9 @@ impl Shared {
         }
     }
 
-    /// Says that this rank has done all its calls, and waits until all have. Who still has something else to
-    /// do may take its time; a process of this host that has stopped has that of the timeout. Errors: a
-    /// failure meanwhile.
+    /// Announces that this rank has made all its calls, and waits until all ranks have. A rank that does
+    /// other work may take any time; a stopped process of this host has the timeout. Errors: a failure in the
+    /// meantime.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         self.tell_all(&Notice::Ended { rank: self.rank });
         let missing =
@@ -277,7 +276,7 @@ impl Shared {
     }
 }
 
-/// A rank's view of which others are alive.
+/// A rank's knowledge of which ranks are alive.
 pub(super) struct ProcessLiveness(pub(super) Rc<Shared>);
 
 impl Liveness for ProcessLiveness {
@@ -285,7 +284,7 @@ impl Liveness for ProcessLiveness {
         self.0.failure()
     }
 
-    /// The first rank that does not answer, as waiting ranks do.
+    /// Returns the first rank that does not answer; waiting ranks do.
     fn silent(&self, among: &[usize]) -> Option<usize> {
         let answers = self.0.ask();
         among.iter().copied().find(|rank| answers[*rank].is_none())
@@ -302,7 +301,7 @@ impl Drop for Shared {
             self.incoming.take();
             self.outgoing.take();
         } else {
-            // MPI would wait for ranks that do not come: the process ends without it.
+            // MPI would wait for ranks that never arrive, so the process ends without finalizing it.
             std::mem::forget(Rc::clone(&self.library));
         }
     }

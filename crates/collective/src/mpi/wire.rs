@@ -1,33 +1,33 @@
-//! The wire format: headers of messages, and notices.
+//! The wire format of message headers and notices.
 
 use bytemuck::{Pod, Zeroable};
 use device::DType;
 
 use crate::call::{Call, Operation, Plane, Signature};
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub(super) const HEADER_BYTES: usize = size_of::<Header>();
-/// The longest payload that travels in one message with its header.
+/// Largest payload that is sent in one message with its header.
 pub(super) const INLINE_BYTES: usize = 2048;
 
 const HAS_BYTES: u8 = 1;
 const HAS_ROOT: u8 = 2;
 const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
 
-/// The header of a message. All processes of a job have one byte order.
+/// The header of a message. All processes of a job have the same byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
-    /// Context of the receiving group; a check, as tags may coincide.
+    /// Context of the receiving group, a check in case tags coincide.
     pub(super) context: u64,
-    /// Bytes of the payload, here or in the next message.
+    /// Bytes of the payload, in this message or the next.
     pub(super) payload: u64,
     sequence: u64,
     bytes: u64,
     root: u64,
     plane: u8,
     operation: u8,
-    /// The place in the list of types, from 1; 0 for none.
+    /// Index in the list of dtypes, from 1; 0 for none.
     dtype: u8,
     has: u8,
     padding: u32,
@@ -52,7 +52,7 @@ impl Header {
         }
     }
 
-    /// The header at the start of a message; `None` if that is none.
+    /// Parses the header at the start of a message; `None` if invalid.
     pub(super) fn read(message: &[u8]) -> Option<Self> {
         let header: Header = bytemuck::pod_read_unaligned(message.get(..HEADER_BYTES)?);
         (usize::from(header.operation) < Operation::ALL.len()).then_some(header)
@@ -72,24 +72,24 @@ impl Header {
     }
 }
 
-/// The longest notice.
+/// Largest size of a notice in bytes.
 pub(super) const NOTICE_BYTES: usize = 2048;
 
-/// A message between ranks beside their calls.
+/// A message between ranks outside their calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// A rank has failed: the sender or, if that can say nothing any more, another.
+    /// A rank has failed: the sender, or a rank that can no longer announce it.
     Failed { rank: usize, reason: String },
-    /// The sender has done all its calls.
+    /// The sender has made all its calls.
     Ended { rank: usize },
-    /// The sender has waited for its whole timeout, and asks who is there.
+    /// The sender has waited for its whole timeout and asks all ranks to answer.
     Asked { rank: usize },
-    /// The sender is there, in the collective of this header, or after it.
+    /// The sender answers: it is in the collective of this header, or after it.
     Answered { rank: usize, header: Option<Header> },
 }
 
 impl Notice {
-    /// Encodes to at most [`NOTICE_BYTES`] bytes; a long reason is cut short.
+    /// Encodes to at most [`NOTICE_BYTES`] bytes; a long reason is truncated.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, rank, more) = match self {
             Notice::Failed { rank, reason } => (0, rank, cut(reason).as_bytes()),
@@ -119,7 +119,7 @@ impl Notice {
     }
 }
 
-/// The part of a text for which a notice has room.
+/// Returns the part of a text that fits a notice.
 fn cut(text: &str) -> &str {
     let room = text.len().min(NOTICE_BYTES - 1 - size_of::<u64>());
     let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_survive_the_wire() {
+    fn signatures_round_trip() {
         for (place, operation) in Operation::ALL.into_iter().enumerate() {
             for plane in [Plane::Control, Plane::Data] {
                 let call = Call { plane, operation, sequence: 1 << 40 | place as u64 };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_survive_the_wire_and_are_cut_to_fit() {
+    fn notices_round_trip_and_are_truncated_to_fit() {
         let long = "é".repeat(NOTICE_BYTES);
         let notices = [
             Notice::Failed { rank: 3, reason: "disk full".to_owned() },

@@ -1,4 +1,4 @@
-//! The thread that makes a rank's calls of NCCL, one after the other.
+//! The thread that makes a rank's NCCL calls, one at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::fault::{Fault, Result};
 
-/// The thread keeps its processor so long after a call: the next one mostly comes soon, and waking takes as
+/// Time for which the thread polls after a call: the next call usually comes soon, and waking up takes as
 /// long as a call.
 const SPIN: Duration = Duration::from_micros(100);
-/// Stack size, that of NCCL's own threads.
+/// Stack size, as for NCCL's own threads.
 const STACK_BYTES: usize = 8 << 20;
 
 type Body = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// A flag that is set while a call is being made.
+/// A flag that is set during a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Busy(Arc<AtomicBool>);
 
@@ -30,10 +30,10 @@ impl Busy {
     }
 }
 
-/// Hands calls to the thread and takes their results. It never waits for a call.
+/// The handle of the thread: it passes calls on and receives their results, and never waits for a call.
 #[derive(Debug)]
 pub(super) struct CallThread {
-    /// `None` while this is dropped.
+    /// `None` while this value is dropped.
     calls: Option<Sender<Body>>,
     answers: Receiver<Result<()>>,
     busy: Busy,
@@ -53,7 +53,7 @@ impl CallThread {
             while let Some(call) = next(&taken) {
                 let said = call();
                 theirs.set(false);
-                // A rank that gave up has gone.
+                // A rank that gave up no longer receives the result.
                 let _ = answer.send(said);
             }
         };
@@ -62,32 +62,32 @@ impl CallThread {
         Ok(CallThread { calls: Some(calls), answers, busy, thread: Some(thread) })
     }
 
-    /// Hands `call` to the thread. The call before it must have been answered.
+    /// Passes `call` to the thread. The previous call must have been answered.
     pub(super) fn begin(&self, call: impl FnOnce() -> Result<()> + Send + 'static) {
         self.busy.set(true);
-        // Where the thread is gone, there will be no answer, which says so.
+        // If the thread has ended, `answer` reports it.
         let _ = self.calls.as_ref().map(|calls| calls.send(Box::new(call)));
     }
 
-    /// The result of the last call; `None` while it is being made.
+    /// Returns the result of the last call; `None` while it runs.
     pub(super) fn answer(&self) -> Option<Result<()>> {
         match self.answers.try_recv() {
             Ok(said) => Some(said),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                Some(Err(Fault { code: 0, text: "the thread that calls it is gone".to_owned() }))
+                Some(Err(Fault { code: 0, text: "the thread that calls NCCL has ended".to_owned() }))
             }
         }
     }
 
-    /// A flag that is set while a call is being made.
+    /// The flag that is set during a call.
     pub(super) fn busy(&self) -> &Busy {
         &self.busy
     }
 }
 
 impl Drop for CallThread {
-    /// The thread ends when it has nothing to do. A call that does not return is not waited for.
+    /// Ends the thread once it is idle. A call that does not return is not waited for.
     fn drop(&mut self) {
         self.calls = None;
         if let Some(thread) = self.thread.take().filter(|_| !self.busy.is_set()) {
@@ -96,7 +96,7 @@ impl Drop for CallThread {
     }
 }
 
-/// The next call; `None` when there will be no more.
+/// Returns the next call; `None` once there will be no more.
 fn next(calls: &Receiver<Body>) -> Option<Body> {
     let began = Instant::now();
     while began.elapsed() < SPIN {

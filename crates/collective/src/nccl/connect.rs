@@ -1,4 +1,4 @@
-//! Connecting the GPUs of all ranks: ranks agree that they can, and meet.
+//! Connecting the GPUs of all ranks: the ranks check each other's NCCL, then create a communicator.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::nccl::{NAME, version_text};
 use crate::operands::Caller;
 use crate::traffic::Meter;
 
-/// Bytes of a rank's buffer for barriers, first meetings and warming up: enough that NCCL moves it as it does
-/// large operands.
+/// Bytes of a rank's buffer for barriers, first connections and warming up: enough that NCCL treats it as a
+/// large operand.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
-/// Communicators that are split and do not block are this old, as NCCL counts.
+/// Oldest version with non-blocking communicators that can be split, as NCCL counts.
 const OLDEST: u32 = 21_800;
 
 const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
@@ -33,7 +33,7 @@ const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, seq
 pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
     if device.backend() == Backend::Cpu || !device.is_cuda_like() {
         let name = &device.description().name;
-        return Caller { rank, call: CALL }.refuse(format!("{NAME} connects GPUs, and {name} is none"));
+        return Caller { rank, call: CALL }.refuse(format!("{NAME} connects GPUs; {name} is not one"));
     }
     let refused = CollectiveError::device(rank, CALL);
     let buffer =
@@ -51,14 +51,14 @@ pub(crate) fn connect(
 ) -> Result<Box<dyn DataPlane>> {
     let (rank, world_size) = (control.rank(), control.world_size());
     device.make_current().map_err(CollectiveError::device(rank, CALL))?;
-    // Work under way would hold up the making of connections, and this is the first time that anybody waits.
+    // Running work would delay the connections, and this is the first time that ranks wait for each other.
     device.synchronize().map_err(CollectiveError::device(rank, CALL))?;
     let said = control.all_gather(&Said::of(rank).encode())?;
     let id = agree(rank, &said)?;
     let calls = CallThread::start().map_err(|fault| failed(rank, rank, fault))?;
     let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch(), calls));
     let (comm, make_current) = (Comm::empty(), device.make_current_elsewhere());
-    // Before it is made, so that it can be given up.
+    // The communicator is registered before it is created, so that its creation can be aborted.
     let place = shared.keep(comm);
     let meet = move || {
         make_current().map_err(|error| Fault { code: 0, text: error.to_string() })?;
@@ -72,10 +72,10 @@ pub(crate) fn connect(
     Ok(Box::new(NcclPlane::new(shared, device, Some(place), rank, members, scratch, Meter::default())))
 }
 
-/// A rank's message about its library.
+/// A rank's message about its NCCL library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
-    /// The version and, from rank 0, the identifier by which ranks meet.
+    /// The version and, from rank 0, the identifier of the communicator to create.
     There { version: u32, id: Option<Id> },
     /// The reason why the library cannot be used.
     Unusable(Fault),
@@ -91,7 +91,7 @@ impl Said {
         let told = raw::version().and_then(|version| {
             if version < OLDEST {
                 let (have, needed) = (version_text(version), version_text(OLDEST));
-                return Err(Fault { code: 0, text: format!("it is version {have}, and {needed} is needed") });
+                return Err(Fault { code: 0, text: format!("it is version {have}; {needed} is needed") });
             }
             let id = if rank == 0 { Some(raw::unique_id()?) } else { None };
             Ok(Said::There { version, id })
@@ -124,16 +124,16 @@ impl Said {
     }
 }
 
-/// The error of rank `rank` where rank `who` cannot use its library.
+/// Returns the error on rank `rank` if rank `who` cannot use its library.
 fn failed(rank: usize, who: usize, Fault { code, text }: Fault) -> CollectiveError {
     let text = if who == rank { text } else { format!("on rank {who}: {text}") };
     CollectiveError::Library { rank, call: CALL, library: NAME, code, text }
 }
 
-/// The identifier by which ranks meet.
+/// Returns the identifier of the communicator, after comparing the ranks' messages.
 ///
 /// # Errors
-/// The first rank that cannot use its library; the same error on all ranks.
+/// The first rank that cannot use its library; the error is the same on all ranks.
 fn agree(rank: usize, said: &[Vec<u8>]) -> Result<Id> {
     let failed = |who: usize, fault: Fault| failed(rank, who, fault);
     let unclear = || Fault { code: 0, text: "it did not say which NCCL it has".to_owned() };
@@ -166,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_all_have_one_version_meet_by_the_number_of_rank_zero() {
+    fn ranks_of_one_version_use_the_identifier_of_rank_zero() {
         let said = [there(22_809, Some(7)), there(22_809, None), there(22_809, None)];
         assert_eq!(agree(2, &said).unwrap(), [7; ID_BYTES]);
     }
 
     #[test]
-    fn all_ranks_hear_which_one_cannot() {
+    fn all_ranks_report_the_rank_that_cannot_connect() {
         let missing = Said::Unusable(Fault { code: 3, text: "no library".to_owned() }).encode();
         let cases: [(&[Vec<u8>], &str); 4] = [
             (&[there(22_809, Some(7)), missing], "NCCL error 3: on rank 1: no library"),

@@ -1,4 +1,4 @@
-//! Ending communicators without waiting for ever.
+//! Ending communicators without waiting forever.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -7,17 +7,17 @@ use system::threads;
 use super::call_thread::Busy;
 use super::raw::{self, Comm};
 
-/// How communicators end.
+/// How communicators are ended.
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
-    /// Together with all other ranks of the group, which must come to it as well.
+    /// Together with all other ranks of the group, which must do the same.
     Destroy,
-    /// At once: work on the device that waits for a peer ends, and so does the call that is being made.
+    /// At once: device work that waits for a peer ends, and so does the running call.
     Abort(Busy),
 }
 
-/// Ends communicators, which nobody uses any more but a call that is being made, on a thread of its own: NCCL
-/// may wait there for other ranks. Returns after `patience` at the latest; the thread then goes on by itself.
+/// Ends communicators, used at most by a running call, on a separate thread, because NCCL may wait for other
+/// ranks. Returns after `patience` at the latest; the thread then continues on its own.
 pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
     if comms.is_empty() {
         return;
@@ -30,7 +30,7 @@ pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
         let _ = done.send(());
     });
     match started {
-        // Nobody could do more, whether it is over or not.
+        // Nothing more can be done, whether the thread finished or not.
         Ok(_) => drop(over.recv_timeout(patience)),
         Err(_) => end_here(comms, ending, patience),
     }

@@ -5,17 +5,17 @@ use cudarc::nccl::sys;
 /// An error of NCCL: its code and text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// NCCL's result code; 0 where the error is not NCCL's.
+    /// NCCL's result code; 0 for other errors.
     pub(super) code: i64,
-    /// NCCL's words for it.
+    /// Text of the error.
     pub(super) text: String,
 }
 
-/// Result of a call of NCCL.
+/// Result of an NCCL call.
 pub(super) type Result<T> = std::result::Result<T, Fault>;
 
 impl Fault {
-    /// An error of this program in its use of NCCL.
+    /// Creates an error of this program in its use of NCCL.
     pub(super) fn internal(text: &str) -> Self {
         Fault { code: sys::ncclResult_t::ncclInternalError as i64, text: text.to_owned() }
     }

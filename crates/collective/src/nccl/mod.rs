@@ -1,30 +1,30 @@
-//! The data plane of GPUs over NCCL, where every rank owns a GPU.
+//! The data plane of GPUs over NCCL, for ranks with a GPU each.
 //!
-//! The one idea: **no call and no wait is NCCL's to end**. Calls are made by a thread beside the rank's
-//! (`CallThread`), which asks until they are through: they may connect ranks, and wait for them, whenever
-//! NCCL chooses a way that it has not gone before. (NCCL has a mode in which calls return at once; it starts
-//! a thread for each of them.) Waits for the device ask a guard ([`device::Device::set_guard`]). Both ask the
-//! same three things: has NCCL failed, has a rank failed (the control plane's [`Watch`](crate::Watch)), is it
-//! too late. When one is so, all communicators of the rank are aborted, which ends the call that is being
-//! made and kernels that wait for peers, and this and every later call returns the error that names the call
-//! and, where it is known, the rank.
+//! The one idea: **NCCL never decides how long a call or wait takes**. A separate thread (`CallThread`) makes
+//! the calls, because a call may connect ranks, and wait for them, whenever NCCL uses a new path. (NCCL has a
+//! mode in which calls return at once; it starts a thread for each of them.) Waits for the device ask a guard
+//! ([`device::Device::set_guard`]). Both check three things: whether NCCL has failed, whether a rank has
+//! failed (the control plane's [`Watch`](crate::Watch)), and whether the deadline has passed. In each case
+//! all communicators of the rank are aborted, which ends the running call and kernels that wait for peers.
+//! This and every later call then returns the error, which names the call and, if known, the rank.
 //!
-//! * The library is opened at run time, by the name `libnccl.so` ([`is_there`]).
-//! * [`Communicator::over_nccl`](crate::Communicator::over_nccl) connects the ranks: they agree over the
-//!   control plane that all have NCCL, in one version, and meet by a number that rank 0 makes.
-//! * Sums are in an order of the library's, which may differ with the size, the number of ranks and the
-//!   version. Sums in this crate's own order are for the caller to make, from
+//! * The library is opened at run time as `libnccl.so` ([`is_there`]).
+//! * [`Communicator::over_nccl`](crate::Communicator::over_nccl) connects the ranks: over the control plane
+//! they
+//!   check that all have the same version of NCCL, and rank 0 sends the identifier of the communicator.
+//! * Sums are in the library's order, which may depend on the size, the number of ranks and the version. A
+//!   caller that needs this crate's own order builds it from
 //!   [`DataPlane::exchange`](crate::DataPlane::exchange).
-//! * Calls are enqueued on the stream and return. Calls of one plane take their turns, whatever the streams.
-//!   Those of several planes run at once: every group of two or more has a communicator with connections of
-//!   its own. NCCL makes those on the host, together with the other ranks, so they are made before the run,
-//!   by the warm-up.
-//! * Ranks that make different calls, or calls of different sizes, are not told apart: their sums are wrong,
-//!   or they wait for each other until the timeout. The host transports, which run the same program, name
-//!   them.
-//! * Traffic counts the operands' bytes as the host transports do, not what NCCL moves.
-//! * NCCL's own buffers are its own, beside the allocator's: it takes most of them when the ranks are
-//!   connected and in [`DataPlane::warm_up`](crate::DataPlane::warm_up), and never memory of the caller's.
+//! * Calls are enqueued on the stream and return. Calls of one plane run one after another on any streams;
+//!   calls of several planes run concurrently: each group of two or more ranks has its own communicator and
+//!   connections. NCCL makes connections on the host together with the other ranks, so the warm-up makes them
+//!   before the run.
+//! * Ranks that make different calls, or calls of different sizes, are not detected: their sums are wrong, or
+//!   they wait for each other until the timeout. The host transports, which run the same program, detect
+//! them.
+//! * Traffic counts the bytes of operands as the host transports do, not the bytes that NCCL moves.
+//! * NCCL allocates its own buffers outside the caching allocator: most when the ranks are connected and in
+//!   [`DataPlane::warm_up`](crate::DataPlane::warm_up). It never uses the caller's memory.
 
 mod call_thread;
 mod connect;
@@ -38,16 +38,15 @@ mod window;
 
 pub(crate) use connect::{connect, scratch};
 
-/// The library's name in errors.
+/// Name of the library in errors.
 const NAME: &str = "NCCL";
 
-/// Returns true if NCCL's library can be opened as `libnccl.so`; packages with `libnccl.so.2` alone lack that
-/// name.
+/// Returns whether NCCL can be opened as `libnccl.so`; packages with only `libnccl.so.2` lack that name.
 pub fn is_there() -> bool {
     raw::is_there()
 }
 
-/// Version of the library, such as `2.28.9`; `None` where it cannot be opened.
+/// Version of the library, such as `2.28.9`; `None` if it cannot be opened.
 pub fn version() -> Option<String> {
     raw::is_there().then(raw::version)?.ok().map(version_text)
 }

@@ -1,4 +1,4 @@
-//! Operations of a communicator, as this crate states them and as NCCL takes them.
+//! Operations of a communicator, as this crate describes them and as NCCL takes them.
 
 use std::ffi::c_int;
 
@@ -19,7 +19,7 @@ pub(super) enum Work<'a> {
 }
 
 impl Work<'_> {
-    /// The other rank of a transfer, and its bytes.
+    /// The other rank of a send or receive, and its bytes.
     pub(super) fn peer(&self) -> Option<(usize, usize)> {
         match self {
             Work::Send { to: peer, region } | Work::Receive { from: peer, region } => {
@@ -30,7 +30,7 @@ impl Work<'_> {
     }
 }
 
-/// A [`Work`] as NCCL takes it, for another thread: addresses of checked regions.
+/// A [`Work`] with the addresses of its checked regions, for the thread that calls NCCL.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     AllReduce { at: usize, count: usize, kind: sys::ncclDataType_t },
@@ -43,7 +43,7 @@ pub(super) enum Order {
 
 impl Order {
     /// # Errors
-    /// A region that is not inside a buffer of a GPU; a type that has no sum.
+    /// A region outside a buffer of a GPU; a type that cannot be summed.
     pub(super) fn of(work: &Work<'_>) -> Result<Self> {
         Ok(match *work {
             Work::AllReduce { region, dtype } => {
@@ -70,10 +70,10 @@ impl Order {
     }
 }
 
-/// The address of a region.
+/// Returns the device address of a region.
 ///
 /// # Errors
-/// A region that is not inside a buffer of a GPU.
+/// A region outside a buffer of a GPU.
 fn address(region: Region<'_>) -> Result<usize> {
     let end = region.offset.checked_add(region.bytes);
     if region.buffer.backend() != Backend::Cuda || end.is_none_or(|end| end > region.buffer.bytes()) {

@@ -22,34 +22,34 @@ use crate::peer_access::PeerWindow;
 use crate::tally::Tally;
 use crate::traffic::Meter;
 
-/// Bytes that ranks send each other when they first meet.
+/// Bytes that two ranks exchange when they first connect.
 const MEETING_BYTES: usize = 4;
-/// Offset in the first half of the scratch buffer at which those bytes arrive. Sent bytes and barriers lie
-/// before it.
+/// Offset in the first half of the scratch buffer at which those bytes are received. Sent bytes and barriers
+/// use the bytes before it.
 const MEETINGS: usize = 512;
-/// Bytes of a small operand, which NCCL moves in another way than large ones.
+/// Bytes of a small operand, for which NCCL uses another algorithm than for large ones.
 const SMALL_BYTES: usize = 1 << 10;
 
-/// [`DataPlane`] over a communicator of its own.
+/// [`DataPlane`] over its own communicator.
 pub(super) struct NcclPlane {
     shared: Rc<Shared>,
     device: Device,
-    /// Index of the communicator among the rank's; `None` for a rank alone.
+    /// Index of the communicator among the rank's; `None` for a group of one.
     place: Option<usize>,
     rank: usize,
-    /// Numbers in the world, by number in the group.
+    /// World numbers of the ranks, by number in the group.
     members: Vec<usize>,
-    /// Numbers in the world of the other ranks.
+    /// World numbers of the other ranks.
     others: Rc<[usize]>,
     collectives: u64,
-    /// Messages sent to and received from each peer.
+    /// Number of messages to and from each peer.
     sent: Vec<u64>,
     received: Vec<u64>,
-    /// True for peers with connections both ways.
+    /// Whether each peer is connected in both directions.
     met: Vec<bool>,
     /// Scratch buffer of all planes of the rank; its contents do not matter.
     scratch: Rc<Buffer>,
-    /// The memory of the group's ranks, with peer access.
+    /// The memory of the group's ranks, if they have peer access.
     window: Option<PeerWindow<Gpus>>,
     tally: Tally,
     observer: Observer,
@@ -102,7 +102,7 @@ impl NcclPlane {
         operands.check(caller, group)
     }
 
-    /// Makes one call of `works`, and waits until all of it is enqueued.
+    /// Enqueues one call made of `works`, and waits until all of it is enqueued.
     fn enqueue(&self, call: Call, works: &[Work<'_>], stream: StreamKind) -> Result<()> {
         let Some(place) = self.place else {
             self.shared.alive(call)?;
@@ -121,7 +121,7 @@ impl NcclPlane {
         span.end().map_err(CollectiveError::device(self.shared.rank, call))
     }
 
-    /// Runs a call in a group of one: its operand is in place, or is copied.
+    /// Runs a call in a group of one: the operand is already in place or is copied.
     fn alone(&self, call: Call, work: &Work<'_>, stream: StreamKind) -> Result<()> {
         match work {
             Work::ReduceScatter { input, output, .. } | Work::AllGather { input, output }
@@ -135,14 +135,13 @@ impl NcclPlane {
         }
     }
 
-    /// Runs a call of all ranks, which has nothing to do for 0 bytes.
+    /// Runs a call of all ranks. A call over 0 bytes does nothing.
     fn collective(&self, caller: Caller, bytes: usize, work: Work<'_>, stream: StreamKind) -> Result<()> {
         self.enqueue(caller.call, if bytes == 0 { &[] } else { std::slice::from_ref(&work) }, stream)
     }
 
-    /// Makes connections with peers that are met for the first time. NCCL makes the connections of one call
-    /// together, and fails where two ranks want different ones of each other: so all are made both ways, by
-    /// an exchange.
+    /// Connects peers that were not connected before. NCCL makes the connections of one call together, and
+    /// fails if two ranks want different ones; an exchange therefore connects both directions.
     fn meet(&mut self, call: Call, peers: impl Iterator<Item = usize>, stream: StreamKind) -> Result<()> {
         let mut strangers: Vec<usize> = peers.filter(|peer| !self.met[*peer]).collect();
         strangers.sort_unstable();
@@ -200,7 +199,7 @@ impl NcclPlane {
         Ok(())
     }
 
-    /// Checks that the other ranks gave the same groups for a split, by a digest.
+    /// Checks, by a digest, that the other ranks passed the same groups to a split.
     fn same_groups(&mut self, caller: Caller, groups: &[Vec<usize>]) -> Result<()> {
         let mine = digest(groups);
         let all = self.gather_bytes(caller, &mine)?;
@@ -215,7 +214,7 @@ impl NcclPlane {
         let comm = self.shared.comm(place, call)?;
         let several = group.members.len() > 1;
         let (part, colour) = (Comm::empty(), several.then_some((group.number, group.rank)));
-        // Before it is made, so that it can be given up.
+        // The communicator is registered before it is created, so that its creation can be aborted.
         let place = several.then(|| self.shared.keep(part));
         self.shared.patiently(|| {
             self.shared.make(comm, call, move || comm.split(colour, part))?;
@@ -224,7 +223,7 @@ impl NcclPlane {
         Ok(place)
     }
 
-    /// The result of a wait for the device; the reason, where the wait was given up.
+    /// Returns the result of a wait for the device, or the reason why the wait was aborted.
     fn host_wait<T>(&self, call: Call, waited: device::Result<T>) -> Result<T> {
         waited.or_else(|source| {
             self.shared.alive(call)?;
@@ -270,7 +269,7 @@ impl Drop for NcclPlane {
     }
 }
 
-/// A digest of a list of groups: FNV-1a (Fowler, Noll and Vo) over their text.
+/// Returns a digest of a list of groups: FNV-1a (Fowler, Noll and Vo) over its text.
 fn digest(groups: &[Vec<usize>]) -> [u8; 8] {
     let text = format!("{groups:?}");
     let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

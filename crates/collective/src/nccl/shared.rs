@@ -1,5 +1,4 @@
-//! The state that all communicators of a rank share: their handles, the last call, and whether they have
-//! ended.
+//! State shared by all communicators of a rank: their handles, the last call, and whether they have ended.
 
 mod parting;
 #[cfg(test)]
@@ -20,23 +19,23 @@ use crate::nccl::window::Signals;
 
 /// Minimum time allowed for a call that makes connections.
 const CONNECTING: Duration = Duration::from_secs(60);
-/// Time for which a leaving rank waits for its own device, and then for the other ranks to leave.
+/// Time for which a leaving rank waits for its own device, and then for the other ranks.
 const PARTING: Duration = Duration::from_secs(2);
-/// Time allowed for NCCL to end abandoned work.
+/// Time allowed for NCCL to end aborted work.
 const ABORTING: Duration = Duration::from_secs(5);
-/// Time allowed for the control plane to tell which rank is behind an error of NCCL.
+/// Time allowed for the control plane to report which rank caused an NCCL error.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Time for which a wait keeps the processor.
+/// Time for which a wait polls continuously.
 const SPIN: Duration = Duration::from_micros(200);
-/// Interval at which a wait looks afterwards.
+/// Interval of polling afterwards.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// The reason why there will be no more calls.
+/// The reason why no more calls are possible.
 #[derive(Clone, Debug)]
 pub(super) enum End {
     /// A rank failed.
     Failed(Failure),
-    /// Work was not over in time; the rank that all wait for, if there is one to name.
+    /// Work was not done in time; the rank that all wait for, if known.
     Late { peer: Option<usize>, waited: Duration },
     /// NCCL failed.
     Library(Fault),
@@ -45,26 +44,26 @@ pub(super) enum End {
 /// The last call of a rank.
 struct Begun {
     call: Call,
-    /// The other ranks of the call, as numbers in the world.
+    /// World numbers of the other ranks of the call.
     others: Rc<[usize]>,
 }
 
-/// One rank's state of NCCL. It does not hold the device, whose waits hold it.
+/// One rank's NCCL state. It does not hold the device, because the device's guard holds it.
 pub(super) struct Shared {
     /// This rank's number in the world.
     pub(super) rank: usize,
-    /// Numbers of all ranks.
+    /// World numbers of all ranks.
     world: Vec<usize>,
     timeout: Duration,
     patience: Cell<Duration>,
     watch: Watch,
     calls: CallThread,
     comms: RefCell<Vec<Option<Comm>>>,
-    /// Signals by which streams wait for other ranks.
+    /// Signals with which streams wait for other ranks.
     signals: RefCell<Vec<Weak<Signals>>>,
     begun: RefCell<Begun>,
     end: RefCell<Option<End>>,
-    /// True while a plane is being dropped: its waits end, and no other plane's work.
+    /// True while a plane is being dropped: its waits end, but other planes' work continues.
     parting: Cell<bool>,
 }
 
@@ -92,14 +91,14 @@ impl Shared {
         }
     }
 
-    /// Keeps a communicator, which may be yet to be made, and returns its index.
+    /// Registers a communicator, possibly before its creation, and returns its index.
     pub(super) fn keep(&self, comm: Comm) -> usize {
         let mut comms = self.comms.borrow_mut();
         comms.push(Some(comm));
         comms.len() - 1
     }
 
-    /// Registers signals by which streams wait until the signals are dropped.
+    /// Registers signals with which streams wait, until the signals are dropped.
     pub(super) fn waits_by(&self, signals: &Rc<Signals>) {
         let mut all = self.signals.borrow_mut();
         all.retain(|signals| signals.strong_count() > 0);
@@ -107,12 +106,12 @@ impl Shared {
     }
 
     /// Ends the waits of streams. Other ranks may still write lower numbers, so this is repeated until all
-    /// work is over.
+    /// work is done.
     fn release(&self) {
         self.signals.borrow().iter().filter_map(Weak::upgrade).for_each(|signals| signals.release());
     }
 
-    /// A communicator by its index.
+    /// Returns a communicator by its index.
     ///
     /// # Errors
     /// All communicators have ended.
@@ -122,13 +121,13 @@ impl Shared {
         comm.ok_or_else(|| self.error(&End::Library(gone()), call))
     }
 
-    /// Notes that this rank begins a call with these other ranks.
+    /// Records that this rank begins a call with these other ranks.
     pub(super) fn begins(&self, call: Call, others: &Rc<[usize]>) {
         *self.begun.borrow_mut() = Begun { call, others: Rc::clone(others) };
         self.watch.liveness().sign();
     }
 
-    /// Checks that calls are possible.
+    /// Checks that calls are still possible.
     ///
     /// # Errors
     /// The communicators have ended, or a rank has failed.
@@ -141,10 +140,10 @@ impl Shared {
         self.end.borrow().as_ref().map_or(Ok(()), |end| Err(self.error(end, call)))
     }
 
-    /// Has the call thread make a call of NCCL, and waits until the communicator takes the next one.
+    /// Lets the call thread make an NCCL call, and waits until the communicator accepts the next one.
     ///
     /// # Errors
-    /// A failure that came first.
+    /// A failure that happened first.
     pub(super) fn make(
         &self,
         comm: Comm,
@@ -155,10 +154,10 @@ impl Shared {
         self.settle(comm, call)
     }
 
-    /// Waits until a communicator that does not block has done its last call.
+    /// Waits until a non-blocking communicator has finished its last call.
     ///
     /// # Errors
-    /// A failure that came first.
+    /// A failure that happened first.
     pub(super) fn settle(&self, comm: Comm, call: Call) -> Result<()> {
         self.until(call, || match comm.is_ready() {
             Ok(true) => Some(Ok(())),
@@ -172,10 +171,10 @@ impl Shared {
         self.until(call, || self.calls.answer())
     }
 
-    /// Asks until there is an answer.
+    /// Polls until there is an answer.
     ///
     /// # Errors
-    /// A failure that came first.
+    /// A failure that happened first.
     fn until(&self, call: Call, answer: impl Fn() -> Option<fault::Result<()>>) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -198,8 +197,8 @@ impl Shared {
         }
     }
 
-    /// Ends everything after an error of NCCL. The returned error names the rank behind it, where the control
-    /// plane tells.
+    /// Ends everything after an NCCL error. The returned error names the rank that caused it, if the control
+    /// plane reports one.
     pub(super) fn broken(&self, fault: Fault, call: Call) -> CollectiveError {
         let end = self.behind(fault);
         let error = self.error(&end, call);
@@ -207,17 +206,17 @@ impl Shared {
         error
     }
 
-    /// The guard of the host's waits for the device: returns the reason to give up, if there is one.
+    /// The guard of the host's waits for the device: returns the reason to give up, if any.
     pub(super) fn guard(&self, waited: Duration) -> Option<String> {
         let call = self.begun.borrow().call;
         if self.parting.get() {
             let late = waited >= PARTING || self.end.borrow().is_some() || self.watch.failure().is_some();
-            return late.then(|| format!("rank {} leaves with work under way", self.rank));
+            return late.then(|| format!("rank {} leaves with unfinished work", self.rank));
         }
         let known = self.end.borrow().clone();
         if let Some(end) = known {
             self.release();
-            // Work that was aborted ends; what does not is not NCCL's.
+            // Aborted work ends; work that does not end is not NCCL's.
             return (waited >= ABORTING).then(|| self.error(&end, call).to_string());
         }
         let end = self.trouble(waited)?;
@@ -226,12 +225,12 @@ impl Shared {
         Some(reason)
     }
 
-    /// The first reason to give up after waiting for so long.
+    /// Returns the first reason to give up after waiting for `waited`.
     fn trouble(&self, waited: Duration) -> Option<End> {
         if let Some(failure) = self.watch.failure() {
             return Some(End::Failed(failure));
         }
-        // A call that is being made says itself what fails, and what it makes is not to be asked yet.
+        // A running call reports its own errors, and a communicator in creation must not be queried.
         if !self.calls.busy().is_set() {
             let comms: Vec<Comm> = self.comms.borrow().iter().flatten().copied().collect();
             let mut made = comms.iter().filter(|comm| comm.is_made());
@@ -246,14 +245,14 @@ impl Shared {
             [only] => Some(only),
             _ => None,
         };
-        // Who waits for this one may wait for a third.
+        // The rank that this one waits for may itself wait for a third.
         let peer = self.watch.liveness().silent(&self.world).or(only);
-        // The answer may have been that somebody failed.
+        // Asking may have revealed a failure.
         Some(self.watch.failure().map_or(End::Late { peer, waited }, End::Failed))
     }
 
-    /// The reason behind an error of NCCL: a failed peer makes NCCL fail as well, and its own message says
-    /// more.
+    /// Returns the reason behind an NCCL error: a failed peer makes NCCL fail as well, and its own message is
+    /// more precise.
     fn behind(&self, fault: Fault) -> End {
         let until = Instant::now() + LAST_WORDS;
         loop {
@@ -267,7 +266,7 @@ impl Shared {
         }
     }
 
-    /// Ends all calls: work on the device that waits for peers ends without them.
+    /// Ends all calls: device work that waits for peers ends without them.
     pub(super) fn finish(&self, end: End) {
         if self.end.borrow().is_some() {
             return;
@@ -287,7 +286,7 @@ impl Shared {
         Ending::Abort(self.calls.busy().clone())
     }
 
-    /// The error of a call after the end.
+    /// Returns the error of a call after the end.
     fn error(&self, end: &End, call: Call) -> CollectiveError {
         let rank = self.rank;
         match end.clone() {
@@ -300,7 +299,7 @@ impl Shared {
         }
     }
 
-    /// Runs `body`, which may make connections and so take longer.
+    /// Runs `body`, which may make connections and therefore take longer.
     pub(super) fn patiently<T>(&self, body: impl FnOnce() -> T) -> T {
         self.patience.set(self.timeout.max(CONNECTING));
         let done = body();
@@ -310,5 +309,5 @@ impl Shared {
 }
 
 fn gone() -> Fault {
-    Fault { code: 0, text: "the communicator is gone".to_owned() }
+    Fault { code: 0, text: "the communicator has ended".to_owned() }
 }

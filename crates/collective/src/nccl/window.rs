@@ -1,8 +1,8 @@
 //! Setting up peer access between the GPUs of one host.
 //!
-//! The ranks tell each other over NCCL who they are, what they share and how it can be mapped; files that
-//! stand for memory go over sockets of the host. If one rank cannot do its part, all hear of it, and none
-//! gets access.
+//! The ranks exchange over NCCL who they are, what they share and how it can be mapped. Files that represent
+//! memory are passed over Unix sockets. If one rank fails at its part, all ranks learn it and none gets
+//! access.
 
 mod files;
 mod gpus;
@@ -26,13 +26,13 @@ use files::{BATCH, Post};
 pub(super) use gpus::{Gpus, Signals};
 use said::{Introduction, Offer, Offered};
 
-/// The result of a step of the set-up; its error is the reason why ranks go on without peer access.
+/// Result of a step of the set-up; the error is the reason why ranks continue without peer access.
 type Attempt<T> = std::result::Result<T, String>;
 
-/// Time allowed for the ranks of a host to pass files around.
+/// Time allowed for the ranks of a host to exchange files.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Sets up peer access between the ranks of `plane`. The inner error is the reason why not, the same on all
-/// ranks.
+/// Sets up peer access between the ranks of `plane`. The inner error is the reason for failing, the same on
+/// all ranks.
 pub(super) fn connect(
     plane: &mut NcclPlane,
     caller: Caller,
@@ -55,47 +55,47 @@ pub(super) fn connect(
     let verdict = Offer::refusal(mapped.as_ref().err().cloned().unwrap_or_default());
     let verdicts = plane.gather_bytes(caller, &verdict.encode())?;
     let agreed = decoded(&verdicts, Offer::decode).and_then(|all| agreed(all, |offer| &offer.trouble));
-    // What this rank mapped goes before others unmap or free: nothing uses it.
+    // Mappings are dropped before other ranks unmap or free the memory; nothing uses them.
     Ok(agreed.and(mapped).map(|gpus| {
         let (rank, ranks) = (gpus.rank, gpus.memory.len());
         PeerWindow::new(gpus, rank, ranks, options.method)
     }))
 }
 
-/// Tries that this GPU writes words of host memory and waits for them, on a word that no other rank uses.
+/// Checks that this GPU can write words of host memory and wait for them, on a word that no other rank uses.
 fn try_signals(device: &Device, page: &SignalPage, own: usize) -> Attempt<()> {
     let said = |error: DeviceError| error.to_string();
     let signal = [(page.word(own), 1)];
     device.signal(&signal, &[], StreamKind::Compute).and_then(|()| device.synchronize()).map_err(said)?;
     if page.load(own) != 1 {
-        return Err("the GPU does not write to memory of the host".to_owned());
+        return Err("the GPU cannot write to host memory".to_owned());
     }
     device.signal(&[], &signal, StreamKind::Compute).and_then(|()| device.synchronize()).map_err(said)
 }
 
-/// A rank of the group as this rank sees it.
+/// Another rank of the group, as this rank sees it.
 struct Peer {
     said: Introduction,
-    /// Number of its GPU in this process.
+    /// Number of the peer's GPU in this process.
     ordinal: usize,
     same_process: bool,
 }
 
-/// The decoded messages of the ranks of a group.
+/// Decodes the messages of a group's ranks.
 ///
 /// # Errors
-/// A message that cannot be decoded, with its rank in the group.
+/// The rank in the group whose message cannot be decoded.
 fn decoded<T>(all: &[Vec<u8>], decode: impl Fn(&[u8]) -> Option<T>) -> Attempt<Vec<T>> {
     let of = |(rank, bytes): (usize, &Vec<u8>)| {
-        decode(bytes).ok_or_else(|| format!("rank {rank} said what cannot be understood"))
+        decode(bytes).ok_or_else(|| format!("rank {rank} sent an invalid message"))
     };
     all.iter().enumerate().map(of).collect()
 }
 
-/// The messages of all ranks.
+/// Returns the messages of all ranks if none reports trouble.
 ///
 /// # Errors
-/// The first rank's trouble.
+/// The trouble of the first rank that reports one.
 fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
     match all.iter().map(trouble).enumerate().find(|(_, trouble)| !trouble.is_empty()) {
         Some((rank, trouble)) => Err(format!("rank {rank}: {trouble}")),
@@ -113,9 +113,9 @@ fn acquaint(
     sums: Option<SumKernels>,
 ) -> Attempt<(Vec<Peer>, SumKernels)> {
     let said = agreed(decoded(said, Introduction::decode)?, |said| &said.trouble)?;
-    let Some(sums) = sums else { return Err("there are no kernels to add with".to_owned()) };
+    let Some(sums) = sums else { return Err("no kernels that sum are given".to_owned()) };
     if (sums.kernel)(DType::F32, said.len()).is_none() {
-        return Err(format!("there are {} ranks, and kernels add those of 2, 4 or 8", said.len()));
+        return Err(format!("there are {} ranks; the kernels sum over 2, 4 or 8", said.len()));
     }
     let first = said[0].clone();
     if let Some(other) = said.iter().position(|said| said.host != first.host) {
@@ -129,7 +129,7 @@ fn acquaint(
     let peer = |(rank, said): (usize, Introduction)| {
         let reachable = plane.device().reachable(said.gpu).map_err(|error| error.to_string())?;
         let ordinal =
-            reachable.ok_or_else(|| format!("this GPU does not reach the memory of rank {rank}'s"))?;
+            reachable.ok_or_else(|| format!("this GPU cannot access the memory of rank {rank}'s GPU"))?;
         Ok(Peer { ordinal, same_process: said.process == process, said })
     };
     let peers = said.into_iter().enumerate().map(peer).collect::<Attempt<_>>()?;
@@ -142,7 +142,7 @@ struct Own {
     post: Option<Post>,
     signals: Option<File>,
     extents: Vec<Extent>,
-    /// Held until all ranks have mapped them, in the order of the extents that are pages.
+    /// Pages held until all ranks have mapped them, in the order of the extents that are pages.
     pages: Vec<Page>,
 }
 
@@ -165,7 +165,7 @@ impl Own {
         Own { introduction, post, signals, extents: Vec::new(), pages: Vec::new() }
     }
 
-    /// The message with which others map this rank's regions.
+    /// Creates the message with which others map this rank's regions.
     fn offer(&mut self, plane: &NcclPlane, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
         let (device, said) = (plane.device(), |error: DeviceError| error.to_string());
         self.extents = device.extents(regions).map_err(said)?;
@@ -185,7 +185,7 @@ impl Own {
         Ok(Offer { offered, trouble: String::new() })
     }
 
-    /// Maps the memory that the others offer, and sends them the files of this rank's memory.
+    /// Maps the memory that the other ranks offer, and sends them the files of this rank's memory.
     fn map(
         &mut self,
         plane: &NcclPlane,
@@ -205,11 +205,13 @@ impl Own {
             for Offered { extent, number, name } in &offers[other].offered {
                 match (extent.is_page, peer.same_process, name) {
                     (true, true, _) => memory[other].map(extent, PageSource::Here(*number)),
-                    // By a file, which comes below.
+                    // Such a page is mapped from a file, below.
                     (true, false, _) => Ok(()),
                     (false, true, _) => memory[other].enable(extent, peer.ordinal),
                     (false, false, Some(name)) => memory[other].open(extent, *name),
-                    (false, false, None) => return Err(format!("rank {other} named no allocation")),
+                    (false, false, None) => {
+                        return Err(format!("rank {other} sent no name of its allocation"));
+                    }
                 }
                 .map_err(said)?;
             }
@@ -236,8 +238,8 @@ impl Own {
         Ok(gpus)
     }
 
-    /// Sends every other rank this one's page of signals, and other processes its pages of memory, a few at a
-    /// time, so that few files are open at once; receives and maps theirs. The pages of signals, by rank.
+    /// Sends this rank's page of signals to every other rank, and its pages of memory to other processes, a
+    /// few at a time to limit open files; receives and maps theirs. Returns the pages of signals by rank.
     fn exchange_files(
         &mut self,
         plane: &NcclPlane,
@@ -249,7 +251,7 @@ impl Own {
         let (rank, deadline) = (plane.rank(), Instant::now() + PATIENCE);
         let said = |error: std::io::Error| format!("passing files between ranks of this host: {error}");
         let (Some(post), Some(own)) = (self.post.take(), self.signals.take()) else {
-            return Err("nothing was prepared".to_owned());
+            return Err("no file was prepared".to_owned());
         };
         let addresses: Vec<&[u8]> = peers.iter().map(|peer| peer.said.address.as_slice()).collect();
         let failed = || plane.has_failed(caller.call);
@@ -285,7 +287,11 @@ impl Own {
                 }
                 let files = lines.receive(other).map_err(said)?;
                 if files.len() != theirs.len() {
-                    return Err(format!("rank {other} sent {} files of {}", files.len(), theirs.len()));
+                    return Err(format!(
+                        "rank {other} sent {} files instead of {}",
+                        files.len(),
+                        theirs.len()
+                    ));
                 }
                 for (extent, file) in theirs.zip(files) {
                     memory[other].map(extent, PageSource::File(file)).map_err(|error| error.to_string())?;

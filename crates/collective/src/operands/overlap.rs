@@ -2,17 +2,17 @@
 
 use device::Region;
 
-/// A peer and the region that goes to it or comes from it.
+/// A peer, and the region sent to it or received from it.
 pub(crate) type PeerRegion<'a> = (usize, Region<'a>);
 
-/// Finds a receive that overlaps another region of the same exchange, and describes it.
+/// Finds a receive that overlaps another region of the same exchange, and describes the overlap.
 ///
-/// Looks at regions in their order in memory: an exchange may have several for each of thousands of ranks.
+/// Regions are visited in memory order: an exchange may have several for each of thousands of ranks.
 pub(super) fn find(sends: &[PeerRegion<'_>], receives: &[PeerRegion<'_>]) -> Option<String> {
     let all = sends.iter().map(|send| (false, send)).chain(receives.iter().map(|receive| (true, receive)));
     let mut all: Vec<_> = all.filter(|(_, (_, region))| region.bytes > 0).collect();
     all.sort_unstable_by_key(|(_, (_, region))| start(region));
-    // Of the regions that begin no later: the one that ends last, and the received one that ends last.
+    // Among the regions visited so far: the one that ends last, and the receive that ends last.
     let mut last: Option<&PeerRegion<'_>> = None;
     let mut last_received: Option<&PeerRegion<'_>> = None;
     for (received, entry) in all {
@@ -23,9 +23,7 @@ pub(super) fn find(sends: &[PeerRegion<'_>], receives: &[PeerRegion<'_>]) -> Opt
         };
         if let Some((peer, other)) = other {
             let (start, end) = (other.offset, other.offset + other.bytes);
-            return Some(format!(
-                "bytes {start}..{end} of a buffer, for rank {peer}, overlap what is received there"
-            ));
+            return Some(format!("bytes {start}..{end} of a buffer, for rank {peer}, overlap a receive"));
         }
         let later = |before: Option<&PeerRegion<'_>>| before.is_none_or(|b| end(&b.1) < end(&entry.1));
         if later(last) {
@@ -38,7 +36,7 @@ pub(super) fn find(sends: &[PeerRegion<'_>], receives: &[PeerRegion<'_>]) -> Opt
     None
 }
 
-/// Buffer and first byte of a region, as a key in the order of memory.
+/// Sort key of a region in memory order: its buffer and first byte.
 fn start(region: &Region<'_>) -> (usize, usize) {
     (std::ptr::from_ref(region.buffer).addr(), region.offset)
 }

@@ -9,12 +9,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Memory of ranks that are threads, one f32 in 16 bytes of a shared region. A value that two ranks touch at
-/// once is a failure.
+/// Memory of ranks that are threads: each 16-byte vector of a shared region is one f32. The test fails if two
+/// ranks touch a value at the same time.
 struct Memory {
-    /// By rank, region and vector.
+    /// Values by rank, region and vector.
     values: Vec<Vec<Vec<Mutex<f32>>>>,
-    /// By rank that waits and rank that has come.
+    /// Signals by waiting rank and arrived rank.
     signals: Vec<Vec<AtomicU32>>,
 }
 
@@ -28,17 +28,17 @@ impl Memory {
         }
     }
 
-    /// Its owner fills a region.
+    /// Fills a region, as its owner.
     fn fill(&self, rank: usize, region: usize, of: impl Fn(usize) -> f32) {
         for (index, value) in self.values[rank][region].iter().enumerate() {
-            *value.try_lock().expect("nobody else is there") = of(index);
+            *value.try_lock().expect("no other rank uses the value") = of(index);
         }
     }
 
     fn read(&self, rank: usize, region: usize) -> Vec<f32> {
         self.values[rank][region]
             .iter()
-            .map(|value| *value.try_lock().expect("nobody else is there"))
+            .map(|value| *value.try_lock().expect("no other rank uses the value"))
             .collect()
     }
 }
@@ -46,7 +46,7 @@ impl Memory {
 struct Host<'a> {
     memory: &'a Memory,
     rank: usize,
-    /// Delays of this rank's work.
+    /// Delays of this rank's operations.
     pace: u64,
 }
 
@@ -86,7 +86,7 @@ impl PeerEngine for Host<'_> {
                 .memory
                 .values
                 .iter()
-                .map(|regions| regions[place.region][vector].try_lock().expect("one rank adds a place"))
+                .map(|regions| regions[place.region][vector].try_lock().expect("one rank sums a vector"))
                 .collect();
             let mut values: Vec<f32> = held.iter().map(|value| **value).collect();
             while values.len() > 1 {
@@ -109,10 +109,10 @@ impl PeerEngine for Host<'_> {
         _dtype: DType,
         stream: StreamKind,
     ) -> Result<()> {
-        // One rank at a time, as copies come; the sum is of what is the same all along.
+        // Locks one rank at a time, as copies arrive; the values do not change meanwhile.
         for regions in &self.memory.values {
             for vector in Self::vectors(place) {
-                drop(regions[place.region][vector].try_lock().expect("one rank reads a place"));
+                drop(regions[place.region][vector].try_lock().expect("one rank reads a vector"));
             }
             std::thread::yield_now();
         }
@@ -121,8 +121,10 @@ impl PeerEngine for Host<'_> {
 
     fn put(&mut self, place: SharedRange, peer: usize, _stream: StreamKind) -> Result<()> {
         for vector in Self::vectors(place) {
-            let own = *self.memory.values[self.rank][place.region][vector].try_lock().expect("it is our own");
-            *self.memory.values[peer][place.region][vector].try_lock().expect("one rank writes a place") =
+            let own = *self.memory.values[self.rank][place.region][vector]
+                .try_lock()
+                .expect("a rank owns its vector");
+            *self.memory.values[peer][place.region][vector].try_lock().expect("one rank writes a vector") =
                 own;
         }
         Ok(())
@@ -133,7 +135,7 @@ fn value(rank: usize, round: usize, index: usize) -> f32 {
     ((rank * 7919 + round * 104_729 + index * 31) % 10_007) as f32 / 97.0 - 50.0
 }
 
-/// The sum as its definition says.
+/// Returns the sum by the definition of the tree.
 fn tree(first: usize, count: usize, of: &impl Fn(usize) -> f32) -> f32 {
     if count == 1 {
         return of(first);
@@ -143,7 +145,7 @@ fn tree(first: usize, count: usize, of: &impl Fn(usize) -> f32) -> f32 {
 
 const STREAM: StreamKind = StreamKind::Reduce;
 
-/// Rounds of all calls, each of which a rank fills and reads its memory around without asking the others.
+/// Runs rounds of all calls; before and after each, a rank fills and reads its memory without synchronising.
 fn rounds(
     memory: &Memory,
     rank: usize,
@@ -156,13 +158,13 @@ fn rounds(
     let engine = Host { memory, rank, pace: seed.wrapping_add(rank as u64) };
     let mut window = PeerWindow { meetings: first, ..PeerWindow::new(engine, rank, ranks, method) };
     let whole = |region: usize| SharedRange { region, offset: 0, bytes: VECTOR * shard * ranks };
-    // The model has a memory of its own.
+    // The simulated ranks have memory of their own, so the buffer is empty.
     let device = Device::cpu(rank, &DeviceOptions::default()).unwrap();
     let buffer = device.allocate(0, Request::new(Category::Communication, "test")).unwrap();
     let nothing = buffer.region(0, 0);
     for round in 0..4 {
         for everywhere in [true, false] {
-            // One region between two meetings, or two, the second of which goes to every rank.
+            // A round sums one region between two meetings, or two, the second of which goes to every rank.
             let regions = 1 + round % 2;
             let sum = |region: usize| {
                 let everywhere = everywhere || region == 1;
@@ -195,12 +197,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_touches_what_another_has_and_sums_are_the_trees(
+    fn ranks_never_share_a_value_and_sums_follow_the_tree(
         ranks in prop::sample::select(vec![2_usize, 4, 8]),
         method in prop::sample::select(vec![PeerMethod::Kernel, PeerMethod::Copies, PeerMethod::Engines]),
         shard in 1_usize..5,
         seed in any::<u64>(),
-        // The count of meetings goes around its end.
+        // The number of meetings wraps around.
         first in prop::sample::select(vec![0_u32, u32::MAX - 5, u32::MAX / 2 - 5]),
     ) {
         let memory = Memory::new(ranks, &[shard * ranks; 2], first);
@@ -214,7 +216,7 @@ proptest! {
 }
 
 #[test]
-fn only_whole_vectors_for_every_rank_divide() {
+fn ranges_divide_only_into_whole_vectors_per_rank() {
     let memory = Memory::new(4, &[], 0);
     let window = PeerWindow::new(Host { memory: &memory, rank: 0, pace: 0 }, 0, 4, PeerMethod::Kernel);
     for (offset, bytes, divides) in

@@ -1,4 +1,4 @@
-//! The link of one rank of a mesh.
+//! The link of a rank that is a thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl Link for ThreadLink {
         match queue.try_recv() {
             Ok(message) => Ok(Some(message)),
             Err(TryRecvError::Disconnected) => Err(Closed),
-            // What the peer sent last may have come between the look into the queue and its end.
+            // The peer's last message may have arrived between the check of the queue and its end.
             Err(TryRecvError::Empty) if self.ended(from).is_raised() => {
                 queue.try_recv().map(Some).map_err(|_| Closed)
             }
@@ -82,7 +82,7 @@ impl Link for ThreadLink {
             select.recv(self.ended(*peer).receiver());
         }
         select.recv(self.mesh.world.failed().receiver());
-        // Which of them it was does not matter: the caller looks at all.
+        // It does not matter which queue is ready: the caller checks all of them.
         let _ = select.ready_deadline(deadline);
     }
 

@@ -1,4 +1,4 @@
-//! The queues between every two ranks of a group, and the collectives that its ranks are in.
+//! The queues between every two ranks of a group, and the collectives in which its ranks are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,16 +9,16 @@ use crate::call::Signature;
 use crate::link::Message;
 use crate::threads::world::World;
 
-/// Messages that wait in one queue: with payloads of 256 KiB, at most a mebibyte for each pair and direction.
+/// Messages per queue: with payloads of 256 KiB, at most 1 MiB for each pair and direction.
 const QUEUED: usize = 4;
 
-/// A group of ranks.
+/// A group of ranks that are threads.
 #[derive(Debug)]
 pub(crate) struct Mesh {
     pub(crate) world: Arc<World>,
-    /// Numbers in the world, by number in the group.
+    /// World numbers of the ranks, by number in the group.
     pub(crate) members: Vec<usize>,
-    /// Queues by sender, then by receiver.
+    /// Queues, by sender and then receiver.
     queues: Vec<(Sender<Message>, Receiver<Message>)>,
     ledger: Mutex<HashMap<u64, Entry>>,
     groups: Mutex<HashMap<(u64, usize), Group>>,
@@ -32,7 +32,7 @@ struct Entry {
     begun: Vec<bool>,
 }
 
-/// A group that was split off, until all its ranks have it.
+/// A group that was split off, kept until all its ranks have it.
 #[derive(Debug)]
 struct Group {
     mesh: Arc<Mesh>,
@@ -57,10 +57,10 @@ impl Mesh {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `rank` begins a collective.
+    /// Records that `rank` begins a collective.
     ///
     /// # Errors
-    /// The first rank in its place is in another call: that rank and its signature.
+    /// The first rank began another call with the same number: that rank and its signature.
     pub(crate) fn begin(&self, rank: usize, signature: &Signature) -> Result<(), (usize, Signature)> {
         let mut ledger = self.ledger();
         let entry = ledger.entry(signature.call.sequence).or_insert_with(|| Entry {
@@ -78,12 +78,12 @@ impl Mesh {
         Ok(())
     }
 
-    /// The first rank that has not begun a collective which others are in.
+    /// Returns the first rank that has not begun a collective which others are in.
     pub(crate) fn absent(&self, sequence: u64) -> Option<usize> {
         self.ledger().get(&sequence).and_then(|entry| entry.begun.iter().position(|begun| !begun))
     }
 
-    /// The mesh of a group that all ranks split off; the first of its ranks makes it.
+    /// Returns the mesh of a group that all ranks split off; the first of its ranks creates it.
     pub(crate) fn split(&self, sequence: u64, group: usize, members: &[usize]) -> Arc<Mesh> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let place = groups.entry((sequence, group)).or_insert_with(|| {

@@ -1,7 +1,7 @@
 //! Ranks as threads of one process.
 //!
 //! [`run`] gives each rank a thread and bounded queues to all others. The first rank that fails or panics
-//! ends them all: waiting ranks wake with an error that names that rank and its reason.
+//! ends them all: waiting ranks wake up with an error that names that rank and its reason.
 
 mod link;
 mod mesh;
@@ -27,9 +27,9 @@ use world::World;
 /// Time limits of waits between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Silence of an awaited peer for so long is an error.
+    /// Longest time that an awaited peer may be silent.
     pub timeout: Duration,
-    /// Time after a failure for ranks that are not waiting to end, before they are left behind.
+    /// Time after a failure for other ranks to end before they are abandoned.
     pub grace: Duration,
 }
 
@@ -64,7 +64,7 @@ pub enum Cause<E: Display> {
     #[error("{0}")]
     Declared(String),
     /// The rank's thread could not be started.
-    #[error("no thread for it: {0}")]
+    #[error("its thread cannot be started: {0}")]
     Spawn(std::io::Error),
 }
 
@@ -74,7 +74,7 @@ fn left_behind(ranks: &[usize]) -> String {
 
 type Outcome<T, E> = Result<T, Cause<E>>;
 
-/// Runs `body` as every rank of a world, each on a thread `rank-N`, and returns their results in rank order.
+/// Runs `body` as every rank of a world, each on a thread `rank-N`, and returns the results in rank order.
 ///
 /// # Errors
 /// The first failure: a rank that returned an error, panicked or called [`crate::ControlPlane::fail`]. The
@@ -95,7 +95,7 @@ where
         let (body, outcomes) = (Arc::clone(&body), sender.clone());
         let started = threads::spawn(&format!("rank-{rank}"), move || seat.occupy(&*body, &outcomes));
         if let Err(error) = started {
-            world.fail(rank, &format!("no thread for it: {error}"));
+            world.fail(rank, &format!("its thread cannot be started: {error}"));
             // The channel is unbounded and its receiver lives in this function.
             let _ = sender.send((rank, Err(Cause::Spawn(error))));
             (rank..world_size).for_each(|rank| world.ended(rank).raise());
@@ -106,7 +106,7 @@ where
     conclude(&world, collect(&world, world_size, &receiver, options.grace))
 }
 
-/// The part of the world that a rank's thread is given.
+/// The part of the world that a rank's thread receives.
 struct Seat {
     world: Arc<World>,
     meshes: [Arc<Mesh>; 2],
@@ -128,9 +128,10 @@ impl Seat {
         if let Err(cause) = &outcome {
             self.world.fail(self.rank, &cause.to_string());
         }
-        // After the failure, so that nobody takes a failed rank for one that has merely ended.
+        // The end is signalled after the failure, so that a failed rank is not taken for one that merely
+        // ended.
         self.world.ended(self.rank).raise();
-        // The receiver is gone where this rank was left behind.
+        // The receiver is gone if this rank was abandoned.
         let _ = outcomes.send((self.rank, outcome));
     }
 
@@ -141,7 +142,7 @@ impl Seat {
     }
 }
 
-/// The outcomes of all ranks, `None` for those that did not end in time after a failure.
+/// Collects the outcomes of all ranks; `None` for a rank that did not end in time after a failure.
 fn collect<T, E: Display>(
     world: &World,
     world_size: usize,

@@ -1,4 +1,4 @@
-//! A flag that is raised once and wakes whoever waits for it among other things.
+//! A flag that is raised once and wakes all threads that wait for it.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 
-/// Raised by dropping the only sender of a channel, which every receiver notices.
+/// The flag is raised by dropping the only sender of a channel, which every receiver notices.
 #[derive(Debug)]
 pub(crate) struct Signal {
     raised: AtomicBool,
@@ -31,7 +31,7 @@ impl Signal {
         self.raised.load(Ordering::Acquire)
     }
 
-    /// Becomes ready to receive when the signal is raised.
+    /// Returns a receiver that becomes ready when the signal is raised.
     pub(crate) fn receiver(&self) -> &Receiver<Infallible> {
         &self.receiver
     }

@@ -1,4 +1,4 @@
-//! The shared state of a world's threads: which ranks have failed and which have ended.
+//! State shared by a world's threads: which ranks have failed and which have ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,13 +50,13 @@ impl World {
         &self.failed
     }
 
-    /// A signal that is raised when the rank's thread makes no more calls.
+    /// The signal raised once the rank's thread makes no more calls.
     pub(crate) fn ended(&self, rank: usize) -> &Signal {
         &self.ended[rank]
     }
 }
 
-/// A rank's view of which others are alive.
+/// A rank's knowledge of which ranks are alive.
 pub(crate) struct ThreadLiveness {
     pub(crate) world: Arc<World>,
     pub(crate) rank: usize,
@@ -72,7 +72,7 @@ impl Liveness for ThreadLiveness {
         self.world.signs[self.rank].store(now.max(1), Ordering::Relaxed);
     }
 
-    /// The rank whose last call began first: others came to wait for it later.
+    /// Returns the rank whose last call began earliest: others began to wait for it later.
     fn silent(&self, among: &[usize]) -> Option<usize> {
         let sign = |rank: &usize| self.world.signs[*rank].load(Ordering::Relaxed);
         let earliest = among.iter().copied().filter(|rank| *rank != self.rank).min_by_key(sign)?;

@@ -1,6 +1,6 @@
-//! Helpers of the tests of all transports.
-#![allow(dead_code)] // each test program uses a part
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test stops at the first surprise
+//! Helpers for tests of all transports.
+#![allow(dead_code)] // each test program uses only some of them
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // in tests, a panic is the report of a failure
 
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
@@ -16,7 +16,7 @@ use half::{bf16, f16};
 pub(crate) const STREAM: StreamKind = StreamKind::Reduce;
 pub(crate) const SUMMABLE: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
-/// A failed rank of a test.
+/// The failure of a test's rank.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failed {
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub(crate) type Outcome<T> = Result<T, Failed>;
 /// The body of one rank, with its checks.
 pub(crate) type Check = fn(&mut Communicator, &Device) -> Outcome<()>;
 
-/// Runs a body as every rank of every kind of world in one process: solo, and threads of 1 to 5 ranks.
+/// Runs a body as every rank of every world that fits one process: solo, and threads of 1 to 5 ranks.
 pub(crate) fn everywhere(name: &str, body: Check) {
     body(&mut Communicator::solo(), &cpu(0)).unwrap_or_else(|error| panic!("{name}: {error}"));
     for world_size in 1..=5 {
@@ -56,7 +56,7 @@ pub(crate) fn buffer(device: &Device, bytes: usize) -> Buffer {
     device.allocate(bytes, Request::new(Category::Communication, "test").on(STREAM)).unwrap()
 }
 
-/// A buffer with these values, on every stream.
+/// Creates a buffer with these values, ready for every stream.
 pub(crate) fn filled<T: Element>(device: &Device, values: &[T]) -> Buffer {
     let buffer = buffer(device, size_of_val(values));
     device.copy_from_host(values, buffer.region(0, size_of_val(values))).unwrap();
@@ -64,7 +64,7 @@ pub(crate) fn filled<T: Element>(device: &Device, values: &[T]) -> Buffer {
     buffer
 }
 
-/// `count` values from byte `offset` on, once all streams have done what they were given.
+/// Returns `count` values from byte `offset` on, after all streams have finished their work.
 pub(crate) fn values<T: Element>(
     device: &Device,
     buffer: &Buffer,
@@ -77,14 +77,14 @@ pub(crate) fn values<T: Element>(
     Ok(values)
 }
 
-/// Values that differ by rank and place, and whose sums are rounded.
+/// Returns values that differ by rank and place, and whose sums are rounded.
 pub(crate) fn value(rank: usize, place: usize) -> f32 {
     let mixed =
         (rank as u32 + 1).wrapping_mul(2_654_435_761).wrapping_add((place as u32).wrapping_mul(40_503));
     (mixed % 10_007) as f32 / 97.0 - 50.0
 }
 
-/// An element type with a sum.
+/// An element type that can be summed.
 pub(crate) trait Number: Element + PartialEq + std::fmt::Debug {
     /// The largest relative error of one rounding.
     const ROUNDING: f64;
@@ -114,7 +114,7 @@ macro_rules! half_number {
                 <$type>::from_f32(value)
             }
             fn plus(self, other: Self) -> Self {
-                // f64 holds the sum of two halves exactly, so it is rounded once.
+                // f64 holds the sum of two half-precision values exactly, so it is rounded once.
                 <$type>::from_f64(self.to_f64() + other.to_f64())
             }
             fn wide(self) -> f64 {
@@ -125,7 +125,7 @@ macro_rules! half_number {
 }
 half_number!(bf16, 8; f16, 11);
 
-/// The sum of ranks `first..first + count` in the documented order, written as its definition.
+/// Returns the sum of ranks `first..first + count` by the definition of the documented order.
 pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize) -> T) -> T {
     if count == 1 {
         return of(first);
@@ -134,8 +134,8 @@ pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize
     tree_sum(first, left, of).plus(tree_sum(first + left, count - left, of))
 }
 
-/// That these are the sums over ranks of what `of` gives for a rank and a place: bit for bit in the
-/// documented order, and where more than two are added by a library, as near as any order comes.
+/// Asserts that these are the sums over ranks of `of(rank, place)`: bit for bit in the documented order, or,
+/// if a library sums more than two, within the error of any order.
 #[track_caller]
 pub(crate) fn assert_sums<T: Number>(
     device: &Device,
@@ -156,7 +156,7 @@ pub(crate) fn assert_sums<T: Number>(
     }
 }
 
-/// The error of a thread world's first failed rank.
+/// Returns the error of a thread world's first failed rank.
 pub(crate) fn first_error<T: std::fmt::Debug>(
     outcome: Result<Vec<T>, collective::threads::RunError<Failed>>,
 ) -> (usize, String) {

@@ -3,12 +3,12 @@
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Output};
 
-/// The body that the processes of a job run.
+/// Environment variable with the body that the processes of a job run.
 pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
 
-/// Runs the ignored test `test` of this program as every rank of a job; `None`, said on standard error, where
-/// there is no `mpirun`. Ranks ignore the SIGTERM that `mpirun` sends when one has died: a second later comes
-/// SIGKILL.
+/// Runs the ignored test `test` of this program as every rank of a job. Without `mpirun` it returns `None`
+/// and says so on standard error. Ranks ignore the SIGTERM that `mpirun` sends when a rank has died; SIGKILL
+/// follows a second later.
 pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Output> {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("mpirun");
@@ -17,7 +17,7 @@ pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Outpu
         .args(["sh", "-c", "trap '' TERM; exec \"$@\"", "rank"])
         .arg(program);
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]).env(SCENARIO, scenario);
-    // For a superuser on few processors, and machines without ssh.
+    // Needed as superuser, on few processors, and on machines without ssh.
     for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
         command.env(variable, "1");
     }
@@ -25,14 +25,14 @@ pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Outpu
     match command.output() {
         Ok(output) => Some(output),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let _ = writeln!(std::io::stderr(), "skipped: there is no mpirun");
+            let _ = writeln!(std::io::stderr(), "skipped: mpirun is not installed");
             None
         }
         Err(error) => panic!("mpirun: {error}"),
     }
 }
 
-/// Both outputs.
+/// Returns standard output and standard error together.
 pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }

@@ -1,4 +1,4 @@
-//! Worlds of threads that own a GPU each, connected by NCCL.
+//! Worlds of threads with a GPU each, connected by NCCL.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,15 +10,15 @@ use device::{Device, DeviceOptions};
 
 use super::{Failed, Outcome};
 
-/// As large as worlds get.
+/// The largest world size.
 const LARGEST: usize = 4;
-/// Timeout of ranks where nothing is to go wrong.
+/// Timeout of ranks in tests without failures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ways to take memory from the driver, which NCCL must be able to reach into.
+/// Kinds of driver allocation, all of which NCCL must be able to use.
 pub(crate) const SETTINGS: [&str; 2] = ["", "expandable_segments:True"];
 
-/// The GPUs of this host, for one test at a time: kernels that wait for each other need them to themselves.
+/// The GPUs of this host, for one test at a time: kernels that wait for each other need them exclusively.
 pub(crate) struct Gpus {
     pub(crate) largest_world: usize,
     _alone: MutexGuard<'static, ()>,
@@ -26,7 +26,8 @@ pub(crate) struct Gpus {
 
 static GPUS: Mutex<()> = Mutex::new(());
 
-/// Options for ranks with a GPU each; `None`, with the reason on standard error, without two GPUs or NCCL.
+/// Returns the GPUs for ranks with one each; `None`, with the reason on standard error, without two GPUs or
+/// NCCL.
 pub(crate) fn gpus() -> Option<Gpus> {
     let skipped = |why: String| {
         let _ = writeln!(std::io::stderr(), "skipped, over NCCL: {why}");
@@ -37,7 +38,7 @@ pub(crate) fn gpus() -> Option<Gpus> {
         Err(why) => return skipped(why.to_string()),
     };
     if found < 2 {
-        return skipped(format!("there is {found} GPU, and two are needed"));
+        return skipped(format!("there is {found} GPU; two are needed"));
     }
     if !nccl::is_there() {
         return skipped("libnccl.so cannot be opened".to_owned());
@@ -56,7 +57,7 @@ pub(crate) fn gpu(rank: usize, ordinal: usize, settings: &str) -> Outcome<Device
     )?)
 }
 
-/// Runs a body as every rank of a world whose waits last so long.
+/// Runs a body as every rank of a world with this timeout.
 pub(crate) fn run_on_gpus<T: Send + 'static>(
     world_size: usize,
     timeout: Duration,

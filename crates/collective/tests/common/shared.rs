@@ -1,5 +1,5 @@
-//! Checks of what ranks do in each other's memory: the same on every transport, where those that have no way
-//! to it must say so and leave everything as it is.
+//! Checks of sums and copies in shared memory, the same on every transport. Transports without peer access
+//! must say so and change nothing.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tensor::ops::tree;
 
 use super::{Failed, Number, Outcome, STREAM, buffer, filled, tree_sum, value, values};
 
-/// Vectors of each rank's shard of what is summed: few, and not a multiple of anything.
+/// Vectors in each rank's shard of a sum: few, and without common divisors.
 const VECTORS: [usize; 3] = [1, 37, 10_007];
-/// More than a page of a range.
+/// Bytes of a range that is longer than a page.
 const LARGE: usize = 24 << 20;
 
-/// Whether ranks reach each other's memory. With `PLIMSOLL_NEED_PEERS` set, GPUs must.
+/// Returns whether ranks can access each other's memory. With `PLIMSOLL_NEED_PEERS` set, GPUs must.
 fn share(
     plane: &mut dyn DataPlane,
     device: &Device,
@@ -33,7 +33,7 @@ fn share(
                 if std::env::var_os("PLIMSOLL_NEED_PEERS").is_some() {
                     return Err(Failed::Other(why));
                 }
-                let _ = writeln!(std::io::stderr(), "skipped, in each other's memory: {why}");
+                let _ = writeln!(std::io::stderr(), "skipped, no peer access: {why}");
             }
             Ok(false)
         }
@@ -46,22 +46,22 @@ fn fill<T: Number>(device: &Device, buffer: &Buffer, of: impl Fn(usize) -> f32) 
     Ok(device.synchronize()?)
 }
 
-/// A part of a buffer of which each rank has a shard, in elements.
+/// A part of a buffer of which each rank owns a shard, in elements.
 #[derive(Clone, Copy)]
-struct Part {
+struct ShardedRange {
     first: usize,
     shard: usize,
 }
 
-impl Part {
-    /// Whose shard `place` is in.
+impl ShardedRange {
+    /// Returns the rank whose shard contains `place`.
     fn owner(self, place: usize, ranks: usize) -> Option<usize> {
         place.checked_sub(self.first).map(|place| place / self.shard).filter(|owner| *owner < ranks)
     }
 }
 
-/// Rounds of sums of parts of a shared buffer, in which ranks are late in turns, each begun as soon as the
-/// last is over.
+/// Runs rounds of sums of parts of a shared buffer. Ranks are late in turns, and each round begins right
+/// after the last.
 fn sums<T: Number>(
     plane: &mut dyn DataPlane,
     device: &Device,
@@ -70,9 +70,9 @@ fn sums<T: Number>(
 ) -> Outcome<()> {
     let (rank, ranks) = (plane.rank(), plane.world_size());
     let (shard, around) = (vectors * 16 / size_of::<T>(), 16 / size_of::<T>());
-    // Two parts that are summed, with a vector before, between and after them that is not.
-    let part = Part { first: around, shard };
-    let last = Part { first: around + shard * ranks + around, shard: 4 * around };
+    // Two parts are summed; the vectors before, between and after them are not.
+    let part = ShardedRange { first: around, shard };
+    let last = ShardedRange { first: around + shard * ranks + around, shard: 4 * around };
     let count = last.first + last.shard * ranks + around;
     let whole = buffer(device, count * size_of::<T>());
     let direct = share(plane, device, &[&whole], options)?;
@@ -81,7 +81,8 @@ fn sums<T: Number>(
         let scratch = scratch.region(0, scratch.bytes());
         SharedSum { region, scratch, dtype: T::DTYPE, everywhere }
     };
-    let region = |part: Part| whole.region(part.first * size_of::<T>(), part.shard * ranks * size_of::<T>());
+    let region =
+        |part: ShardedRange| whole.region(part.first * size_of::<T>(), part.shard * ranks * size_of::<T>());
     for round in 0..6 {
         let of = |rank: usize, place: usize| value(rank, place + 1000 * round);
         let everywhere = round % 2 == 0;
@@ -89,7 +90,7 @@ fn sums<T: Number>(
         if round % ranks == rank {
             std::thread::sleep(Duration::from_millis(3));
         }
-        // The first by itself, or both together, of which the last goes to every rank.
+        // The first part alone, or both together; the second goes to every rank.
         let together = round % 3 > 0;
         let sums = [sum(region(part), everywhere), sum(region(last), true)];
         assert_eq!(plane.sum_shared(&sums[..1 + usize::from(together)], round > 3, STREAM)?, direct);
@@ -103,7 +104,7 @@ fn sums<T: Number>(
             assert_eq!(found, expected, "round {round}, place {place} of {count}, {options:?}");
         }
     }
-    // What is not shared or does not divide is left alone.
+    // Regions that are not shared, or do not divide, stay unchanged.
     let other = filled::<T>(device, &vec![T::of(1.0); 16 * ranks]);
     let odd = [other.region(0, other.bytes()), whole.region(16, 16 * ranks + size_of::<T>() * ranks)];
     for region in odd {
@@ -112,7 +113,7 @@ fn sums<T: Number>(
             assert!(!plane.sum_shared(sums, false, STREAM)?);
         }
     }
-    // Nothing is shared any more, and the buffer may go.
+    // Nothing is shared any more, so the buffer may be freed.
     share(plane, device, &[], options).map(drop)
 }
 
@@ -125,7 +126,7 @@ fn options() -> [PeerAccessOptions; 4] {
 }
 
 pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
-    // Elsewhere than on GPUs there is nothing to choose.
+    // Only GPUs have a choice.
     let chosen = if device.backend() == Backend::Cuda { 4 } else { 1 };
     for options in options().into_iter().take(chosen) {
         for vectors in VECTORS {
@@ -140,7 +141,7 @@ pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) 
     options()[..2].iter().try_for_each(|options| sums::<f32>(plane, device, *options, LARGE / 16 / ranks))
 }
 
-/// Every rank gives every other its own part, of two buffers, in place.
+/// Every rank sends every other its own part of two buffers, in place.
 pub(crate) fn parts_are_exchanged_in_shared_memory(
     plane: &mut dyn DataPlane,
     device: &Device,

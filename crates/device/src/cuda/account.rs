@@ -1,4 +1,4 @@
-//! The driver's account at the start of a device.
+//! The driver's memory usage when a device was created.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use cudarc::driver::CudaContext;
 
 use super::error::{Named, Result};
 
-/// Used bytes at the start, as the driver counts them: everybody's on the GPU, not this process's alone.
+/// Used bytes at the start, as the driver counts them: those of all processes on the GPU.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) after_context: u64,

@@ -1,29 +1,29 @@
-//! Which GPUs there are, and in one sentence why there are none.
-#![allow(unsafe_code)] // asking whether a shared library can be opened opens it
+//! Detection of GPUs, and the reason if there are none.
+#![allow(unsafe_code)] // checking for a shared library opens it
 
 use cudarc::driver::{result, sys};
 
 use super::error::Named;
 
-/// The CUDA version that the calls used here came with, as the driver counts: 1000 · major + 10 · minor.
+/// CUDA version that the calls used here require, in the driver's notation: 1000 · major + 10 · minor.
 const NEEDED_VERSION: i32 = 13_000;
 
 /// A GPU that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Number in this process, after `CUDA_VISIBLE_DEVICES`.
+    /// Number in this process, as `CUDA_VISIBLE_DEVICES` leaves it.
     pub ordinal: usize,
-    /// Name.
+    /// Name of the GPU.
     pub name: String,
 }
 
-/// Why there is no GPU to use.
+/// Reason why no GPU can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// No driver library.
+    /// The driver's library is missing.
     #[error("there is no NVIDIA driver (libcuda cannot be opened)")]
     NoDriver,
-    /// The driver does not know the calls used here.
+    /// The driver is older than the calls used here.
     #[error("the NVIDIA driver supports CUDA {}.{}, and {}.{} is needed: update the driver", have / 1000, have % 1000 / 10, needed / 1000, needed % 1000 / 10)]
     OldDriver {
         /// Supported CUDA version, as 1000 · major + 10 · minor.
@@ -31,19 +31,19 @@ pub enum Unavailable {
         /// Required CUDA version, likewise.
         needed: i32,
     },
-    /// The driver sees none.
+    /// The driver finds no GPU.
     #[error("the NVIDIA driver finds no GPU{}", hidden(.visible.as_deref()))]
     NoDevice {
-        /// `CUDA_VISIBLE_DEVICES`, where it is set.
+        /// Value of `CUDA_VISIBLE_DEVICES`, if set.
         visible: Option<String>,
     },
-    /// A library that kernels or matmuls need.
+    /// A library that kernels or matmuls need is missing.
     #[error("{library} cannot be opened: install the CUDA {major} run-time libraries or set LD_LIBRARY_PATH", major = NEEDED_VERSION / 1000)]
     NoLibrary {
         /// File name of the library.
         library: &'static str,
     },
-    /// The driver answers with an error.
+    /// The driver returned an error.
     #[error("the NVIDIA driver does not start: {0}")]
     Refused(String),
 }
@@ -52,9 +52,10 @@ fn hidden(visible: Option<&str>) -> String {
     visible.map(|value| format!(": CUDA_VISIBLE_DEVICES is \"{value}\"")).unwrap_or_default()
 }
 
-/// The GPUs that this process may use, at least one. Makes no context. Errors: why there is none.
+/// Returns the GPUs that this process may use, at least one, without creating a context. Errors: why there is
+/// none.
 pub fn availability() -> Result<Vec<Found>, Unavailable> {
-    // SAFETY: opening the driver's library runs its initialisers, which it is made for.
+    // SAFETY: opening the driver's library runs its initialisers, which is what they are for.
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
     }
@@ -95,7 +96,7 @@ fn libraries() -> Result<(), Unavailable> {
     }
 }
 
-/// Number of GPUs on which this process has an active primary context.
+/// Returns the number of GPUs on which this process has an active primary context.
 pub(crate) fn contexts() -> super::error::Result<u64> {
     let count = result::device::get_count().named("cuDeviceGetCount")?;
     let mut contexts = 0;
@@ -111,7 +112,7 @@ pub(crate) fn contexts() -> super::error::Result<u64> {
     Ok(contexts)
 }
 
-/// CUDA version of the driver, as 1000 · major + 10 · minor; 0 if unknown. Needs the driver's library.
+/// Returns the driver's CUDA version as 1000 · major + 10 · minor; 0 if unknown. Needs the driver's library.
 pub(crate) fn driver_version() -> i32 {
     let mut version = 0;
     // SAFETY: the driver's library is there, and the call writes one integer, also before initialisation.

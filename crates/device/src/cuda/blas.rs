@@ -1,8 +1,7 @@
-//! Matmuls by cuBLASLt. A plan is made once for each shape, type, epilogue and alignment, and kept.
+//! Matmuls by cuBLASLt. A plan is created once for each shape, type, epilogue and alignment, and kept.
 //!
-//! Which algorithm runs is the repository's table's choice for the matmul, or else the library's first one
-//! (`choice.rs`): a function of shapes, types, device and library version, never of a timing. TF32 is not
-//! used.
+//! The algorithm comes from the repository's table, or else is the library's first choice (`choice.rs`). It
+//! is a function of shapes, types, device and library version, never of a timing. TF32 is not used.
 #![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
 
 use std::cell::RefCell;
@@ -19,13 +18,13 @@ use crate::dtype::DType;
 use crate::matmul::{Epilogue, Matmul, WORKSPACE_BYTES};
 use crate::matmul_table::{EpilogueKind, MatmulKey, MatmulTable};
 
-/// Descriptions that the library keeps, and the algorithm that was chosen.
+/// The library's descriptors of a matmul, and the chosen algorithm.
 pub(super) struct Plan {
     pub(super) description: sys::cublasLtMatmulDesc_t,
     /// Layouts of the library's first operand (our right one), its second, and the output.
     pub(super) layouts: [sys::cublasLtMatrixLayout_t; 3],
     pub(super) algorithm: sys::cublasLtMatmulAlgo_t,
-    /// The table chose the algorithm.
+    /// Whether the algorithm came from the table.
     pub(super) from_table: bool,
     pub(super) calls: u64,
 }
@@ -41,7 +40,7 @@ impl Drop for Plan {
     }
 }
 
-/// The library's handle and the plans made so far.
+/// The library's handle and the plans created so far.
 pub(crate) struct Blas {
     pub(super) handle: sys::cublasLtHandle_t,
     pub(super) plans: RefCell<HashMap<MatmulKey, Plan>>,
@@ -49,7 +48,7 @@ pub(crate) struct Blas {
 }
 
 impl Blas {
-    /// A handle on the current context's device, which is of `model`.
+    /// Creates a handle on the current context's device, of model `model`.
     pub(crate) fn new(model: &str) -> Result<Self> {
         let handle = result::create_handle().named("cublasLtCreate")?;
         let table = RefCell::new(MatmulTable::embedded(model, version()));
@@ -65,7 +64,7 @@ impl Drop for Blas {
     }
 }
 
-/// The library's version as a number.
+/// Returns the library's version number.
 pub(crate) fn version() -> usize {
     // SAFETY: the library is there (it was asked for), and the call takes and changes nothing.
     unsafe { sys::cublasLtGetVersion() }
@@ -95,8 +94,8 @@ pub(super) fn multiply(
     let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
     let (a, b, out) = (address(call.a.region), address(call.b.region), address(call.out.region));
     let [first, second, output] = plan.layouts;
-    // SAFETY: `check` held every region against its buffer; layouts describe them; the workspace is the
-    // device's own, of the size that the plan was told; the stream belongs to the device.
+    // SAFETY: `check` checked every region against its buffer; layouts describe them; the workspace is the
+    // device's own, of the size given to the plan; the stream belongs to the device.
     unsafe {
         result::matmul(
             blas.handle,
@@ -121,7 +120,8 @@ pub(super) fn multiply(
 }
 
 impl Plan {
-    /// The library is column-major: it computes the transposed matmul from the operands exchanged.
+    /// Creates a plan. The library is column-major, so it computes the transposed matmul with exchanged
+    /// operands.
     pub(super) fn new(key: MatmulKey) -> Result<Self> {
         let [m, n, k] = key.sizes;
         let epilogue = library_epilogue(key.epilogue);
@@ -142,8 +142,8 @@ impl Plan {
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(b_transposed))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(a_transposed))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-        // An epilogue's addresses are part of the choice: any non-null one will do here. What it has no use
-        // for stays unset.
+        // The choice depends on which epilogue addresses are set; any non-null address will do here. An
+        // address that the epilogue does not use stays unset.
         let (bias, pre) = operands_of(key.epilogue);
         if bias {
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &data_type(key.types[2]))?;
@@ -227,7 +227,7 @@ fn data_type(dtype: DType) -> sys::cudaDataType_t {
     }
 }
 
-/// A dense column-major matrix.
+/// Creates the layout of a dense column-major matrix.
 fn layout(dtype: DType, (rows, columns): (usize, usize)) -> Result<sys::cublasLtMatrixLayout_t> {
     result::create_matrix_layout(data_type(dtype), rows as u64, columns as u64, rows as i64)
         .named("cublasLtMatrixLayoutCreate")

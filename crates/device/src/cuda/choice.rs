@@ -1,6 +1,6 @@
-//! Which algorithm of cuBLASLt computes a matmul: the table's, or else the library's first choice; and what
-//! there is to choose from.
-#![allow(unsafe_code)] // cuBLASLt's questions and untyped attributes
+//! The choice of a cuBLASLt algorithm for a matmul: the table's entry, or else the library's first choice;
+//! and the list of algorithms available.
+#![allow(unsafe_code)] // cuBLASLt's queries and untyped attributes
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -13,20 +13,20 @@ use crate::device::Device;
 use crate::matmul::WORKSPACE_BYTES;
 use crate::matmul_table::{Choice, MatmulKey, MatmulTable};
 
-/// A matmul that a device has been asked for.
+/// A matmul that a device was asked to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedMatmul {
     /// The matmul.
     pub key: MatmulKey,
     /// Number of calls.
     pub calls: u64,
-    /// The table chose the algorithm.
+    /// Whether the algorithm came from the table.
     pub from_table: bool,
 }
 
 impl Device {
-    /// The matmuls since the device was made, or since [`Device::set_matmul_table`], in their order. Errors:
-    /// not a GPU.
+    /// The matmuls since the device was created or since [`Device::set_matmul_table`], in order of first use.
+    /// Errors: the device is not a GPU.
     pub fn planned_matmuls(&self) -> crate::Result<Vec<PlannedMatmul>> {
         let plans = self.gpu_or_refuse("planned_matmuls")?.blas.plans.borrow();
         let planned = plans.iter().map(|(key, plan)| {
@@ -38,12 +38,12 @@ impl Device {
         Ok(planned)
     }
 
-    /// The table that chooses algorithms. Errors: not a GPU.
+    /// The table that chooses algorithms. Errors: the device is not a GPU.
     pub fn matmul_table(&self) -> crate::Result<MatmulTable> {
         Ok(self.gpu_or_refuse("matmul_table")?.blas.table.borrow().clone())
     }
 
-    /// Chooses by another table from now on: for those who measure. Errors: not a GPU.
+    /// Replaces the table, for measurements. Errors: the device is not a GPU.
     pub fn set_matmul_table(&self, table: MatmulTable) -> crate::Result<()> {
         let blas = &self.gpu_or_refuse("set_matmul_table")?.blas;
         blas.plans.borrow_mut().clear();
@@ -51,8 +51,8 @@ impl Device {
         Ok(())
     }
 
-    /// At most `most` algorithms for a matmul, in the order in which the library would choose them. Errors:
-    /// not a GPU, a matmul that the library does not have.
+    /// Returns at most `most` algorithms for a matmul, in the library's order of preference. Errors: the
+    /// device is not a GPU, the library does not have the matmul.
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
         let found = Plan::new(key)
@@ -64,7 +64,7 @@ impl Device {
 }
 
 impl Plan {
-    /// Sets the algorithm.
+    /// Sets the plan's algorithm.
     pub(super) fn choose(
         &mut self,
         handle: sys::cublasLtHandle_t,
@@ -92,7 +92,7 @@ impl Plan {
     fn is_possible(&self, handle: sys::cublasLtHandle_t, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
         let [first, second, output] = self.layouts;
         let mut answer = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
-        // SAFETY: every description is alive; the answer is the library's to write.
+        // SAFETY: every description is alive; the library writes the answer.
         let status = unsafe {
             sys::cublasLtMatmulAlgoCheck(
                 handle,
@@ -105,12 +105,12 @@ impl Plan {
                 answer.as_mut_ptr(),
             )
         };
-        // SAFETY: all zeros are a value of it (0 is a status), and the library wrote no other than its own.
+        // SAFETY: all zeros are a valid value (status 0), and the library wrote only valid values.
         let answer = unsafe { answer.assume_init() };
         status.result().is_ok() && answer.state.result().is_ok() && answer.workspaceSize <= WORKSPACE_BYTES
     }
 
-    /// At most `most` algorithms that fit, the library's first choice first.
+    /// Returns at most `most` algorithms that fit the workspace, the library's first choice first.
     fn library_choices(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -138,7 +138,7 @@ impl Plan {
         };
         status.result().named("cublasLtMatmulAlgoGetHeuristic")?;
         let answers = answers.into_iter().take(usize::try_from(found).unwrap_or(0));
-        // SAFETY: the library wrote this answer, as it says by their number.
+        // SAFETY: the library reported that it wrote this many answers.
         let answers = answers.map(|answer| unsafe { answer.assume_init() });
         Ok(answers.filter(|answer| answer.state.result().is_ok()).map(|answer| answer.algo).collect())
     }
@@ -153,7 +153,7 @@ impl Wishes {
         let wishes = Wishes(result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?);
         let bytes = WORKSPACE_BYTES as u64;
         wishes.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes)?;
-        // Parts of a divided sum are added in f32: the library would also add them in the type of the output.
+        // Partial sums are added in f32; by default the library might add them in the output's type.
         let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         wishes.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction)?;
         for which in [
@@ -182,11 +182,11 @@ impl Drop for Wishes {
     }
 }
 
-/// The attributes that the library has words for.
+/// Describes an algorithm by the attributes that the library can name.
 fn described(algorithm: &sys::cublasLtMatmulAlgo_t) -> String {
     use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
     let number = |attribute, bytes: usize| {
-        // All of them are integers of 2 or 4 bytes; the machine's order of bytes is from the lowest on.
+        // All attributes are integers of 2 or 4 bytes, and the machine is little-endian.
         let mut value = 0_u32;
         let mut written = 0_usize;
         // SAFETY: the value has room for the attribute, whose size is `bytes`.

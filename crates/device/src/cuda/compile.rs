@@ -1,4 +1,4 @@
-//! Kernel sources to machine code, by NVRTC, for one architecture; what was compiled is kept on disk.
+//! Compilation of kernel sources to machine code by NVRTC, for one architecture, with a cache on disk.
 #![allow(unsafe_code)] // NVRTC's program handles
 
 use std::ffi::CString;
@@ -13,24 +13,24 @@ use system::private;
 use super::error::{CudaError, Named, Result};
 use crate::kernels::Family;
 
-/// First bytes of a cached file; the number changes with the format.
+/// First bytes of a cached file; the number is the version of the format.
 const MAGIC: &[u8] = b"plimsoll cubin 1\n";
-/// Bytes of a SHA-256.
+/// Bytes of a SHA-256 digest.
 const DIGEST: usize = 32;
-/// The most bytes of a cached file.
+/// Largest size of a cached file in bytes.
 const MOST_BYTES: u64 = 256 << 20;
-/// The environment variable that says where compiled kernels are kept.
+/// Environment variable that sets the directory of compiled kernels.
 pub const CACHE_VARIABLE: &str = "PLIMSOLL_CACHE_DIR";
 
-/// The name of the architecture of a compute capability, with its own instructions where the family of a chip
-/// has some (`sm_90a`).
+/// Returns the architecture name of a compute capability, with architecture-specific instructions where the
+/// chip has some (`sm_90a`).
 pub fn architecture((major, minor): (u32, u32)) -> String {
     let own = if major == 9 { "a" } else { "" };
     format!("sm_{major}{minor}{own}")
 }
 
-/// Machine code of a family for an architecture such as `sm_90a`, compiled now. Needs NVRTC, no GPU.
-/// Errors: the compiler's log.
+/// Compiles a family to machine code for an architecture such as `sm_90a`. Needs NVRTC, no GPU. Errors: the
+/// compiler's log.
 pub fn compile(family: &Family, variant: usize, architecture: &str) -> Result<Vec<u8>> {
     let source = text(family.source)?;
     let name = text(&format!("{}.cu", family.name))?;
@@ -38,8 +38,7 @@ pub fn compile(family: &Family, variant: usize, architecture: &str) -> Result<Ve
     let header_names = family.headers.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>>>()?;
     let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
     let mut program = std::ptr::null_mut();
-    // SAFETY: every text is alive, ends with 0, and is copied by the call; as many headers are given as
-    // named.
+    // SAFETY: every string is alive, ends with 0, and is copied by the call; the number of headers matches.
     unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
@@ -97,28 +96,29 @@ fn options(family: &Family, variant: usize, architecture: &str) -> Vec<String> {
     options
 }
 
-/// Returns whether NVRTC can be opened, which is all that [`compile`] needs.
+/// Returns whether NVRTC can be opened; [`compile`] needs nothing else.
 pub fn compiler_is_there() -> bool {
     // SAFETY: opening the library runs its initialisers, which it is made for.
     unsafe { sys::is_culib_present() }
 }
 
-/// NVRTC's version, as major and minor.
+/// Returns NVRTC's version, major and minor.
 pub(crate) fn compiler_version() -> (i32, i32) {
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the library is there (it was asked for), and the call writes two integers.
+    // SAFETY: the library is open (checked before), and the call writes two integers.
     let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
     if status == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
 }
 
-/// Compiled kernels on disk, by content.
+/// Compiled kernels on disk, found by the content they were compiled from.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     directory: Option<PathBuf>,
 }
 
 impl Cache {
-    /// The cache in the directory of [`CACHE_VARIABLE`], else in the user's cache; without either, none.
+    /// The cache in the directory of [`CACHE_VARIABLE`], else in the user's cache directory; no cache without
+    /// either.
     pub(crate) fn of_user() -> Self {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -132,8 +132,8 @@ impl Cache {
         Cache { directory: Some(directory.to_owned()) }
     }
 
-    /// Returns the cached result for these inputs, or else `make`'s, which is then cached. A file that is
-    /// damaged or not one of ours is made anew. Errors: `make`'s.
+    /// Returns the cached result for these inputs, or else `make`'s, which is then cached. A damaged or
+    /// foreign file is replaced. Errors: `make`'s.
     pub(crate) fn get_or_make(&self, key: &Key, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let Some(path) = self.directory.as_ref().map(|directory| directory.join(key.file_name())) else {
             return make();
@@ -152,13 +152,13 @@ impl Cache {
             Err(_) => {}
         }
         let cubin = make()?;
-        // A start that cannot keep what it compiled compiles again next time.
+        // If the cache cannot be written, the next start compiles again.
         let _ = private::write(&path, &[MAGIC, Sha256::digest(&cubin).as_slice(), &cubin].concat());
         Ok(cubin)
     }
 }
 
-/// The inputs that decide machine code.
+/// All inputs that determine the machine code.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     name: &'static str,
@@ -180,12 +180,12 @@ impl Key {
     }
 
     fn file_name(&self) -> String {
-        // 128 bits tell the keys of a folder apart.
+        // 128 bits of the digest suffice to tell the keys of a folder apart.
         format!("{}-{:.32x}.cubin", self.name, self.digest)
     }
 }
 
-/// The machine code in a cached file; `None` where it is not what was written.
+/// Returns the machine code in a cached file; `None` if the file is damaged.
 fn unwrap_file(bytes: &[u8]) -> Option<&[u8]> {
     let (digest, cubin) = bytes.strip_prefix(MAGIC)?.split_at_checked(DIGEST)?;
     (Sha256::digest(cubin).as_slice() == digest).then_some(cubin)
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_and_what_is_damaged_or_foreign_is_made_anew() {
+    fn cached_code_is_found_and_damaged_or_foreign_files_are_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::at(directory.path());
         let never = || -> Result<Vec<u8>> { panic!("it was kept") };
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_others_could_have_written_is_not_taken() {
+    fn files_writable_by_other_users_are_not_used() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::at(directory.path());
         assert_eq!(cache.get_or_make(&key(), || Ok(vec![1])).unwrap(), [1]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_compilation_is_not_kept() {
+    fn failed_compilations_are_not_cached() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::at(directory.path());
         let error = CudaError { call: "nvrtcCompileProgram", code: 6, text: "no".to_owned() };

@@ -1,4 +1,4 @@
-//! Copies and zeros inside one GPU.
+//! Copies and zero-fills on one GPU.
 #![allow(unsafe_code)] // the driver copies between addresses
 
 use cudarc::driver::{result, sys};
@@ -11,7 +11,7 @@ use crate::stream::StreamKind;
 use crate::work::Work;
 
 impl Cuda {
-    /// Enqueues a copy. Errors: a region outside its buffer; inside, the driver's.
+    /// Enqueues a copy. Outer errors: a region outside its buffer; inner errors: the driver's.
     pub(crate) fn copy(
         &self,
         source: Region<'_>,
@@ -27,8 +27,7 @@ impl Cuda {
         Ok(copied.named("cuMemcpyDtoDAsync").and_then(|()| timed.finish()))
     }
 
-    /// Enqueues a copy between GPUs of as much as `target` has, which a copy engine makes. Errors: the
-    /// driver's.
+    /// Enqueues a copy between GPUs, of the target's length, on a copy engine. Errors: the driver's.
     pub(crate) fn copy_between(
         &self,
         name: &'static str,
@@ -39,14 +38,14 @@ impl Cuda {
         let stream = self.streams.handle(stream);
         let work = Work { bytes: target.bytes as u64, flops: 0 };
         let timed = self.timed(stream, "copy", || name.to_owned(), work);
-        // SAFETY: both are mapped, and one is as long as the other; who shares memory keeps it while work
-        // uses it.
+        // SAFETY: both ranges are mapped and have the same length; the owner of shared memory keeps it while
+        // work uses it.
         let copied =
             unsafe { sys::cuMemcpyAsync(target.address, source.address, target.bytes, stream) }.result();
         copied.named("cuMemcpyAsync").and_then(|()| timed.finish())
     }
 
-    /// Enqueues zeros. Errors: as for [`Cuda::copy`].
+    /// Enqueues a zero-fill. Errors: as for [`Cuda::copy`].
     pub(crate) fn zero(&self, target: Region<'_>) -> crate::Result<Result<()>> {
         let to = target.checked_address()?;
         let stream = self.streams.handle(StreamKind::Compute);

@@ -1,10 +1,10 @@
-//! Refusals of the driver and its libraries.
+//! Errors of the driver and its libraries.
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
 use cudarc::nvrtc::result::NvrtcError;
 
-/// A refused call of CUDA.
+/// A CUDA call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call} failed with {code}: {text}")]
 pub struct CudaError {
@@ -18,7 +18,7 @@ pub struct CudaError {
 
 pub(crate) type Result<T> = std::result::Result<T, CudaError>;
 
-/// Names the call that failed.
+/// Adds the name of the call to an error.
 pub(crate) trait Named<T> {
     fn named(self, call: &'static str) -> Result<T>;
 }

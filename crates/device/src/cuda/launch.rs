@@ -1,5 +1,5 @@
-//! Launching a kernel: its arguments are checked against the compiled kernel's parameters.
-#![allow(unsafe_code)] // a launch hands addresses to code that the compiler here cannot see
+//! Kernel launches; the arguments are checked against the compiled kernel's parameters.
+#![allow(unsafe_code)] // a launch passes addresses to code that Rust's compiler cannot check
 
 use std::ffi::c_void;
 
@@ -14,10 +14,10 @@ use crate::kernels::Function;
 use crate::stream::StreamKind;
 use crate::work::Work;
 
-/// More than any kernel here has.
+/// Upper bound on the number of arguments of any kernel.
 const MOST_ARGUMENTS: usize = 24;
 
-/// A kernel with its arguments, in the order of its parameters. Nothing happens before [`Launch::launch`].
+/// A kernel and its arguments, in the order of its parameters. [`Launch::launch`] enqueues it.
 #[derive(Debug)]
 #[must_use = "a launch that is not launched does nothing"]
 pub struct Launch<'a> {
@@ -53,7 +53,7 @@ impl Argument {
 }
 
 impl Device {
-    /// Begins a launch of `function`, on the compute stream unless told otherwise.
+    /// Prepares a launch of `function`, on the compute stream unless [`Launch::on`] sets another.
     pub fn kernel(&self, function: Function) -> Launch<'_> {
         Launch {
             device: self,
@@ -68,12 +68,12 @@ impl Device {
 }
 
 impl Launch<'_> {
-    /// An address to read from: a `const T *` parameter.
+    /// Adds an address to read from: a `const T *` parameter.
     pub fn read(self, region: Region<'_>) -> Self {
         self.region(region)
     }
 
-    /// An address to write to, or to read and write: a `T *` parameter.
+    /// Adds an address to write to, or to read and write: a `T *` parameter.
     pub fn write(self, region: Region<'_>) -> Self {
         self.region(region)
     }
@@ -86,55 +86,55 @@ impl Launch<'_> {
         self
     }
 
-    /// A place in another GPU's memory.
+    /// Adds an address in another GPU's memory.
     pub fn peer(self, place: PeerAddress<'_>) -> Self {
         self.u64(place.address)
     }
 
-    /// A null pointer.
+    /// Adds a null pointer.
     pub fn null(self) -> Self {
         self.u64(0)
     }
 
-    /// A 32-bit integer.
+    /// Adds a 32-bit integer.
     pub fn u32(mut self, value: u32) -> Self {
         self.arguments.push(Argument::Word(value));
         self
     }
 
-    /// A 64-bit integer.
+    /// Adds a 64-bit integer.
     pub fn u64(mut self, value: u64) -> Self {
         self.arguments.push(Argument::Double(value));
         self
     }
 
-    /// An f32.
+    /// Adds an f32.
     pub fn f32(self, value: f32) -> Self {
         self.u32(value.to_bits())
     }
 
-    /// An f64.
+    /// Adds an f64.
     pub fn f64(self, value: f64) -> Self {
         self.u64(value.to_bits())
     }
 
-    /// Dynamic shared memory of every block, in bytes.
+    /// Sets the dynamic shared memory of each block, in bytes.
     pub fn shared(self, bytes: u32) -> Self {
         Launch { shared_bytes: bytes, ..self }
     }
 
-    /// Another stream than the compute stream.
+    /// Sets the stream.
     pub fn on(self, stream: StreamKind) -> Self {
         Launch { stream, ..self }
     }
 
-    /// The fewest bytes that it must move and operations that it must do: what its time is held against.
+    /// Sets the fewest bytes to move and FLOPs to do, with which the measured time is compared.
     pub fn cost(self, bytes: u64, flops: u64) -> Self {
         Launch { work: Work { bytes, flops }, ..self }
     }
 
-    /// Enqueues it: `grid` blocks of `threads` threads each. An empty grid does nothing.
-    /// Errors: arguments that are not the kernel's parameters, a device that is not a GPU, the driver's.
+    /// Enqueues the kernel: `grid` blocks of `threads` threads each. An empty grid does nothing. Errors:
+    /// arguments that do not match the kernel's parameters, a device that is not a GPU, the driver's.
     pub fn launch(mut self, grid: [u32; 3], threads: u32) -> Result<()> {
         if let Some(error) = self.outside.take() {
             return Err(error);
@@ -157,7 +157,7 @@ impl Launch<'_> {
         let mut pointers: Vec<*mut c_void> = self.arguments.iter_mut().map(Argument::pointer).collect();
         let stream = cuda.streams.handle(self.stream);
         let timed = cuda.timed(stream, function.family().name, || function.symbol(), self.work);
-        // SAFETY: function and stream are alive; number and sizes of the arguments are the kernel's
+        // SAFETY: function and stream are alive; number and sizes of the arguments match the kernel's
         // parameters; addresses come from regions inside live buffers, whose memory is reused in stream order
         // only.
         let launched = unsafe {

@@ -1,29 +1,29 @@
-//! Device memory that is used outside of the allocator, by the driver's account.
+//! Device memory used outside the allocator, as the driver counts it.
 
 use super::account::used;
 use super::availability::contexts;
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// A reading of the driver's account of one GPU, in bytes.
+/// A reading of the driver's memory usage of one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// Used when the context was made: the context, and whatever other processes had.
+    /// Bytes used when the context was created: the context's and those of other processes.
     pub context: u64,
-    /// Used by kernels and library handles, which came next.
+    /// Bytes used by kernels and library handles, which were loaded next.
     pub modules: u64,
-    /// Bytes that connections to other ranks took.
+    /// Bytes used by connections to other ranks.
     pub communicators: u64,
-    /// Used now, less all of these and less what the allocator has reserved.
+    /// Bytes used at present, minus the three above and minus the allocator's reserved bytes.
     pub rest: i64,
-    /// Used now, in all.
+    /// Total bytes used at present.
     pub used: u64,
-    /// GPUs on which this process has a context.
+    /// Number of GPUs on which this process has a context.
     pub contexts: u64,
 }
 
 impl Device {
-    /// The driver's account now; `None` where there is no driver.
+    /// Reads the driver's memory usage; `None` if there is no driver.
     pub fn ledger(&self) -> crate::Result<Option<Ledger>> {
         let Some(cuda) = self.gpu() else { return Ok(None) };
         let used = used(&cuda.context).map_err(|error| self.cuda_error(error))?;
@@ -37,8 +37,8 @@ impl Device {
         Ok(Some(Ledger { context: start.after_context, modules, communicators, rest, used, contexts }))
     }
 
-    /// Does `body`, and accounts for what it takes of the device beside the allocator as connections to other
-    /// ranks. Errors: its own; the driver's.
+    /// Runs `body` and counts the device memory that it takes outside the allocator as connections to other
+    /// ranks. Errors: those of `body` and the driver.
     pub fn connecting<T, E: From<DeviceError>>(
         &self,
         body: impl FnOnce() -> std::result::Result<T, E>,

@@ -1,4 +1,4 @@
-//! Matmuls of a device: operands are checked, timed and handed to the library.
+//! Matmuls of a device: operands are checked, and the call is timed and passed to the library.
 
 use super::blas::multiply;
 use crate::device::Device;
@@ -6,8 +6,8 @@ use crate::matmul::{Epilogue, Matmul};
 use crate::stream::StreamKind;
 
 impl Device {
-    /// A matmul on the compute stream. Errors: a device that is not a GPU, operands that do not fit their
-    /// regions, a combination that the library does not have.
+    /// Enqueues a matmul on the compute stream. Errors: a device that is not a GPU, operands that do not fit
+    /// their regions, a combination that the library does not support.
     pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
         let cuda = self.gpu_or_refuse("matmul")?;
         check(call)?;

@@ -1,7 +1,7 @@
 //! NVIDIA GPUs: one context, three streams, loaded kernels, cuBLASLt, and host memory for copies.
 //!
-//! The libraries are opened at run time, so the program builds and starts without any of them.
-#![allow(unsafe_code)] // asking the driver what a device is
+//! The libraries are opened at run time, so the program builds and starts without them.
+#![allow(unsafe_code)] // driver queries about a device
 
 mod account;
 mod availability;
@@ -51,26 +51,26 @@ pub(crate) use error::Named;
 use error::Result;
 use streams::EventPool;
 
-/// The parts of a GPU device besides its allocator.
+/// A GPU device without its allocator.
 pub(crate) struct Cuda {
-    // Fields are dropped in this order: what uses the context before the context.
+    // Fields are dropped in this order: users of the context before the context.
     pub(crate) profile: RefCell<Option<Rc<timing::Profile>>>,
     pub(crate) staging: RefCell<staging::Staging>,
     pub(crate) fetches: Rc<staging::Fetches>,
     pub(crate) modules: RefCell<modules::Modules>,
     pub(crate) blas: blas::Blas,
     pub(crate) events: Rc<EventPool>,
-    /// Events of the streams.
+    /// Pool of the streams' events.
     pub(crate) marks: Rc<EventPool>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) ledger: account::Start,
-    /// Memory that the allocator's driver has given out.
+    /// Memory that the driver has provided to the allocator.
     pub(crate) given: Arc<Mutex<Given>>,
     pub(crate) context: Arc<CudaContext>,
 }
 
 impl Cuda {
-    /// Makes the context of GPU `ordinal`, on it alone, and loads the kernels of `families`.
+    /// Creates the context of GPU `ordinal`, and loads the kernels of `families`.
     pub(crate) fn new(ordinal: usize, families: Families) -> Result<(Self, Description)> {
         let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
         let after_context = account::used(&context)?;
@@ -102,18 +102,18 @@ impl Cuda {
     }
 }
 
-/// Describes GPU `ordinal` without making a context on it. Errors: no such GPU.
+/// Describes GPU `ordinal` without creating a context. Errors: no such GPU.
 pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
     result::init().named("cuInit")?;
     let device = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).named("cuDeviceGet")?;
     let number = |which| {
-        // SAFETY: the device was given out above.
+        // SAFETY: the driver returned the device above.
         let value = unsafe { result::device::get_attribute(device, which) }.named("cuDeviceGetAttribute")?;
         Ok(u32::try_from(value).unwrap_or(0))
     };
     let model = result::device::get_name(device).named("cuDeviceGetName")?;
-    // SAFETY: the device was given out above.
+    // SAFETY: the driver returned the device above.
     let total_bytes = unsafe { result::device::total_mem(device) }.named("cuDeviceTotalMem")? as u64;
     let driver = availability::driver_version();
     let (nvrtc_major, nvrtc_minor) = compile::compiler_version();
@@ -138,8 +138,8 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     })
 }
 
-/// The driver's unit of memory on GPU `ordinal`; 2 MiB, which it is on all GPUs so far, where the driver does
-/// not say.
+/// The driver's allocation granularity on GPU `ordinal`; 2 MiB, the value on all GPUs so far, if the driver
+/// does not report it.
 fn granularity(ordinal: usize) -> u64 {
     let location = sys::CUmemLocation {
         type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -148,13 +148,14 @@ fn granularity(ordinal: usize) -> u64 {
     let mut bytes = 0;
     let which = sys::CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let properties = crate::raw::cuda::properties(location, sys::CUmemAllocationHandleType_enum(0));
-    // SAFETY: both pointers are to live values.
+    // SAFETY: both pointers refer to live values.
     let asked = unsafe { sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, which) };
     if asked.result().is_ok() && bytes > 0 { bytes as u64 } else { 2 << 20 }
 }
 
-/// Compiles what is not in the cache of `families` for GPU `ordinal`; `progress` hears how many of how many
-/// modules are done. Later devices of this process find the result. Errors: no such GPU, a compiler's log.
+/// Compiles the `families` that the cache lacks for GPU `ordinal`. `progress` receives the number of modules
+/// done and their total. Later devices of this process use the result. Errors: no such GPU, the compiler's
+/// log.
 pub fn prepare_kernels(
     ordinal: usize,
     families: Families,

@@ -1,5 +1,5 @@
 //! Loaded kernels of one device.
-#![allow(unsafe_code)] // modules and functions are the driver's handles
+#![allow(unsafe_code)] // modules and functions are driver handles
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -13,10 +13,10 @@ use super::compile::{Cache, Key, compile};
 use super::error::{Named, Result};
 use crate::kernels::{self, Family, Function};
 
-/// Hears how many of how many kernel families are done.
+/// Callback that receives the number of modules done and their total.
 pub type Progress<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// A list of families, in the order in which they are loaded.
+/// A list of families, in loading order.
 pub type Families = &'static [&'static Family];
 
 type Image = (&'static Family, usize, Vec<u8>);
@@ -28,11 +28,11 @@ struct Compiled {
     images: Arc<Vec<Image>>,
 }
 
-/// Machine code that this process has compiled or read: its ranks share it.
+/// Machine code that this process has compiled or read, shared by its ranks.
 static COMPILED: Mutex<Vec<Compiled>> = Mutex::new(Vec::new());
 
-/// Machine code of `families` for `architecture`, from the cache or compiled now, a few at a time.
-/// `progress` hears how many of how many are done. Errors: the first that cannot be compiled.
+/// Returns the machine code of `families` for `architecture`, from the cache or compiled now, a few at a
+/// time. `progress` receives the number done and the total. Errors: the first compilation that failed.
 pub(crate) fn images(
     families: Families,
     architecture: &str,
@@ -62,13 +62,13 @@ pub(crate) fn images(
     Ok(images)
 }
 
-/// A kernel that can be launched.
+/// A kernel ready to launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     pub(crate) handle: sys::CUfunction,
     /// Bytes of each parameter.
     pub(crate) parameters: Vec<usize>,
-    /// Dynamic shared memory that it may have now.
+    /// Dynamic shared memory allowed at present.
     pub(crate) shared_bytes: u32,
 }
 
@@ -81,13 +81,14 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Loads `families`: nothing is loaded once training has begun.
+    /// Loads `families`. All kernels are loaded at start, so none is loaded during training.
     pub(crate) fn load(context: &Arc<CudaContext>, families: Families, architecture: &str) -> Result<Self> {
         let images = images(families, architecture, &|_, _| ())?;
         let mut loaded =
             Modules { context: Arc::clone(context), modules: Vec::new(), kernels: HashMap::new() };
         for (family, variant, cubin) in images.iter() {
-            // SAFETY: the image is whole machine code: compiled here, or read back with its digest intact.
+            // SAFETY: the image is complete machine code: compiled here, or read from the cache with a valid
+            // digest.
             let module =
                 unsafe { result::module::load_data(cubin.as_ptr().cast()) }.named("cuModuleLoadData")?;
             loaded.modules.push((family, *variant, module));
@@ -95,8 +96,8 @@ impl Modules {
         Ok(loaded)
     }
 
-    /// The kernel, with at least `shared_bytes` of dynamic shared memory allowed; `None` if the family has no
-    /// such kernel or is not loaded.
+    /// Returns the kernel, with at least `shared_bytes` of dynamic shared memory allowed; `None` if the
+    /// family has no such kernel or is not loaded.
     pub(crate) fn kernel(&mut self, function: Function, shared_bytes: u32) -> Result<Option<&Kernel>> {
         let key = function.key();
         if !self.kernels.contains_key(&key) {
@@ -122,12 +123,12 @@ impl Modules {
         };
         let (_, _, module) = self.modules.iter().find(same)?;
         let name = CString::new(function.symbol()).ok()?;
-        // SAFETY: the module is loaded and stays so as long as `self`.
+        // SAFETY: the module stays loaded as long as `self`.
         let handle = unsafe { result::module::get_function(*module, name) }.ok()?;
         let mut parameters = Vec::new();
         let (mut offset, mut size) = (0, 0);
-        // SAFETY: the handle is alive, and both pointers are to live values; past the last parameter it
-        // refuses.
+        // SAFETY: the handle is alive, and both pointers refer to live values; the call fails past the last
+        // parameter.
         while unsafe { sys::cuFuncGetParamInfo(handle, parameters.len(), &raw mut offset, &raw mut size) }
             .result()
             .is_ok()

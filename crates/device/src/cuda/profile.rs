@@ -1,4 +1,4 @@
-//! Times of the device's work, for benchmarks that ask for them.
+//! Times of the device's work, for benchmarks.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,17 +16,17 @@ use crate::work::Work;
 /// One call, timed on the device.
 #[derive(Clone, Debug)]
 pub struct TimedCall {
-    /// The kernel's family, or `matmul`, `copy`.
+    /// Family of the kernel, or `matmul`, `copy`.
     pub family: &'static str,
-    /// The kernel, or what was called.
+    /// Name of the kernel or call.
     pub name: String,
-    /// The stream it was on.
+    /// Stream of the call.
     pub stream: StreamKind,
-    /// Milliseconds from the profile's begin to its own.
+    /// Milliseconds from the start of the profile to the start of the call.
     pub begin_milliseconds: f32,
-    /// Milliseconds between the events before and after it.
+    /// Milliseconds between the events before and after the call.
     pub milliseconds: f32,
-    /// The least that it had to do.
+    /// The least work of the call.
     pub work: Work,
 }
 
@@ -38,7 +38,7 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// The work is enqueued. Errors: the driver's.
+    /// Ends the span; its work must be enqueued. Errors: the driver's.
     pub fn end(self) -> crate::Result<()> {
         let ended = self.timed.map_or(Ok(()), Timed::finish);
         ended.map_err(|error| self.device.cuda_error(error))
@@ -46,7 +46,7 @@ impl Span<'_> {
 }
 
 impl Cuda {
-    /// Marks the begin of a call, if a profile is taken.
+    /// Starts timing a call, if a profile is being taken.
     pub(crate) fn timed(
         &self,
         stream: sys::CUstream,
@@ -59,7 +59,7 @@ impl Cuda {
 }
 
 impl Device {
-    /// Times every call from now on, on a GPU; elsewhere nothing happens.
+    /// Times every call from now on. Does nothing unless the device is a GPU.
     pub fn begin_profile(&self) {
         if let Some(cuda) = self.gpu() {
             let pool = EventPool::new(&cuda.context, true);
@@ -68,8 +68,8 @@ impl Device {
         }
     }
 
-    /// Marks the begin of something that the caller gives `stream` by other means than this device's; it is
-    /// in the profile, if one is taken, from here to [`Span::end`].
+    /// Starts timing work that the caller enqueues on `stream` by other means than this device. The profile,
+    /// if one is being taken, has it from here to [`Span::end`].
     pub fn span(&self, stream: StreamKind, family: &'static str, name: &'static str) -> Span<'_> {
         let begin = |cuda: &Cuda| {
             cuda.timed(cuda.streams.handle(stream), family, || name.to_owned(), Work::default())
@@ -78,7 +78,7 @@ impl Device {
         Span { device: self, timed }
     }
 
-    /// Ends the profile and gives its calls in order. Waits for the device.
+    /// Ends the profile and returns its calls in order. Waits for the device.
     pub fn end_profile(&self) -> crate::Result<Vec<TimedCall>> {
         let Some(cuda) = self.gpu() else { return Ok(Vec::new()) };
         let Some(profile) = cuda.profile.borrow_mut().take() else { return Ok(Vec::new()) };

@@ -1,5 +1,5 @@
 //! Memory of other ranks' GPUs, mapped for one GPU.
-#![allow(unsafe_code)] // mappings are the driver's
+#![allow(unsafe_code)] // mappings are the driver's handles
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,93 +11,100 @@ use super::share::{Extent, FILE, NAME_BYTES};
 use crate::buffer::Region;
 use crate::device::Device;
 
-/// Source of a page to be mapped.
+/// Source of a page to map.
 #[derive(Debug)]
 pub enum PageSource {
-    /// This process, by [`super::Page::number`]; its owner holds it meanwhile.
+    /// A page of this process, by [`super::Page::number`]; its owner holds it while it is mapped.
     Here(u64),
-    /// Another, by [`super::Page::file`].
+    /// A page of another process, by [`super::Page::file`].
     File(OwnedFd),
 }
 
-/// A run of adjacent pages, or one allocation, of another GPU and where it is for this one.
+/// Adjacent pages, or one allocation, of another GPU, with their address on this one.
 #[derive(Debug)]
-struct Run {
+struct Mapping {
     theirs: u64,
     bytes: u64,
     here: u64,
-    kind: RunKind,
+    kind: MappingKind,
 }
 
 #[derive(Debug)]
-enum RunKind {
-    /// A range of this many bytes mapped so far, in the order of the pages.
+enum MappingKind {
+    /// A range with this many bytes mapped so far, in the order of the pages.
     Range { mapped: Vec<(u64, u64)> },
-    /// An allocation of another process, open here.
+    /// An opened allocation of another process.
     Open,
-    /// This GPU's own, of which nothing is held.
+    /// This GPU's own memory; nothing is held.
     Own,
-    /// An allocation of this process, whose GPU's context is held.
+    /// An allocation of this process; its GPU's context is held.
     Enabled { peer: sys::CUdevice },
 }
 
-/// Memory of one rank, its own or another's, as one GPU reaches it. Dropping it unmaps it: the work that uses
-/// it must be over.
+/// Memory of one rank, possibly its own, as one GPU accesses it. Dropping it unmaps the memory; work that
+/// uses it must be done.
 #[derive(Debug)]
 pub struct PeerMemory {
     device: Device,
-    runs: Vec<Run>,
+    mappings: Vec<Mapping>,
 }
 
 impl PeerMemory {
-    /// Returns the content of extents of `device` itself, which the caller keeps allocated while work uses
-    /// it.
+    /// Wraps extents of `device` itself. The caller keeps them allocated while work uses them.
     pub fn own(device: &Device, extents: &[Extent]) -> Self {
-        let run = |extent: &Extent| Run {
+        let mapping = |extent: &Extent| Mapping {
             theirs: extent.address,
             bytes: extent.bytes,
             here: extent.address,
-            kind: RunKind::Own,
+            kind: MappingKind::Own,
         };
-        let mut runs: Vec<Run> = Vec::new();
-        for next in extents.iter().map(run) {
-            match runs.last_mut() {
+        let mut mappings: Vec<Mapping> = Vec::new();
+        for next in extents.iter().map(mapping) {
+            match mappings.last_mut() {
                 Some(last) if last.theirs + last.bytes == next.theirs => last.bytes += next.bytes,
-                _ => runs.push(next),
+                _ => mappings.push(next),
             }
         }
-        PeerMemory { device: device.clone(), runs }
+        PeerMemory { device: device.clone(), mappings }
     }
 
-    /// Nothing yet, of another rank, for `device`.
+    /// Creates an empty mapping of another rank's memory for `device`.
     pub fn new(device: &Device) -> Self {
-        PeerMemory { device: device.clone(), runs: Vec::new() }
+        PeerMemory { device: device.clone(), mappings: Vec::new() }
     }
 
-    /// Takes addresses for these extents' pages, which are in the order of their addresses; nothing is behind
-    /// them before [`PeerMemory::map`]. Errors: the driver's.
+    /// Reserves addresses for the pages of these extents, which are sorted by address. [`PeerMemory::map`]
+    /// maps the pages. Errors: the driver's.
     pub fn reserve(&mut self, extents: &[Extent]) -> crate::Result<()> {
         for extent in extents.iter().filter(|extent| extent.is_page) {
-            match self.runs.last_mut() {
-                Some(run) if run.theirs + run.bytes == extent.address => run.bytes += extent.bytes,
+            match self.mappings.last_mut() {
+                Some(mapping) if mapping.theirs + mapping.bytes == extent.address => {
+                    mapping.bytes += extent.bytes
+                }
                 _ => {
-                    let kind = RunKind::Range { mapped: Vec::new() };
-                    self.runs.push(Run { theirs: extent.address, bytes: extent.bytes, here: 0, kind });
+                    let kind = MappingKind::Range { mapped: Vec::new() };
+                    self.mappings.push(Mapping {
+                        theirs: extent.address,
+                        bytes: extent.bytes,
+                        here: 0,
+                        kind,
+                    });
                 }
             }
         }
-        for index in 0..self.runs.len() {
+        for index in 0..self.mappings.len() {
             let mut here = 0;
-            // SAFETY: the pointer is to a live value; a range alone is no memory.
-            let taken =
-                unsafe { sys::cuMemAddressReserve(&raw mut here, self.runs[index].bytes as usize, 0, 0, 0) };
+            // SAFETY: the pointer refers to a live value; a range alone is not memory.
+            let taken = unsafe {
+                sys::cuMemAddressReserve(&raw mut here, self.mappings[index].bytes as usize, 0, 0, 0)
+            };
             self.named(taken, "cuMemAddressReserve")?;
-            self.runs[index].here = here;
+            self.mappings[index].here = here;
         }
         Ok(())
     }
 
-    /// Puts a page at its place in what was reserved. Errors: the driver's; a page that was not reserved.
+    /// Maps a page at its reserved address. Errors: the driver's; a page that was not reserved.
     pub fn map(&mut self, extent: &Extent, source: PageSource) -> crate::Result<()> {
         let (handle, imported) = match &source {
             PageSource::Here(handle) => (*handle, false),
@@ -110,16 +117,16 @@ impl PeerMemory {
                 (handle, true)
             }
         };
-        let run = self.runs.iter().position(|run| {
-            (run.theirs..run.theirs + run.bytes).contains(&extent.address)
-                && matches!(run.kind, RunKind::Range { .. })
+        let mapping = self.mappings.iter().position(|mapping| {
+            (mapping.theirs..mapping.theirs + mapping.bytes).contains(&extent.address)
+                && matches!(mapping.kind, MappingKind::Range { .. })
         });
-        let mapped = run.map_or(Ok(()), |run| {
-            let at = self.runs[run].here + (extent.address - self.runs[run].theirs);
+        let mapped = mapping.map_or(Ok(()), |mapping| {
+            let at = self.mappings[mapping].here + (extent.address - self.mappings[mapping].theirs);
             // SAFETY: the page lies in a range that `reserve` took for it, and nothing is mapped there yet.
             let mapped = unsafe { sys::cuMemMap(at, extent.bytes as usize, 0, handle, 0) };
             self.named(mapped, "cuMemMap")?;
-            if let RunKind::Range { mapped } = &mut self.runs[run].kind {
+            if let MappingKind::Range { mapped } = &mut self.mappings[mapping].kind {
                 mapped.push((at, extent.bytes));
             }
             Ok(())
@@ -131,7 +138,7 @@ impl PeerMemory {
         mapped
     }
 
-    /// Lets this GPU read and write all pages that were mapped. Errors: the driver's.
+    /// Gives this GPU read and write access to all mapped pages. Errors: the driver's.
     pub fn allow(&self) -> crate::Result<()> {
         let cuda = self.device.gpu_or_refuse("cuMemSetAccess")?;
         let access = sys::CUmemAccessDesc {
@@ -141,50 +148,65 @@ impl PeerMemory {
             },
             flags: sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        for run in self.runs.iter().filter(|run| matches!(run.kind, RunKind::Range { .. })) {
+        for mapping in
+            self.mappings.iter().filter(|mapping| matches!(mapping.kind, MappingKind::Range { .. }))
+        {
             // SAFETY: all pages of the range are mapped, or the driver refuses; the description is alive.
-            let allowed = unsafe { sys::cuMemSetAccess(run.here, run.bytes as usize, &raw const access, 1) };
+            let allowed =
+                unsafe { sys::cuMemSetAccess(mapping.here, mapping.bytes as usize, &raw const access, 1) };
             self.named(allowed, "cuMemSetAccess")?;
         }
         Ok(())
     }
 
-    /// An allocation of another process, by its name. Errors: the driver's.
+    /// Opens an allocation of another process by its name. Errors: the driver's.
     pub fn open(&mut self, extent: &Extent, name: [u8; NAME_BYTES]) -> crate::Result<()> {
         let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let name = sys::CUipcMemHandle { reserved: name.map(|byte| byte as std::ffi::c_char) };
         let mut here = 0;
-        // SAFETY: the call writes an address; a name that is none is refused.
+        // SAFETY: the call writes an address; the driver refuses an invalid name.
         let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut here, name, lazily) };
         self.named(opened, "cuIpcOpenMemHandle")?;
-        self.runs.push(Run { theirs: extent.address, bytes: extent.bytes, here, kind: RunKind::Open });
+        self.mappings.push(Mapping {
+            theirs: extent.address,
+            bytes: extent.bytes,
+            here,
+            kind: MappingKind::Open,
+        });
         Ok(())
     }
 
-    /// An allocation of this process on GPU `ordinal`: its address is the same here. Errors: the driver's.
+    /// Enables access to an allocation of this process on GPU `ordinal`; its address stays the same. Errors:
+    /// the driver's.
     pub fn enable(&mut self, extent: &Extent, ordinal: usize) -> crate::Result<()> {
         use sys::cudaError_enum::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as ALREADY;
         let peer = result::device::get(ordinal as i32).named("cuDeviceGet");
         let peer = peer.map_err(|error| self.device.cuda_error(error))?;
-        // SAFETY: the device was given out just now; released when dropped.
+        // SAFETY: the driver returned the device just now; the context is released when dropped.
         let context = unsafe { result::primary_ctx::retain(peer) }.named("cuDevicePrimaryCtxRetain");
         let context = context.map_err(|error| self.device.cuda_error(error))?;
-        let kind = RunKind::Enabled { peer };
-        self.runs.push(Run { theirs: extent.address, bytes: extent.bytes, here: extent.address, kind });
-        // SAFETY: the context is alive, and it is another GPU's or the driver refuses.
+        let kind = MappingKind::Enabled { peer };
+        self.mappings.push(Mapping {
+            theirs: extent.address,
+            bytes: extent.bytes,
+            here: extent.address,
+            kind,
+        });
+        // SAFETY: the context is alive; the driver refuses this GPU's own context.
         match unsafe { sys::cuCtxEnablePeerAccess(context, 0) } {
             ALREADY => Ok(()),
             answer => self.named(answer, "cuCtxEnablePeerAccess"),
         }
     }
 
-    /// Address on this GPU of `bytes` bytes at the owner's `address`; `None` where they are not mapped.
+    /// Returns the address on this GPU of `bytes` bytes at the owner's `address`; `None` if they are not
+    /// mapped.
     pub fn at(&self, address: u64, bytes: usize) -> Option<PeerAddress<'_>> {
-        let run = self.runs.iter().find(|run| {
-            run.theirs <= address
-                && address.checked_add(bytes as u64).is_some_and(|end| end <= run.theirs + run.bytes)
+        let mapping = self.mappings.iter().find(|mapping| {
+            mapping.theirs <= address
+                && address.checked_add(bytes as u64).is_some_and(|end| end <= mapping.theirs + mapping.bytes)
         })?;
-        Some(PeerAddress { address: run.here + (address - run.theirs), bytes, memory: PhantomData })
+        Some(PeerAddress { address: mapping.here + (address - mapping.theirs), bytes, memory: PhantomData })
     }
 
     fn named(&self, answer: sys::CUresult, call: &'static str) -> crate::Result<()> {
@@ -197,25 +219,25 @@ impl Drop for PeerMemory {
         if self.device.make_current().is_err() {
             return;
         }
-        for run in self.runs.drain(..) {
-            // What the driver refuses here has nobody to act on it: the rank is on its way out.
-            match run.kind {
-                RunKind::Range { mapped } => {
+        for mapping in self.mappings.drain(..) {
+            // An error while dropping cannot be handled: the rank is ending.
+            match mapping.kind {
+                MappingKind::Range { mapped } => {
                     for (at, bytes) in mapped {
-                        // SAFETY: mapped once in `map`; nothing is under way that uses it.
+                        // SAFETY: mapped once in `map`; no running work uses it.
                         let _ = unsafe { sys::cuMemUnmap(at, bytes as usize) };
                     }
-                    if run.here != 0 {
+                    if mapping.here != 0 {
                         // SAFETY: taken once in `reserve`, with nothing mapped any more.
-                        let _ = unsafe { sys::cuMemAddressFree(run.here, run.bytes as usize) };
+                        let _ = unsafe { sys::cuMemAddressFree(mapping.here, mapping.bytes as usize) };
                     }
                 }
-                RunKind::Own => {}
-                RunKind::Open => {
+                MappingKind::Own => {}
+                MappingKind::Open => {
                     // SAFETY: opened once in `open`.
-                    let _ = unsafe { sys::cuIpcCloseMemHandle(run.here) };
+                    let _ = unsafe { sys::cuIpcCloseMemHandle(mapping.here) };
                 }
-                RunKind::Enabled { peer } => {
+                MappingKind::Enabled { peer } => {
                     // SAFETY: retained once in `enable`.
                     let _ = unsafe { result::primary_ctx::release(peer) };
                 }
@@ -224,7 +246,7 @@ impl Drop for PeerMemory {
     }
 }
 
-/// A place in a rank's memory, as one GPU sees it.
+/// A range in a rank's memory, addressed by one GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerAddress<'a> {
     pub(super) address: u64,
@@ -233,7 +255,7 @@ pub struct PeerAddress<'a> {
 }
 
 impl<'a> PeerAddress<'a> {
-    /// A region of this GPU's own. Errors: one outside its buffer.
+    /// Converts a region of this GPU's own memory. Errors: a region outside its buffer.
     pub(crate) fn of(region: Region<'a>) -> crate::Result<Self> {
         Ok(PeerAddress { address: region.checked_address()?, bytes: region.bytes, memory: PhantomData })
     }

@@ -1,7 +1,6 @@
-//! Device memory that another rank's GPU is to reach, in this process or another of this host: what its owner
-//! says of it. Others map it as the driver gave it out ([`super::PeerMemory`]). Nothing is allocated for
-//! that.
-#![allow(unsafe_code)] // mappings and handles are the driver's
+//! Sharing device memory with the GPUs of other ranks, in this process or another of this host: the owner's
+//! side. Other ranks map the memory with [`super::PeerMemory`]; nothing is allocated for it.
+#![allow(unsafe_code)] // mappings and handles belong to the driver
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -15,37 +14,37 @@ use crate::raw::cuda::Given;
 
 pub(super) const FILE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-/// Bytes of the name by which another process opens an allocation.
+/// Bytes of the name with which another process opens an allocation.
 pub(super) const NAME_BYTES: usize = 64;
 
-/// Device memory as the driver gave it out: what is mapped is whole.
+/// A page or allocation as the driver provided it; mappings cover it whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
-    /// First address on the owner's side.
+    /// First address on the owner's GPU.
     pub address: u64,
     /// Size in bytes.
     pub bytes: u64,
-    /// A page of a range, or else an allocation.
+    /// Whether the extent is a page of a range, rather than an allocation.
     pub is_page: bool,
 }
 
 impl Device {
-    /// The GPU's own number, the same in every process. Errors: a device that is no GPU, the driver's.
+    /// The GPU's UUID, the same in every process. Errors: the device is not a GPU, the driver's.
     pub fn gpu_uuid(&self) -> crate::Result<[u8; 16]> {
         let cuda = self.gpu_or_refuse("cuDeviceGetUuid")?;
         let uuid = result::device::get_uuid(cuda.context.cu_device()).named("cuDeviceGetUuid");
         Ok(uuid.map_err(|error| self.cuda_error(error))?.bytes.map(|byte| byte as u8))
     }
 
-    /// The number in this process of the GPU `uuid`, if this one reads and writes its memory. Errors: as
-    /// above.
+    /// Returns the number in this process of GPU `uuid` if this GPU can read and write its memory, else
+    /// `None`. Errors: as for [`Device::gpu_uuid`].
     pub fn reachable(&self, uuid: [u8; 16]) -> crate::Result<Option<usize>> {
         let cuda = self.gpu_or_refuse("cuDeviceCanAccessPeer")?;
         reachable(cuda, uuid).map_err(|error| self.cuda_error(error))
     }
 
-    /// Returns the extents that hold these regions, each once, by address. Errors: a region outside its
-    /// buffer, or memory that this device's allocator did not give out.
+    /// Returns the extents that hold these regions, without duplicates, sorted by address. Errors: a region
+    /// outside its buffer, or memory that is not of this device's allocator.
     pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
         let cuda = self.gpu_or_refuse("extents")?;
         let given = Given::of(&cuda.given);
@@ -66,23 +65,23 @@ impl Device {
         Ok(found)
     }
 
-    /// Holds a page for others to map. Errors: the driver's.
+    /// Holds a page so that others can map it. Errors: the driver's.
     pub fn hold_page(&self, extent: &Extent) -> crate::Result<Page> {
         self.gpu_or_refuse("cuMemRetainAllocationHandle")?;
         let mut handle = 0;
         let at = std::ptr::without_provenance_mut(extent.address as usize);
-        // SAFETY: the address is of a mapped page, or the driver refuses; the handle is released when
+        // SAFETY: the driver refuses an address that is not a mapped page's; the handle is released when
         // dropped.
         let held = unsafe { sys::cuMemRetainAllocationHandle(&raw mut handle, at) }.result();
         held.named("cuMemRetainAllocationHandle").map_err(|error| self.cuda_error(error))?;
         Ok(Page { handle })
     }
 
-    /// The name by which other processes open an allocation. Errors: the driver's.
+    /// Returns the name with which other processes open an allocation. Errors: the driver's.
     pub fn name_of(&self, extent: &Extent) -> crate::Result<[u8; NAME_BYTES]> {
         self.gpu_or_refuse("cuIpcGetMemHandle")?;
         let mut name = sys::CUipcMemHandle { reserved: [0; NAME_BYTES] };
-        // SAFETY: the call writes the name; the address is of an allocation, or the driver refuses.
+        // SAFETY: the call writes the name; the driver refuses an address that is not an allocation's.
         let named = unsafe { sys::cuIpcGetMemHandle(&raw mut name, extent.address) }.result();
         named.named("cuIpcGetMemHandle").map_err(|error| self.cuda_error(error))?;
         Ok(name.reserved.map(|byte| byte as u8))
@@ -107,7 +106,7 @@ fn reachable(cuda: &Cuda, uuid: [u8; 16]) -> Result<Option<usize>> {
         }
         let mut can = i32::from(device == own);
         if can == 0 {
-            // SAFETY: both devices were given out by the driver, and the call writes an integer.
+            // SAFETY: the driver returned both devices, and the call writes an integer.
             unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, own, device) }
                 .result()
                 .named("cuDeviceCanAccessPeer")?;
@@ -124,19 +123,20 @@ pub struct Page {
 }
 
 impl Page {
-    /// Number of the GPU, for other ranks of this process.
+    /// Identifier of the page for other ranks of this process.
     pub fn number(&self) -> u64 {
         self.handle
     }
 
-    /// A file that stands for it in other processes. Errors: a page that is not made for that.
+    /// Creates a file descriptor of the page for other processes. Errors: a page that was not created as
+    /// shareable.
     pub fn file(&self) -> Result<OwnedFd> {
         let mut file: i32 = -1;
         // SAFETY: the handle is held, and the call writes a file descriptor.
         unsafe { sys::cuMemExportToShareableHandle((&raw mut file).cast(), self.handle, FILE, 0) }
             .result()
             .named("cuMemExportToShareableHandle")?;
-        // SAFETY: the driver opened it for the caller, who owns it.
+        // SAFETY: the driver opened the descriptor for the caller, who owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 }

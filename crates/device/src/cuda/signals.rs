@@ -1,9 +1,9 @@
-//! Words of host memory by which the streams of several GPUs wait for each other.
+//! Signals: words of host memory through which the streams of several GPUs wait for each other.
 //!
-//! The words lie in host memory, not on a device, so that a host that gives up can end its own GPU's waits
-//! with a plain store: nothing that is enqueued would get past a stream that waits. A wait takes no
+//! The words are in host memory, not on a device, so that a host that gives up can end its own GPU's waits
+//! with a plain store; work enqueued behind a waiting stream would never run. A wait occupies no
 //! multiprocessor.
-#![allow(unsafe_code)] // memory that GPUs write to, and operations on it
+#![allow(unsafe_code)] // memory that GPUs write, and stream operations on it
 
 use std::fs::File;
 use std::sync::Arc;
@@ -18,39 +18,39 @@ use crate::stream::StreamKind;
 
 /// Bytes of a page of signals.
 const PAGE_BYTES: usize = 4096;
-/// Bytes from one word to the next: a line of the host's cache each.
+/// Bytes between words: each word has its own cache line on the host.
 const SPACING: usize = 64;
 
-/// A page of words that one GPU waits for and others write, mapped for one of them and its host.
+/// A page of words that one GPU waits for and others write, mapped for one GPU and its host.
 #[derive(Debug)]
 pub struct SignalPage {
     map: MmapMut,
     context: Arc<CudaContext>,
-    /// Address on the GPU.
+    /// Address of the page on the GPU.
     address: u64,
 }
 
-/// A word of a page, as a GPU sees it.
+/// A word of a page, by its address on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(u64);
 
 impl SignalPage {
-    /// Words of a page.
+    /// Number of words of a page.
     pub const WORDS: usize = PAGE_BYTES / SPACING;
     /// Length of the file in bytes.
     pub const BYTES: usize = PAGE_BYTES;
 
-    /// A word, for the GPU. A number past the last is the last.
+    /// Returns word `index` for the GPU. An index beyond the last word gives the last one.
     pub fn word(&self, index: usize) -> Word {
         Word(self.address + (index.min(Self::WORDS - 1) * SPACING) as u64)
     }
 
-    /// Writes a word from the host: GPUs that wait for it go on.
+    /// Writes a word from the host, which ends the waits of GPUs for it.
     pub fn store(&self, index: usize, value: u32) {
         self.host(index).store(value, Ordering::SeqCst);
     }
 
-    /// Present value of a word.
+    /// Reads a word on the host.
     pub fn load(&self, index: usize) -> u32 {
         self.host(index).load(Ordering::SeqCst)
     }
@@ -58,8 +58,8 @@ impl SignalPage {
     fn host(&self, index: usize) -> &AtomicU32 {
         let offset = index.min(Self::WORDS - 1) * SPACING;
         let word = self.map.as_ptr().wrapping_add(offset).cast_mut().cast();
-        // SAFETY: the word lies in the mapping, which lives as long as `self`, on a multiple of its size;
-        // hosts and GPUs access it as a whole, and nobody makes a plain reference to it.
+        // SAFETY: the aligned word lies in the mapping, which lives as long as `self`; hosts and GPUs access
+        // it atomically, and no plain reference to it exists.
         unsafe { AtomicU32::from_ptr(word) }
     }
 }
@@ -67,22 +67,21 @@ impl SignalPage {
 impl Drop for SignalPage {
     fn drop(&mut self) {
         let _ = self.context.bind_to_thread();
-        // SAFETY: registered once when it was made; the work that uses it is over.
+        // SAFETY: registered once at creation; the work that uses it is done.
         let _ = unsafe { sys::cuMemHostUnregister(self.map.as_mut_ptr().cast()) };
     }
 }
 
 impl Device {
-    /// Maps a page of signals, which is a file of [`SignalPage::BYTES`] zeros, for this GPU. Errors: a device
-    /// that is no GPU, one without operations on words, the driver's.
+    /// Maps a page of signals, a file of [`SignalPage::BYTES`] zeros, for this GPU. Errors: a device that is
+    /// not a GPU, a driver without memory operations on streams, the driver's.
     pub fn signal_page(&self, file: &File) -> crate::Result<SignalPage> {
         let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
         map(file, &cuda.context).map_err(|error| self.cuda_error(error))
     }
 
-    /// Enqueues to write a value to each of `writes`, after all work before, and then to wait until each of
-    /// `waits` has come to its value or, counted around the end of u32, up to 2^31 past it. Errors: the
-    /// driver's.
+    /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
+    /// reached its value or, modulo 2^32, is up to 2^31 past it. Errors: the driver's.
     pub fn signal(
         &self,
         writes: &[(Word, u32)],
@@ -94,8 +93,8 @@ impl Device {
         let wait = |(word, value): &(Word, u32)| wait_operation(*word, *value);
         let mut operations: Vec<_> = writes.iter().map(write).chain(waits.iter().map(wait)).collect();
         let (count, stream) = (operations.len() as u32, cuda.streams.handle(stream));
-        // SAFETY: the words are of pages that are mapped until the work on them is over, as their owner
-        // promises; the operations are alive during the call.
+        // SAFETY: the pages of the words stay mapped until the work on them is done, as their owner promises;
+        // the operations are alive during the call.
         unsafe { sys::cuStreamBatchMemOp_v2(stream, count, operations.as_mut_ptr(), 0) }
             .result()
             .named("cuStreamBatchMemOp")
@@ -110,7 +109,7 @@ fn map(file: &File, context: &Arc<CudaContext>) -> Result<SignalPage> {
         code: i64::from(error.raw_os_error().unwrap_or(0)),
         text: error.to_string(),
     };
-    // SAFETY: the file is anonymous memory that its ranks alone have, and all access to it is by atomics.
+    // SAFETY: the file is anonymous memory shared only by these ranks, and all access to it is atomic.
     let mut map = unsafe { memmap2::MmapOptions::new().len(PAGE_BYTES).map_mut(file) }.map_err(refused)?;
     let (memory, flags) =
         (map.as_mut_ptr().cast(), sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP);

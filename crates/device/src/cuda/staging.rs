@@ -1,5 +1,5 @@
-//! Host memory that the GPU copies to and from by itself, so that a copy does not stop the host.
-#![allow(unsafe_code)] // pinned memory is the driver's
+//! Staging: pinned host memory for copies that do not block the host.
+#![allow(unsafe_code)] // pinned memory comes from the driver
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use cudarc::driver::{CudaContext, result, sys};
 use super::error::{Named, Result};
 use super::streams::{EventPool, Point};
 
-/// Bytes of one piece of a copy.
-const PIECE: usize = 1 << 20;
-/// Pieces that may be under way at once; a host that is further ahead waits for the oldest.
-const PIECES: usize = 16;
+/// Bytes of one staging block.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Number of staging blocks; a host further ahead waits for the oldest one.
+const BLOCKS: usize = 16;
 /// Bytes of the largest value that is fetched without waiting.
 pub(crate) const FETCH_BYTES: usize = 256;
 
@@ -34,7 +34,7 @@ impl Pinned {
     }
 
     fn slice(&self) -> &[u8] {
-        // SAFETY: the block is alive and initialised; callers wait for copies into it before they look.
+        // SAFETY: the block is alive and initialised; callers wait for copies into it before they read.
         unsafe { std::slice::from_raw_parts(self.pointer, self.bytes) }
     }
 
@@ -52,73 +52,73 @@ impl Drop for Pinned {
     }
 }
 
-struct Piece {
+struct Block {
     memory: Pinned,
-    /// The end of the last copy that used it.
+    /// End of the last copy that used the block.
     busy: Option<Point>,
 }
 
-/// The ring of pieces that copies go through.
+/// The ring of staging blocks.
 pub(crate) struct Staging {
-    pieces: Vec<Piece>,
+    blocks: Vec<Block>,
     next: usize,
     events: Rc<EventPool>,
 }
 
 impl Staging {
     pub(crate) fn new(context: &Arc<CudaContext>, events: &Rc<EventPool>) -> Result<Self> {
-        let piece = |_| Ok(Piece { memory: Pinned::new(context, PIECE)?, busy: None });
-        let pieces = (0..PIECES).map(piece).collect::<Result<_>>()?;
-        Ok(Staging { pieces, next: 0, events: Rc::clone(events) })
+        let block = |_| Ok(Block { memory: Pinned::new(context, BLOCK_BYTES)?, busy: None });
+        let blocks = (0..BLOCKS).map(block).collect::<Result<_>>()?;
+        Ok(Staging { blocks, next: 0, events: Rc::clone(events) })
     }
 
-    fn next(&mut self) -> Result<&mut Piece> {
+    fn next(&mut self) -> Result<&mut Block> {
         let index = self.next;
-        self.next = (index + 1) % PIECES;
-        let piece = &mut self.pieces[index];
-        if let Some(busy) = piece.busy.take() {
+        self.next = (index + 1) % BLOCKS;
+        let block = &mut self.blocks[index];
+        if let Some(busy) = block.busy.take() {
             busy.wait()?;
         }
-        Ok(piece)
+        Ok(block)
     }
 
-    /// Enqueues a copy of `values` to `address`; they may change once it returns.
+    /// Enqueues a copy of `values` to `address`; `values` may change after the call.
     pub(crate) fn upload(&mut self, values: &[u8], address: u64, stream: sys::CUstream) -> Result<()> {
         let events = Rc::clone(&self.events);
-        for (index, values) in values.chunks(PIECE).enumerate() {
-            let piece = self.next()?;
-            piece.memory.slice_mut()[..values.len()].copy_from_slice(values);
-            let source = &piece.memory.slice()[..values.len()];
-            let target = address + (index * PIECE) as u64;
-            // SAFETY: the target was checked to be inside a live buffer; the source stays untouched until
-            // `busy` is over.
+        for (index, values) in values.chunks(BLOCK_BYTES).enumerate() {
+            let block = self.next()?;
+            block.memory.slice_mut()[..values.len()].copy_from_slice(values);
+            let source = &block.memory.slice()[..values.len()];
+            let target = address + (index * BLOCK_BYTES) as u64;
+            // SAFETY: the target was checked to be inside a live buffer; the source is not changed before
+            // `busy` is done.
             unsafe { result::memcpy_htod_async(target, source, stream) }.named("cuMemcpyHtoDAsync")?;
-            piece.busy = Some(events.record(stream)?);
+            block.busy = Some(events.record(stream)?);
         }
         Ok(())
     }
 
-    /// Copies from `address` to `values` and waits for it.
+    /// Copies from `address` to `values` and waits for the copy.
     pub(crate) fn download(&mut self, address: u64, values: &mut [u8], stream: sys::CUstream) -> Result<()> {
         let events = Rc::clone(&self.events);
-        // As many pieces at a time as there are: the copy of one runs while the host empties another.
-        for (round, values) in values.chunks_mut(PIECE * PIECES).enumerate() {
+        // All blocks are used in each round: the host empties one while another is copied.
+        for (round, values) in values.chunks_mut(BLOCK_BYTES * BLOCKS).enumerate() {
             let first = self.next;
-            for (index, values) in values.chunks(PIECE).enumerate() {
-                let source = address + ((round * PIECES + index) * PIECE) as u64;
-                let piece = self.next()?;
-                let target = &mut piece.memory.slice_mut()[..values.len()];
-                // SAFETY: the source was checked to be inside a live buffer; the target is not looked at
-                // before `busy` is over.
+            for (index, values) in values.chunks(BLOCK_BYTES).enumerate() {
+                let source = address + ((round * BLOCKS + index) * BLOCK_BYTES) as u64;
+                let block = self.next()?;
+                let target = &mut block.memory.slice_mut()[..values.len()];
+                // SAFETY: the source was checked to be inside a live buffer; the target is not read before
+                // `busy` is done.
                 unsafe { result::memcpy_dtoh_async(target, source, stream) }.named("cuMemcpyDtoHAsync")?;
-                piece.busy = Some(events.record(stream)?);
+                block.busy = Some(events.record(stream)?);
             }
-            for (index, values) in values.chunks_mut(PIECE).enumerate() {
-                let piece = &mut self.pieces[(first + index) % PIECES];
-                if let Some(busy) = piece.busy.take() {
+            for (index, values) in values.chunks_mut(BLOCK_BYTES).enumerate() {
+                let block = &mut self.blocks[(first + index) % BLOCKS];
+                if let Some(busy) = block.busy.take() {
                     busy.wait()?;
                 }
-                values.copy_from_slice(&piece.memory.slice()[..values.len()]);
+                values.copy_from_slice(&block.memory.slice()[..values.len()]);
             }
         }
         Ok(())
@@ -145,8 +145,7 @@ impl Fetches {
             None => Pinned::new(&self.context, FETCH_BYTES)?,
         };
         let target = &mut block.slice_mut()[..bytes];
-        // SAFETY: the source was checked to be inside a live buffer; the target is looked at after `done`
-        // alone.
+        // SAFETY: the source was checked to be inside a live buffer; the target is read only after `done`.
         unsafe { result::memcpy_dtoh_async(target, address, stream) }.named("cuMemcpyDtoHAsync")?;
         let done = self.events.record(stream)?;
         Ok(Fetch { owner: Rc::clone(self), block: Some(block), bytes, done })
@@ -162,7 +161,7 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Waits for it, and for nothing that was enqueued later.
+    /// Waits for the value, but not for work enqueued later.
     pub(crate) fn wait(&self) -> Result<Vec<u8>> {
         self.done.wait()?;
         Ok(self.block.as_ref().map(|block| block.slice()[..self.bytes].to_vec()).unwrap_or_default())
@@ -171,7 +170,7 @@ impl Fetch {
 
 impl Drop for Fetch {
     fn drop(&mut self) {
-        // Used again only when the copy is over, whether anybody looked or not.
+        // The block is reused only when the copy is done, even if nobody read the value.
         let over = self.done.wait().is_ok();
         if let (Some(block), true) = (self.block.take(), over) {
             self.owner.idle.borrow_mut().push(block);

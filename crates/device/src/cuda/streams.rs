@@ -1,5 +1,5 @@
-//! The driver's queues behind the logical streams, and points in them.
-#![allow(unsafe_code)] // streams and events are the driver's handles
+//! Driver streams of the logical streams, and events in their work.
+#![allow(unsafe_code)] // streams and events are driver handles
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,10 +17,10 @@ pub(crate) struct Streams {
     handles: [sys::CUstream; StreamKind::ALL.len()],
 }
 
-// SAFETY: the driver's stream handles may be used from any thread whose context is current, which callers see
-// to.
+// SAFETY: the driver's stream handles may be used from any thread whose context is current, which callers
+// ensure.
 unsafe impl Send for Streams {}
-// SAFETY: as above; the driver locks.
+// SAFETY: as above; the driver locks internally.
 unsafe impl Sync for Streams {}
 
 impl Streams {
@@ -28,9 +28,9 @@ impl Streams {
         let (_, urgent) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
         let mut handles = [std::ptr::null_mut(); StreamKind::ALL.len()];
         for kind in StreamKind::ALL {
-            // What other ranks wait for begins as soon as a multiprocessor is free.
+            // Work that other ranks wait for has priority as soon as a multiprocessor is free.
             let priority = if kind == StreamKind::Compute { 0 } else { urgent };
-            // Without the implicit waits of the legacy default stream.
+            // Non-blocking streams avoid the implicit waits of the legacy default stream.
             let flags = result::stream::StreamKind::NonBlocking;
             let made = result::stream::create_with_priority(flags, priority);
             handles[kind as usize] = made.named("cuStreamCreateWithPriority")?;
@@ -42,7 +42,7 @@ impl Streams {
         self.handles[kind as usize]
     }
 
-    /// The stream of an allocator's handle; one that no logical stream has is the compute stream.
+    /// The driver stream of an allocator's handle; the compute stream for an unknown handle.
     pub(crate) fn of(&self, stream: memory::Stream) -> sys::CUstream {
         let kind = StreamKind::ALL.into_iter().find(|kind| kind.handle() == stream);
         self.handle(kind.unwrap_or(StreamKind::Compute))
@@ -53,7 +53,7 @@ impl Drop for Streams {
     fn drop(&mut self) {
         let _ = self.context.bind_to_thread();
         for handle in self.handles.into_iter().filter(|handle| !handle.is_null()) {
-            // SAFETY: made in `new` and destroyed once. The driver lets enqueued work finish first.
+            // SAFETY: created in `new` and destroyed once. The driver finishes enqueued work first.
             let _ = unsafe { result::stream::destroy(handle) };
         }
     }
@@ -65,15 +65,15 @@ impl std::fmt::Debug for Streams {
     }
 }
 
-/// Told how long a wait has lasted, says why it should end, if it should.
+/// Callback that is told how long a wait has lasted and may return a reason to end it.
 pub type WaitGuard = Rc<dyn Fn(Duration) -> Option<String>>;
 
-/// A guarded wait asks the driver again and again this long,
+/// Time during which a guarded wait polls the driver continuously.
 const SPIN: Duration = Duration::from_micros(50);
-/// and after that so often, and the guard besides.
+/// Interval between later polls, each of which also asks the guard.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Driver events that wait to be used again.
+/// Reusable driver events.
 pub(crate) struct EventPool {
     context: Arc<CudaContext>,
     flags: sys::CUevent_flags,
@@ -82,7 +82,7 @@ pub(crate) struct EventPool {
 }
 
 impl EventPool {
-    /// Events that say when, if `timed`, else only that.
+    /// Creates an empty pool; its events carry times if `timed`.
     pub(crate) fn new(context: &Arc<CudaContext>, timed: bool) -> Rc<Self> {
         let flags = match timed {
             true => sys::CUevent_flags_enum::CU_EVENT_DEFAULT,
@@ -96,12 +96,12 @@ impl EventPool {
         })
     }
 
-    /// From now on waits ask `guard`.
+    /// Makes later waits ask `guard`.
     pub(crate) fn set_guard(&self, guard: Option<WaitGuard>) {
         *self.guard.borrow_mut() = guard;
     }
 
-    /// Marks the end of the work that `stream` has been given so far.
+    /// Records an event after the work given to `stream` so far.
     pub(crate) fn record(self: &Rc<Self>, stream: sys::CUstream) -> Result<Point> {
         let idle = self.idle.borrow_mut().pop();
         let event = match idle {
@@ -131,7 +131,7 @@ impl Drop for EventPool {
     }
 }
 
-/// A point in a stream's work; its event goes back to the pool when dropped.
+/// A point in a stream's work; its event returns to the pool when dropped.
 #[derive(Debug)]
 pub(crate) struct Point {
     pool: Rc<EventPool>,
@@ -139,7 +139,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Returns whether the work before the event is done. Errors: a failure of that work.
+    /// Returns whether the work before the event is done. Errors: those of that work.
     pub(crate) fn is_over(&self) -> Result<bool> {
         // SAFETY: the event is alive as long as `self`.
         match unsafe { result::event::query(self.event) } {
@@ -149,8 +149,8 @@ impl Point {
         }
     }
 
-    /// Waits on the host. With a guard it looks now and then whether waiting still makes sense: work that
-    /// waits for another rank may never end. Errors: what failed in that work, what the guard says.
+    /// Waits on the host. With a guard, it regularly asks whether to go on: work that waits for another rank
+    /// may never finish. Errors: those of that work, the guard's reason.
     pub(crate) fn wait(&self) -> Result<()> {
         let guard = self.pool.guard.borrow().clone();
         let Some(guard) = guard else {
@@ -172,15 +172,15 @@ impl Point {
         Ok(())
     }
 
-    /// Makes `stream` wait.
+    /// Makes `stream` wait for the event.
     pub(crate) fn hold(&self, stream: sys::CUstream) -> Result<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: stream and event are of one context and alive; the driver remembers the point, not the
-        // event.
+        // SAFETY: stream and event are of one context and alive; the driver keeps the point, not the event.
         unsafe { result::stream::wait_event(stream, self.event, flags) }.named("cuStreamWaitEvent")
     }
 
-    /// Milliseconds from this point to a later one, both over and from a pool of timed events.
+    /// Returns the milliseconds from this point to a later one; both are done and from a pool of timed
+    /// events.
     pub(crate) fn until(&self, later: &Point) -> Result<f32> {
         // SAFETY: both events are alive.
         unsafe { result::event::elapsed(self.event, later.event) }.named("cuEventElapsedTime")

@@ -1,4 +1,4 @@
-//! Calls that are being timed, and the profile that keeps them.
+//! Timed calls, and the profile that keeps them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub(crate) struct Profile {
     pub(super) calls: RefCell<Vec<Call>>,
 }
 
-/// One timed call, as the profile keeps it.
+/// A timed call as the profile keeps it.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) stream: sys::CUstream,
@@ -28,7 +28,7 @@ pub(super) struct Call {
     pub(super) work: Work,
 }
 
-/// A call that is being timed, if a profile is taken.
+/// A call being timed, if a profile is being taken.
 pub(crate) struct Timed {
     running: Option<Running>,
     stream: sys::CUstream,
@@ -43,7 +43,7 @@ struct Running {
 }
 
 impl Timed {
-    /// Marks the begin of a call, if a profile is taken.
+    /// Starts timing a call, if a profile is being taken.
     pub(super) fn begin(
         profile: Option<Rc<Profile>>,
         stream: sys::CUstream,
@@ -58,7 +58,7 @@ impl Timed {
         Timed { running, stream }
     }
 
-    /// Marks the end of the call.
+    /// Ends timing the call.
     pub(crate) fn finish(self) -> Result<()> {
         let Some(Running { profile, begin, family, name, work }) = self.running else { return Ok(()) };
         let end = profile.pool.record(self.stream)?;

@@ -1,8 +1,8 @@
-//! Matmuls by what decides how they are computed, and a table of chosen algorithms in the repository.
+//! Matmuls by the properties that select their algorithm, and the repository's table of algorithms.
 //!
-//! cuBLASLt's own first choice is good on average and not the best for every shape. Which one is, `plimsoll
-//! bench matmul` measures once, on one model of device with one version of the library, and writes down; a
-//! run never times anything.
+//! cuBLASLt's first choice is good on average but not the best for every shape. `plimsoll bench matmul`
+//! measures the best one for a model of device and a version of the library and writes it to the table; a run
+//! never times anything.
 
 mod table;
 
@@ -14,7 +14,7 @@ use crate::matmul::{Epilogue, Matmul};
 
 pub use table::{Choice, MatmulTable, TableError};
 
-/// The kind of an epilogue, without its operands.
+/// The kind of an epilogue, without operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EpilogueKind {
     /// [`Epilogue::None`].
@@ -29,24 +29,24 @@ pub enum EpilogueKind {
     BiasGradient,
 }
 
-/// The facts that decide a matmul's algorithm.
+/// The properties that select a matmul's algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatmulKey {
     /// m, n, k: out\[m, n\] = op(a)\[m, k\] · op(b)\[k, n\].
     pub sizes: [usize; 3],
-    /// The transposes of a, and of b, are stored.
+    /// Whether the transposes of a and b are stored.
     pub transposed: [bool; 2],
-    /// Types of a, b and the output.
+    /// Element types of a, b and the output.
     pub types: [DType; 3],
-    /// The matmul adds to its output.
+    /// Whether the matmul adds to its output.
     pub accumulate: bool,
-    /// Operation before writing.
+    /// Operation applied before the result is written.
     pub epilogue: EpilogueKind,
-    /// Bytes that every operand's address is a multiple of, as far as the library is told.
+    /// Alignment in bytes of every operand's address, as told to the library.
     pub alignment: u32,
 }
 
-/// Alignments that the library is told: whole storages', vectors', none.
+/// Alignments told to the library: that of whole storages, of vectors, or only of elements.
 const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
 impl MatmulKey {
@@ -93,8 +93,8 @@ impl EpilogueKind {
     }
 }
 
-/// `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, how a and b are stored, types, whether the output
-/// is set or added to, epilogue, alignment.
+/// Formats as `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, storage of a and b, types, whether the
+/// output is set or added to, epilogue, alignment.
 impl fmt::Display for MatmulKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], [a, b, out]) = (self.sizes, self.types);
@@ -105,7 +105,7 @@ impl fmt::Display for MatmulKey {
     }
 }
 
-/// The reverse of its text.
+/// Parses the text that [`MatmulKey`] prints.
 impl FromStr for MatmulKey {
     type Err = String;
 
@@ -143,7 +143,7 @@ impl FromStr for MatmulKey {
     }
 }
 
-/// Three things between two separators; `None` if there are not three.
+/// Splits a text at two separators into three parts; `None` if there are not exactly three.
 fn three<T, E>(
     text: &str,
     separator: char,

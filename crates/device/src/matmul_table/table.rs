@@ -1,28 +1,27 @@
-//! The table: a text of one line for each matmul, for one model of device and one version of the library.
+//! The table's text format: one line for each matmul, for one model of device and one version of the library.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::MatmulKey;
 
-/// An algorithm of cuBLASLt: the library's own description, which it gives out to be kept for this version of
-/// it.
+/// An algorithm of cuBLASLt as the library serialises it; valid for this version of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// `cublasLtMatmulAlgo_t`.
+    /// Content of `cublasLtMatmulAlgo_t`.
     pub algorithm: [u64; 8],
-    /// Description for people.
+    /// Human-readable description.
     pub note: String,
 }
 
-/// Chosen algorithms by matmul.
+/// Chosen algorithms by matmul, for one device and library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatmulTable {
-    /// The model of device that it is for.
+    /// Model of the device.
     pub device: String,
-    /// The library's version.
+    /// Version of the library.
     pub library: usize,
-    /// The choices. What is not here is the library's choice.
+    /// The chosen algorithms. For other matmuls the library chooses.
     pub choices: BTreeMap<MatmulKey, Choice>,
 }
 
@@ -30,29 +29,29 @@ pub struct MatmulTable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TableError {
-    /// Which line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// The problem.
     pub problem: String,
 }
 
-/// Tables of the repository, one for each model of device.
+/// The repository's tables, one for each model of device.
 const EMBEDDED: [&str; 1] = [include_str!("nvidia_h200.txt")];
 
 impl MatmulTable {
-    /// The repository's for this device and library; an empty one where there is none.
+    /// The repository's table for this device and library; empty if there is none.
     pub fn embedded(device: &str, library: usize) -> Self {
         let tables = EMBEDDED.iter().filter_map(|text| Self::parse(text).ok());
         let found = tables.into_iter().find(|table| table.device == device && table.library == library);
         found.unwrap_or_else(|| Self::empty(device, library))
     }
 
-    /// One that leaves every choice to the library.
+    /// A table without entries, so that the library chooses everywhere.
     pub fn empty(device: &str, library: usize) -> Self {
         MatmulTable { device: device.to_owned(), library, choices: BTreeMap::new() }
     }
 
-    /// Reads the text that [`MatmulTable`] prints. Errors: the first line that is wrong.
+    /// Parses the text that [`MatmulTable`] prints. Errors: the first invalid line.
     pub fn parse(text: &str) -> Result<Self, TableError> {
         let mut table = MatmulTable::default();
         for (index, line) in text.lines().enumerate() {
@@ -62,7 +61,7 @@ impl MatmulTable {
             if let Some(device) = line.strip_prefix("device ") {
                 device.clone_into(&mut table.device);
             } else if let Some(version) = line.strip_prefix("cublaslt ") {
-                table.library = version.parse().map_err(|_| at(format!("\"{version}\" is no version")))?;
+                table.library = version.parse().map_err(|_| at(format!("\"{version}\" is not a version")))?;
             } else if !line.is_empty() {
                 let (key, algorithm) = line
                     .rsplit_once(' ')
@@ -76,7 +75,7 @@ impl MatmulTable {
     }
 }
 
-/// Eight hexadecimal numbers between hyphens.
+/// Parses eight hexadecimal numbers separated by hyphens.
 fn words(text: &str) -> Result<[u64; 8], String> {
     let words: Result<Vec<u64>, _> = text.split('-').map(|word| u64::from_str_radix(word, 16)).collect();
     let words = words.ok().and_then(|words| words.try_into().ok());
@@ -131,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read(
+        fn printed_tables_parse_to_the_same_table(
             choices in prop::collection::btree_map(any_key(), (any::<[u64; 8]>(), "[a-z0-9 ,.×]{0,20}"), 0..8),
             library in any::<usize>(),
         ) {
@@ -145,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_name_the_line() {
         let good = "3x4x5 nt bf16,bf16,f32 add plain 256";
         let words = "1-2-3-4-5-6-7-f";
         assert_eq!(MatmulTable::parse(&format!("{good} {words}")).unwrap().choices.len(), 1);
         for (line, problem) in [
-            ("cublaslt new".to_owned(), "\"new\" is no version".to_owned()),
+            ("cublaslt new".to_owned(), "\"new\" is not a version".to_owned()),
             ("3x4".to_owned(), "\"3x4\" is not a matmul and an algorithm".to_owned()),
             (format!("{good} 1-2"), "\"1-2\" is not an algorithm: 8 hexadecimal numbers".to_owned()),
             (
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_repositorys_are_tables_and_for_their_device_and_version_alone() {
+    fn embedded_tables_parse_and_match_only_their_device_and_version() {
         for text in EMBEDDED {
             let table = MatmulTable::parse(text).unwrap();
             assert_eq!(table.to_string(), text, "as the program would write it");

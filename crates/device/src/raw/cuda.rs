@@ -1,5 +1,5 @@
 //! Segments of a GPU's memory: whole allocations, or pages mapped into a reserved range.
-#![allow(unsafe_code)] // memory and ranges are the driver's addresses
+#![allow(unsafe_code)] // memory and ranges are raw driver addresses
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
 use crate::cuda::Streams;
 
-/// Memory that the driver has given out: bytes by address.
+/// Memory that the driver has provided: bytes by address.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
-    /// Allocations that are not mapped ranges.
+    /// Allocations outside mapped ranges.
     pub(crate) allocations: BTreeMap<u64, u64>,
     /// Mapped pages.
     pub(crate) pages: BTreeMap<u64, u64>,
@@ -20,21 +20,22 @@ pub(crate) struct Given {
 
 impl Given {
     pub(crate) fn of(given: &Mutex<Self>) -> MutexGuard<'_, Self> {
-        // Each change is one call of a map, so a poisoned lock still guards true entries.
+        // Each change is one map operation, so a poisoned lock still guards correct entries.
         given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A GPU's memory as a driver. Synchronous calls only: the driver's own pool would hide bytes below ours.
+/// A GPU's memory as a driver. Only synchronous calls are used: the driver's own pool would hide bytes from
+/// the allocator.
 #[derive(Debug)]
 pub(crate) struct CudaMemory {
     context: Arc<CudaContext>,
     streams: Arc<Streams>,
     next_order: u64,
-    /// Given back when the device goes, as are the ranges.
+    /// Memory and ranges that are released when the device is dropped.
     given: Arc<Mutex<Given>>,
     ranges: HashMap<u64, u64>,
-    /// Pages are created so that other processes can map them.
+    /// Whether pages are created so that other processes can map them.
     shareable: bool,
     events: HashMap<u64, Recorded>,
     next_event: u64,
@@ -68,7 +69,7 @@ impl CudaMemory {
         Placement { address, order }
     }
 
-    /// Buffers may be freed, and so segments given back, by any thread.
+    /// Makes the context current: any thread may free a buffer and so a segment.
     fn bind(&self) -> Result<(), RawError> {
         self.context.bind_to_thread().map_err(refused)
     }
@@ -80,7 +81,7 @@ impl CudaMemory {
         }
     }
 
-    /// Puts one page of memory at `address`, shareable if the system lets it be.
+    /// Maps one page of memory at `address`, shareable if the system supports it.
     fn map_page(&mut self, address: u64, page: u64) -> Result<(), RawError> {
         match self.map_page_as(address, page, self.shareable) {
             Err(RawError::Driver { .. }) if self.shareable => {
@@ -100,7 +101,7 @@ impl CudaMemory {
         };
         let properties = properties(self.location(), handle_type);
         let mut handle = 0;
-        // SAFETY: both pointers are to live values; the handle is released below, whatever happens.
+        // SAFETY: both pointers refer to live values; the handle is released below in any case.
         unsafe { sys::cuMemCreate(&raw mut handle, page as usize, &raw const properties, 0) }
             .result()
             .map_err(refused)?;
@@ -120,7 +121,7 @@ impl CudaMemory {
 impl RawMemory for CudaMemory {
     fn allocate(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
         self.bind()?;
-        // SAFETY: the memory is not read before it is written: that is the tensors' promise.
+        // SAFETY: the memory is not read before it is written, which tensors ensure.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(refused)?;
         Given::of(&self.given).allocations.insert(address, bytes);
         Ok(self.place(address, bytes))
@@ -128,7 +129,7 @@ impl RawMemory for CudaMemory {
 
     fn free(&mut self, address: u64, _bytes: u64) -> Result<(), RawError> {
         self.bind()?;
-        // SAFETY: the allocator gives back what `allocate` gave it, once; the driver waits for work that uses
+        // SAFETY: the allocator returns the memory of `allocate` once; the driver waits for work that uses
         // it.
         unsafe { result::free_sync(address) }.map_err(refused)?;
         Given::of(&self.given).allocations.remove(&address);
@@ -138,7 +139,7 @@ impl RawMemory for CudaMemory {
     fn reserve(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
         self.bind()?;
         let mut address = 0;
-        // SAFETY: the pointer is to a live value; a range alone is no memory.
+        // SAFETY: the pointer refers to a live value; a range alone is not memory.
         unsafe { sys::cuMemAddressReserve(&raw mut address, bytes as usize, 0, 0, 0) }
             .result()
             .map_err(refused)?;
@@ -148,7 +149,7 @@ impl RawMemory for CudaMemory {
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
         self.bind()?;
-        // SAFETY: the allocator gives back what `reserve` gave it, once, with nothing mapped.
+        // SAFETY: the allocator returns the range of `reserve` once, with nothing mapped.
         unsafe { sys::cuMemAddressFree(address, bytes as usize) }.result().map_err(refused)?;
         self.ranges.remove(&address);
         Ok(())
@@ -181,7 +182,8 @@ impl RawMemory for CudaMemory {
 
     fn unmap(&mut self, address: u64, bytes: u64, _page: u64) -> Result<(), RawError> {
         self.bind()?;
-        // The trait's promise is about the range's own stream; waiting for all is as rare and as safe.
+        // The trait requires waiting for the range's own stream; waiting for all streams is safe too, and
+        // rare.
         result::ctx::synchronize().map_err(refused)?;
         self.unmap_range(address, bytes)?;
         Given::of(&self.given).pages.retain(|page, _| !(address..address + bytes).contains(page));
@@ -229,7 +231,7 @@ impl RawMemory for CudaMemory {
 impl CudaMemory {
     fn forget(&mut self, event: EventId) -> Result<(), RawError> {
         match self.events.remove(&event.0) {
-            // SAFETY: it was made in `record_event`, and nobody has it any more.
+            // SAFETY: created in `record_event`, and no longer in use.
             Some(Recorded(handle)) => unsafe { result::event::destroy(handle) }.map_err(refused),
             None => Ok(()),
         }
@@ -238,7 +240,7 @@ impl CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        // Nothing can be done about a driver that refuses here: its context is on its way out.
+        // Errors cannot be handled here: the context is about to be destroyed.
         let _ = self.bind();
         let Given { allocations, pages } = std::mem::take(&mut *Given::of(&self.given));
         for (address, bytes) in pages {
@@ -249,11 +251,11 @@ impl Drop for CudaMemory {
             let _ = unsafe { sys::cuMemAddressFree(address, bytes as usize) };
         }
         for (address, _) in allocations {
-            // SAFETY: taken in `allocate`, freed once; no buffer is left that could use it.
+            // SAFETY: allocated in `allocate`, freed once; no buffer that uses it is left.
             let _ = unsafe { result::free_sync(address) };
         }
         for (_, Recorded(event)) in self.events.drain() {
-            // SAFETY: made in `record_event`, and nobody has it any more.
+            // SAFETY: created in `record_event`, and no longer in use.
             let _ = unsafe { result::event::destroy(event) };
         }
     }

@@ -1,12 +1,12 @@
-//! Segments of host memory: anonymous mappings, zero on first touch, so that every byte is initialised.
-#![allow(unsafe_code)] // giving pages back inside a reserved range
+//! Segments of host memory: anonymous mappings, zero on first touch, so every byte is initialised.
+#![allow(unsafe_code)] // releasing pages inside a reserved range
 
 use std::collections::HashMap;
 
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-/// Bytes of physical memory where the system does not say.
+/// Bytes of physical memory assumed if the system does not report them.
 const UNKNOWN_TOTAL: u64 = 64 << 30;
 
 /// Granularity of host memory.
@@ -85,8 +85,8 @@ impl RawMemory for HostMemory {
             self.mappings.iter().find(|(start, m)| **start <= address && address < **start + m.len() as u64);
         let (start, mapping) = range.ok_or_else(|| unknown(address))?;
         let offset = (address - start) as usize;
-        // SAFETY: the allocator unmaps only idle pages, so no slice points into them; the pages read as zero
-        // after.
+        // SAFETY: the allocator unmaps idle pages only, so no slice points into them; afterwards the pages
+        // read as zero.
         let advised =
             unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes as usize) };
         advised.map_err(|e| RawError::Driver {
@@ -118,7 +118,7 @@ fn unknown(address: u64) -> RawError {
     RawError::Driver { code: 0, text: format!("no host mapping starts at {address:#x}") }
 }
 
-/// Bytes of physical memory of this host.
+/// Returns the bytes of physical memory of this host.
 pub(crate) fn physical_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -126,7 +126,7 @@ pub(crate) fn physical_memory() -> u64 {
         .map_or(UNKNOWN_TOTAL, |kib| kib << 10)
 }
 
-/// Model name of this host's processor.
+/// Returns the model name of this host's processor.
 pub(crate) fn processor_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

@@ -1,14 +1,14 @@
-//! Segments that nothing stands behind: addresses alone.
+//! Segments without memory: addresses only.
 
 use crate::description::Description;
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-/// Addresses start where CUDA's do, so that snapshots of Meta look like a device's.
+/// First address: CUDA's addresses start here, so that snapshots of Meta look like a device's.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
-/// Ordinary segments and virtual ranges begin on this boundary.
+/// Alignment of ordinary segments and virtual ranges.
 const ALIGNMENT: u64 = 2 << 20;
 
-/// Hands out addresses that back nothing, up to a capacity.
+/// A driver that hands out addresses without memory, up to a capacity.
 #[derive(Debug)]
 pub(crate) struct MetaMemory {
     total: u64,
@@ -37,7 +37,7 @@ impl MetaMemory {
         placement
     }
 
-    /// Bytes that the driver takes for a request.
+    /// Returns the bytes that a real driver would take for a request.
     fn rounded(&self, bytes: u64) -> u64 {
         bytes.checked_next_multiple_of(self.granularity).unwrap_or(u64::MAX)
     }

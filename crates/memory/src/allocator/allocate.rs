@@ -1,4 +1,4 @@
-//! Allocation: look for an idle block, else take memory from the driver, else make room and try again.
+//! Allocation: use an idle block, else take memory from the driver, else release cached memory and try again.
 
 use super::{Allocation, Allocator};
 use crate::block::{Block, BlockId, NONE};
@@ -11,10 +11,10 @@ use crate::size::{MIN_BLOCK, REQUEST_LIMIT, SMALL_SIZE, round_request, segment_s
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::Tag;
 
-/// No counter can hold more bytes.
+/// Most bytes that a counter can hold.
 pub(super) const COUNTABLE: u64 = i64::MAX as u64;
 
-/// A request as the steps of an allocation see it.
+/// State of a request during its allocation.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     /// Bytes asked for.
@@ -24,17 +24,17 @@ pub(super) struct Request {
     pub(super) stream: u32,
     pub(super) pool: u32,
     pub(super) tag: Tag,
-    /// New memory comes from growing an expandable segment.
+    /// New memory comes from an expandable segment.
     pub(super) expandable: bool,
 }
 
 impl<R: RawMemory> Allocator<R> {
-    /// Hands out a block of at least `bytes` on `stream`. A request for nothing receives
+    /// Allocates a block of at least `bytes` on `stream`. A request for 0 bytes returns
     /// [`Allocation::EMPTY`].
     ///
     /// # Errors
-    /// [`AllocationError::OutOfMemory`] when neither the cache nor the driver has the memory, also after
-    /// everything idle went back to the driver; [`AllocationError::RequestTooLarge`];
+    /// [`AllocationError::OutOfMemory`] when neither the cache nor the driver has the memory, also after all
+    /// idle memory was returned to the driver; [`AllocationError::RequestTooLarge`];
     /// [`AllocationError::Driver`] when the driver fails for another reason.
     #[inline]
     pub fn allocate(&mut self, bytes: u64, stream: Stream, tag: Tag) -> Result<Allocation, AllocationError> {
@@ -64,7 +64,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(self.hand_out(block, &request))
     }
 
-    /// Bytes that would be requested from the driver.
+    /// Bytes that the driver would be asked for.
     pub(super) fn segment_for(&self, request: &Request) -> u64 {
         segment_size(request.size, self.settings.large_segment_size)
     }
@@ -73,7 +73,7 @@ impl<R: RawMemory> Allocator<R> {
         self.limit.is_some() && self.settings.garbage_collection_threshold > 0.0
     }
 
-    /// Takes the best idle block out of its pool.
+    /// Removes the best idle block from its pool and returns it.
     #[inline]
     pub(super) fn find_idle(&mut self, request: &Request) -> Option<u32> {
         let collects = self.collects_garbage();
@@ -85,7 +85,8 @@ impl<R: RawMemory> Allocator<R> {
         let mut at = list.best_fit(request.size)?;
         if self.blocks[list.at(at).block].expandable() {
             if request.expandable {
-                // Best is what leaves the least of a range's reach unused, as long as that keeps falling.
+                // The best block leaves least of its range's reachable space unused; the search ends when
+                // that grows.
                 let reach = |entry: Entry| {
                     let next = self.blocks[entry.block].next;
                     let beyond =
@@ -116,7 +117,7 @@ impl<R: RawMemory> Allocator<R> {
         Some(list.take(at).block)
     }
 
-    /// Returns a block of new memory, making room for it first if need be.
+    /// Takes new memory for a block, releasing cached memory first if needed.
     #[cold]
     fn obtain(&mut self, request: &mut Request) -> Result<u32, AllocationError> {
         if self.collects_garbage() {
@@ -193,7 +194,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Gives a block that is in no pool to the request, split if that is worth it.
+    /// Hands a block that is in no pool to the request, splitting it if worthwhile.
     #[inline]
     fn hand_out(&mut self, found: u32, request: &Request) -> Allocation {
         let kind = self.pools[request.pool as usize].kind;
@@ -240,7 +241,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// The lower part as a block of its own; the upper part keeps its identity and goes back to the pool.
+    /// Splits off the lower part as a new block; the upper part keeps its identity and returns to the pool.
     #[inline]
     fn split_off(&mut self, found: u32, request: &Request) -> u32 {
         let rest = &mut self.blocks[found];

@@ -1,4 +1,4 @@
-//! The allocator's books checked against its blocks.
+//! Audit: the allocator's counters checked against its blocks.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use crate::raw::RawMemory;
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::CategoryBytes;
 
-/// The first violation, if any.
+/// `Err` with the first violation found.
 type Finding = Result<(), String>;
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Finding {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// A sum over the blocks of a kind of pools.
+/// Sums a figure over the blocks of one kind of pools.
 type Recount = fn(&Block) -> u64;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Recounts everything: blocks tile their segments and do not overlap, idle ones are merged and in their
-    /// lists, every current counter is what the blocks add up to, and no peak is below it.
+    /// Recounts everything: blocks tile their segments and do not overlap, idle blocks are merged and in
+    /// their lists, each current counter equals the sum over the blocks, and no peak is below it.
     ///
-    /// Takes time in proportion to the number of blocks; for tests and for hunting faults.
+    /// Takes time proportional to the number of blocks; meant for tests and debugging.
     ///
     /// # Errors
-    /// The first violation, in words.
+    /// A description of the first violation.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_links()?;
         self.audit_overlap()?;
@@ -48,22 +48,22 @@ impl<R: RawMemory> Allocator<R> {
             }
             let next = &self.blocks[block.next];
             ensure(next.live && next.prev == index, || {
-                format!("{} is not its neighbour's neighbour", here())
+                format!("{} is not linked back by its neighbour", here())
             })?;
             ensure(block.address + block.size == next.address, || {
-                format!("{} does not end at its next", here())
+                format!("{} does not end where its next block starts", here())
             })?;
             let one_segment = |b: &Block| (b.pool, b.stream, b.range, b.order);
             ensure(one_segment(block) == one_segment(next), || format!("{} is in another segment", here()))?;
             let unmerged = block.idle() && next.idle() && block.mapped == next.mapped;
-            ensure(!unmerged, || format!("{} and its next are idle and apart", here()))?;
+            ensure(!unmerged, || format!("{} and its next block are idle but not merged", here()))?;
         }
         Ok(())
     }
 
     fn audit_overlap(&self) -> Finding {
         let blocks: BTreeMap<u64, u64> = self.blocks.iter().map(|(_, b)| (b.address, b.size)).collect();
-        ensure(blocks.len() == self.blocks.iter().count(), || "two blocks have one address".to_owned())?;
+        ensure(blocks.len() == self.blocks.iter().count(), || "two blocks have the same address".to_owned())?;
         for ((address, size), next) in blocks.iter().zip(blocks.keys().skip(1)) {
             ensure(address + size <= *next, || format!("blocks at {address:#x} and {next:#x} overlap"))?;
         }
@@ -81,7 +81,7 @@ impl<R: RawMemory> Allocator<R> {
                         && block.idle()
                         && block.mapped == mapped
                         && (block.pool as usize, block.stream as usize) == (place, stream);
-                    ensure(belongs, || format!("block {index} is in a list that is not its own"))?;
+                    ensure(belongs, || format!("block {index} is in another pool's list"))?;
                     idle += 1;
                 }
             }

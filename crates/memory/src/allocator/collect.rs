@@ -1,4 +1,4 @@
-//! Garbage collection: above a share of the limit, segments that lay idle longest go back to the driver.
+//! Garbage collection: above a fraction of the limit, the oldest idle segments are returned to the driver.
 
 use super::Allocator;
 use crate::error::AllocationError;
@@ -6,8 +6,8 @@ use crate::pool::LARGE;
 use crate::raw::RawMemory;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Releases whole idle segments of the large default pool, those first that are older than the average,
-    /// until the share is met or nothing is left. Age is counted in look-ups.
+    /// Releases whole idle segments of the large default pool, those older than the average first, until
+    /// usage is below the threshold or no segment is left. Age is counted in lookups.
     pub(super) fn collect_garbage(&mut self) -> Result<(), AllocationError> {
         let Some(limit) = self.limit else { return Ok(()) };
         let threshold = (self.settings.garbage_collection_threshold * limit as f64) as u64;

@@ -1,4 +1,4 @@
-//! Blocks that were freed while other streams still used them wait here for those streams.
+//! Events: blocks that were freed while other streams still use them wait here for those streams.
 
 use super::Allocator;
 use crate::block::NONE;
@@ -6,11 +6,11 @@ use crate::error::AllocationError;
 use crate::pool::PoolId;
 use crate::raw::{EventId, RawMemory, Stream};
 
-/// Recorded events, each with the stream it is on.
+/// Recorded events with their streams.
 pub(super) type Recorded = Vec<(Stream, EventId)>;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Records an event on every other stream that uses the block. Changes nothing if that fails.
+    /// Records an event on each other stream that uses the block. Changes nothing if that fails.
     pub(super) fn record_uses(&mut self, index: u32) -> Result<Recorded, AllocationError> {
         let Some(uses) = &self.blocks[index].uses else { return Ok(Vec::new()) };
         let mut recorded = Vec::new();
@@ -25,14 +25,14 @@ impl<R: RawMemory> Allocator<R> {
             }
         }
         let Some(source) = failure else { return Ok(recorded) };
-        // The driver keeps an event until it was seen to be done: wait for these on behalf of no block.
+        // The driver keeps each event until it is reported as done, so they are waited for without a block.
         for (stream, event) in recorded {
             self.waiting.entry(stream, Default::default).push_back((event, NONE));
         }
         Err(AllocationError::Driver { call: "record an event", source })
     }
 
-    /// Lets a freed block wait for events.
+    /// Queues a freed block behind its events.
     pub(super) fn wait_for(&mut self, index: u32, recorded: Recorded) {
         let block = &mut self.blocks[index];
         block.uses = None;
@@ -42,7 +42,8 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Completes the frees whose events are done. Asks about each stream until one is not.
+    /// Completes the frees whose events are done. Checks each stream's events in order, up to the first not
+    /// done.
     #[cold]
     pub(super) fn process_events(&mut self) -> Result<(), AllocationError> {
         self.process_deferred()?;
@@ -71,7 +72,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Erases an empty queue, after which its slot is looked at again.
+    /// Erases an empty queue; the caller then visits the same slot again.
     fn next_slot(&mut self, slot: usize) -> usize {
         if self.waiting.slot(slot).is_some_and(|(_, queue)| queue.is_empty()) {
             self.waiting.erase(slot);
@@ -91,7 +92,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Blocks that were freed while a private pool was open: records their events now.
+    /// Records the events of blocks that were freed while a private pool was open.
     fn process_deferred(&mut self) -> Result<(), AllocationError> {
         while let Some(&index) = self.deferred.first() {
             if let Some(uses) = &mut self.blocks[index].uses {

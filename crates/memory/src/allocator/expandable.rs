@@ -1,4 +1,4 @@
-//! Expandable segments: virtual ranges that grow by mapping pages where they are needed.
+//! Expandable segments: virtual ranges that grow by mapping pages on demand.
 
 use super::Allocator;
 use super::allocate::{COUNTABLE, Request};
@@ -12,7 +12,8 @@ use crate::statistics::Metric;
 use crate::tag::Tag;
 
 impl<R: RawMemory> Allocator<R> {
-    /// A mapped block of at least the request's size, out of its pool; `None` where the driver has no more.
+    /// Returns a mapped block of at least the request's size, removed from its pool; `None` if the driver is
+    /// out of memory.
     pub(super) fn grow_expandable(&mut self, request: &Request) -> Result<Option<u32>, AllocationError> {
         let Some(mut block) = self.find_reachable(request)? else { return Ok(None) };
         if !self.blocks[block].mapped {
@@ -30,7 +31,7 @@ impl<R: RawMemory> Allocator<R> {
             if !self.map_block(next, bytes, request.tag)? {
                 return Ok(None);
             }
-            // It has taken in the mapped block in front of it.
+            // The grown block has absorbed the mapped block in front of it.
             block = next;
         }
         self.remove_idle(block);
@@ -38,7 +39,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(Some(block))
     }
 
-    /// The first idle block from which on idle blocks, mapped or not, add up to the request.
+    /// Finds the first idle block that, with the idle blocks after it (mapped or not), covers the request.
     fn find_reachable(&mut self, request: &Request) -> Result<Option<u32>, AllocationError> {
         for &unmapped in &self.pools[request.pool as usize].unmapped[request.stream as usize] {
             let prev = self.blocks[unmapped].prev;
@@ -58,7 +59,7 @@ impl<R: RawMemory> Allocator<R> {
     fn reserve_range(&mut self, request: &Request) -> Result<Option<u32>, AllocationError> {
         let small = self.pools[request.pool as usize].is_small();
         let page = if small { SMALL_SEGMENT } else { self.settings.large_segment_size };
-        // Beyond what can be counted no device is that large.
+        // The size is limited to what a counter can hold; no device is larger.
         let bytes = round_up((self.total.saturating_add(self.total / 8)).min(COUNTABLE - page), page);
         let stream = self.streams[request.stream as usize];
         let placement = match self.raw.reserve(bytes, stream) {
@@ -86,8 +87,8 @@ impl<R: RawMemory> Allocator<R> {
         Ok(Some(index))
     }
 
-    /// Maps the pages that hold the first `bytes` of an unmapped block, which becomes an idle mapped one,
-    /// merged with its neighbours. `false` where the driver has no more.
+    /// Maps the pages that hold the first `bytes` of an unmapped block. It becomes an idle mapped block,
+    /// merged with its neighbours. Returns `false` if the driver is out of memory.
     fn map_block(&mut self, index: u32, bytes: u64, tag: Tag) -> Result<bool, AllocationError> {
         let block = &self.blocks[index];
         let Some(range) = self.ranges.get(block.range as usize).copied().flatten() else { return Ok(false) };
@@ -126,7 +127,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(true)
     }
 
-    /// Unmaps the whole pages of an idle block, and drops its range if nothing else is left there.
+    /// Unmaps the whole pages of an idle block, and releases its range if nothing else is mapped there.
     pub(super) fn unmap_block(&mut self, index: u32) -> Result<(), AllocationError> {
         let block = &self.blocks[index];
         let Some(range) = self.ranges.get(block.range as usize).copied().flatten() else { return Ok(()) };
@@ -149,7 +150,7 @@ impl<R: RawMemory> Allocator<R> {
         if self.blocks[index].split() { Ok(()) } else { self.drop_range(index) }
     }
 
-    /// Makes `first..last` of an idle block unmapped; what is outside stays mapped and idle.
+    /// Marks `first..last` of an idle block as unmapped; the bytes outside stay mapped and idle.
     fn cut_leftovers(&mut self, index: u32, first: u64, last: u64) {
         let block = &self.blocks[index];
         let (start, end) = (block.address, block.address + block.size);
@@ -180,7 +181,7 @@ impl<R: RawMemory> Allocator<R> {
         self.insert_unmapped(index);
     }
 
-    /// Gives a range back that is one unmapped block.
+    /// Releases a range that consists of one unmapped block.
     fn drop_range(&mut self, index: u32) -> Result<(), AllocationError> {
         let place = self.blocks[index].range as usize;
         let Some(range) = self.ranges.get(place).copied().flatten() else { return Ok(()) };
@@ -193,7 +194,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Drops the ranges of a pool in which nothing is mapped.
+    /// Releases the ranges of a pool in which nothing is mapped.
     pub(super) fn drop_unmapped_ranges(&mut self, pool: u32) -> Result<(), AllocationError> {
         for stream in 0..self.streams.len() {
             for index in self.pools[pool as usize].unmapped[stream].clone() {
@@ -224,7 +225,7 @@ impl<R: RawMemory> Allocator<R> {
         self.pools[pool as usize].unmapped[stream as usize].remove(place);
     }
 
-    /// Hands every range back whatever the driver says.
+    /// Returns all ranges to the driver, ignoring errors.
     pub(super) fn return_ranges(&mut self) {
         for (_, block) in self.blocks.iter().filter(|(_, b)| b.expandable() && b.mapped) {
             let Some(range) = self.ranges.get(block.range as usize).copied().flatten() else { continue };

@@ -1,4 +1,4 @@
-//! Freeing: a block goes back to its pool at once, or after the streams that used it are done with it.
+//! Freeing: a block returns to its pool at once, or after the streams that used it have finished with it.
 
 use super::Allocator;
 use crate::block::{BlockId, NONE, StreamUses};
@@ -9,11 +9,11 @@ use crate::raw::{RawMemory, Stream};
 use crate::statistics::Metric;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Takes a block back. Never asks the driver for memory or gives it any.
+    /// Frees a block. Never requests memory from the driver or returns any.
     ///
     /// # Errors
-    /// [`AllocationError::InvalidBlock`] for a block that is not allocated; [`AllocationError::Driver`] when
-    /// an event could not be recorded: the block is still allocated then.
+    /// [`AllocationError::InvalidBlock`] for a block that is not allocated; [`AllocationError::Driver`] if an
+    /// event cannot be recorded: the block then stays allocated.
     #[inline]
     pub fn free(&mut self, id: BlockId) -> Result<(), AllocationError> {
         if id == BlockId::NULL {
@@ -25,7 +25,7 @@ impl<R: RawMemory> Allocator<R> {
         let used_elsewhere = block.uses.is_some();
         self.history.tick();
         if used_elsewhere && self.open.is_empty() {
-            // What can fail comes first, so that a failure changes nothing.
+            // Fallible steps come first, so that a failure changes nothing.
             let uses = self.record_uses(id.index)?;
             self.give_up(id.index);
             self.wait_for(id.index, uses);
@@ -40,7 +40,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// The block is no longer its owner's.
+    /// Updates the counters for a block that its owner freed.
     #[inline]
     fn give_up(&mut self, index: u32) {
         let block = &mut self.blocks[index];
@@ -63,7 +63,8 @@ impl<R: RawMemory> Allocator<R> {
         self.history.record_block(Action::FreeRequested, block.address, (block.requested, size), stream, tag);
     }
 
-    /// Says that work on `stream` uses the block, so that a free waits for what is then under way there.
+    /// Records that work on `stream` uses the block, so that freeing it waits for that stream's work at that
+    /// time.
     ///
     /// # Errors
     /// [`AllocationError::InvalidBlock`] for a block that is not allocated.
@@ -86,7 +87,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Puts a block that nobody uses into its pool, merged with its idle neighbours.
+    /// Returns an unused block to its pool, merged with its idle neighbours.
     #[inline]
     pub(super) fn complete_free(&mut self, index: u32) {
         let block = &self.blocks[index];
@@ -114,7 +115,8 @@ impl<R: RawMemory> Allocator<R> {
         self.statistics.decrease(Metric::RequestedBytes, kind, requested);
     }
 
-    /// Makes an idle neighbour, if it is one, part of a block that is in no pool. Returns its bytes.
+    /// Merges an idle neighbour into a block that is in no pool. Returns the neighbour's bytes; `None` if not
+    /// idle.
     #[inline]
     pub(super) fn merge(&mut self, index: u32, neighbour: u32) -> Option<u64> {
         if neighbour == NONE {
@@ -135,7 +137,7 @@ impl<R: RawMemory> Allocator<R> {
         Some(bytes)
     }
 
-    /// Puts an idle mapped block into its pool as it is.
+    /// Inserts an idle mapped block into its pool, without merging.
     #[inline]
     pub(super) fn insert_idle(&mut self, index: u32) {
         let block = &mut self.blocks[index];
@@ -144,7 +146,7 @@ impl<R: RawMemory> Allocator<R> {
         pool.lists[block.stream as usize].insert(Entry::of(index, block));
     }
 
-    /// Takes an idle mapped block out of its pool.
+    /// Removes an idle mapped block from its pool.
     pub(super) fn remove_idle(&mut self, index: u32) {
         let block = &self.blocks[index];
         self.pools[block.pool as usize].lists[block.stream as usize].remove(Entry::of(index, block));

@@ -1,4 +1,4 @@
-//! Looking into the allocator: blocks, and fragmentation in numbers.
+//! Inspection of the allocator: facts of blocks, and fragmentation in numbers.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct BlockInfo {
     pub size: u64,
     /// Bytes asked for.
     pub requested: u64,
-    /// The stream it belongs to.
+    /// Stream that the block was allocated on.
     pub stream: Stream,
     /// Tag of the request.
     pub tag: Tag,
@@ -31,16 +31,16 @@ pub struct Fragmentation {
     pub allocated: u64,
     /// Bytes held from the driver.
     pub reserved: u64,
-    /// Idle bytes in segments that are partly in use, which `empty_cache` cannot return.
+    /// Idle bytes in segments that are partly used, which `empty_cache` cannot return.
     pub inactive_split: u64,
-    /// Bytes of blocks beyond the requested sizes.
+    /// Bytes of allocated blocks beyond the requested sizes.
     pub rounding: u64,
-    /// The largest idle block of any stream: the largest request that needs no driver.
+    /// The largest idle block of any stream: the largest request served without the driver.
     pub largest_idle: u64,
 }
 
 impl Fragmentation {
-    /// Bytes held per byte allocated; 1 where nothing is held, infinite where all of it is idle.
+    /// Bytes held per allocated byte; 1 if nothing is held, infinite if all of it is idle.
     #[must_use]
     pub fn reserved_over_allocated(&self) -> f64 {
         if self.reserved == 0 { 1.0 } else { self.reserved as f64 / self.allocated as f64 }
@@ -63,7 +63,7 @@ impl<R: RawMemory> Allocator<R> {
         })
     }
 
-    /// Says that an allocated block now serves something else.
+    /// Changes the category of an allocated block.
     ///
     /// # Errors
     /// [`AllocationError::InvalidBlock`].
@@ -87,11 +87,12 @@ impl<R: RawMemory> Allocator<R> {
             .unwrap_or(0)
     }
 
-    /// Fragmentation in numbers.
+    /// Fragmentation of the held memory.
     pub fn fragmentation(&self) -> Fragmentation {
         let current = |metric| self.statistics.metric(metric, PoolKind::All).current as u64;
         let idle = |(_, block): &(u32, &crate::block::Block)| block.idle() && block.mapped;
-        // Expandable segments are not in the statistic, so idle parts of used segments are counted here.
+        // The statistics leave out expandable segments, so their idle blocks beside used ones are counted
+        // here.
         let inactive_split = self.blocks.iter().filter(idle).filter(|(_, b)| self.has_mapped_neighbour(b));
         Fragmentation {
             allocated: self.statistics.allocated(),

@@ -28,14 +28,14 @@ pub use inspect::{BlockInfo, Fragmentation};
 use range::Range;
 pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
 
-/// A block that was handed out.
+/// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Identifier, to free the block with.
+    /// Identifier, used to free the block.
     pub block: BlockId,
     /// First address; a multiple of 512.
     pub address: u64,
-    /// Size in bytes, at least the requested ones.
+    /// Size in bytes, at least as large as requested.
     pub size: u64,
 }
 
@@ -49,7 +49,7 @@ impl Allocation {
 pub struct Allocator<R: RawMemory> {
     raw: R,
     settings: Settings,
-    /// `settings` round requests to divisions of powers of two.
+    /// Set when `settings` round requests to divisions of powers of two.
     rounds_to_divisions: bool,
     device: u32,
     total: u64,
@@ -60,32 +60,32 @@ pub struct Allocator<R: RawMemory> {
     blocks: Slab,
     pools: Vec<Pool>,
     private: Vec<PrivatePool>,
-    /// Open private pools, the most recent last.
+    /// Open private pools, most recently opened last.
     open: Vec<(PoolId, StreamFilter)>,
     /// Private pools without users.
     freeable: Table<PoolId, ()>,
     no_split: BTreeSet<PoolId>,
-    /// Private pools that help out, asked in this order.
+    /// Private pools that may serve default requests when memory is out, in the order they are asked.
     use_on_oom: Table<PoolId, ()>,
     ranges: Vec<Option<Range>>,
-    /// Events that freed blocks wait for, in order, by the stream that used them.
+    /// Events that freed blocks wait for, in order, by the stream they were recorded on.
     waiting: Table<Stream, VecDeque<(EventId, u32)>>,
     /// Blocks that were freed with uses on other streams while a private pool was open.
     deferred: Vec<u32>,
     statistics: Statistics,
     categories: CategoryBytes,
     peak_categories: CategoryBytes,
-    /// Allocated bytes are at their peak, and `peak_categories` is yet to be taken.
+    /// Allocated bytes are at their peak and `peak_categories` is out of date.
     at_peak: bool,
     history: History,
     labels: Labels,
 }
 
 impl<R: RawMemory> Allocator<R> {
-    /// An allocator that holds nothing yet.
+    /// Creates an allocator that holds no memory yet.
     ///
     /// # Errors
-    /// Nothing can fail here yet: the driver is first asked for memory by the first request.
+    /// None today: the driver is first asked for memory by the first request.
     pub fn new(raw: R, settings: Settings) -> Result<Self, AllocationError> {
         let total = raw.capacity().total;
         let mut allocator = Allocator {
@@ -125,14 +125,14 @@ impl<R: RawMemory> Allocator<R> {
         Ok(allocator)
     }
 
-    /// Says which device this is, for messages and snapshots; 0 otherwise.
+    /// Sets the device number shown in messages and snapshots; 0 by default.
     #[must_use]
     pub fn on_device(mut self, device: u32) -> Self {
         self.device = device;
         self
     }
 
-    /// The number that messages and snapshots show.
+    /// The device number shown in messages and snapshots.
     pub fn device(&self) -> u32 {
         self.device
     }
@@ -142,7 +142,7 @@ impl<R: RawMemory> Allocator<R> {
         &self.raw
     }
 
-    /// The driver, for what is not memory. What the allocator holds must be left alone.
+    /// The driver, for calls other than memory. Memory that the allocator holds must not be touched.
     pub fn raw_mut(&mut self) -> &mut R {
         &mut self.raw
     }
@@ -152,11 +152,11 @@ impl<R: RawMemory> Allocator<R> {
         &self.settings
     }
 
-    /// Changes settings at run time, as [`Settings::updated`] describes. The memory fraction is not read
+    /// Changes settings at run time, as [`Settings::updated`] describes. The memory fraction is not applied
     /// again.
     ///
     /// # Errors
-    /// Names the key that is wrong; nothing has changed then.
+    /// [`AllocationError::Settings`] with the key that is wrong; nothing has changed then.
     pub fn configure(&mut self, text: &str) -> Result<(), AllocationError> {
         let settings = self.settings.updated(text)?;
         self.rounds_to_divisions = settings.divisions().is_some();
@@ -164,23 +164,23 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Limits what may be held from the driver. Cached blocks may be used beyond it.
+    /// Limits the bytes held from the driver. Blocks cached already may still be used.
     pub fn set_limit_bytes(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
-    /// Limits what may be held to a share of the device: ⌊`fraction` · total⌋ bytes, or all of it from 1
-    /// on. A fraction below 0 counts as 0.
+    /// Limits the held bytes to a fraction of the device: ⌊`fraction` · total⌋ bytes, or the whole device
+    /// from 1 on. A fraction below 0 counts as 0.
     pub fn set_memory_fraction(&mut self, fraction: f64) {
         self.limit = (fraction < 1.0).then(|| (fraction.max(0.0) * self.total as f64) as u64);
     }
 
-    /// The limit in bytes, if there is one.
+    /// The limit in bytes, if any.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit
     }
 
-    /// Every counter.
+    /// All counters.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
@@ -195,23 +195,23 @@ impl<R: RawMemory> Allocator<R> {
         if self.at_peak { self.categories } else { self.peak_categories }
     }
 
-    /// Every peak becomes what is current.
+    /// Resets every peak to its current value.
     pub fn reset_peak(&mut self) {
         self.statistics.reset_peak();
         self.at_peak = true;
     }
 
-    /// Sums of increases and decreases, and the counters of events, become 0.
+    /// Resets the sums of increases and decreases, and the counters of events, to 0.
     pub fn reset_accumulated(&mut self) {
         self.statistics.reset_accumulated();
     }
 
-    /// Keeps the last `events` events from now on; 0 stops and forgets.
+    /// Keeps the last `events` events from now on; 0 stops recording and clears the history.
     pub fn record_history(&mut self, events: usize) {
         self.history.set_capacity(events);
     }
 
-    /// Puts a mark into the history: from here on `name`, the one of this number, goes on.
+    /// Adds a mark to the history: the section `name` with this number begins.
     pub fn mark(&mut self, name: &'static str, number: u64) {
         self.history.tick();
         let tag = Tag { operator: name, ..Tag::default() };
@@ -234,12 +234,12 @@ impl<R: RawMemory> Allocator<R> {
         &self.labels
     }
 
-    /// The number of a module path, for [`Tag::module`].
+    /// Returns the number of a module path, for [`Tag::module`].
     pub fn intern(&mut self, path: &str) -> Label {
         self.labels.intern(path)
     }
 
-    /// The table of module paths, to add to.
+    /// The table of module paths, for adding paths.
     pub fn labels_mut(&mut self) -> &mut Labels {
         &mut self.labels
     }
@@ -248,7 +248,7 @@ impl<R: RawMemory> Allocator<R> {
         self.history.record(action, address, size, self.streams[stream as usize], tag);
     }
 
-    /// The place of a stream in the tables, which grow for a new one.
+    /// Returns the index of a stream in the tables, which grow for a new stream.
     #[inline]
     fn stream_index(&mut self, stream: Stream) -> u32 {
         match self.streams.iter().position(|known| *known == stream) {
@@ -274,7 +274,7 @@ impl<R: RawMemory> Allocator<R> {
 }
 
 impl<R: RawMemory> Drop for Allocator<R> {
-    /// Everything goes back to the driver; what it refuses is its own to clean up.
+    /// Returns all memory to the driver. Errors are ignored: the driver must release what it refuses.
     fn drop(&mut self) {
         self.return_everything();
     }

@@ -1,8 +1,8 @@
 //! Private pools: memory set apart for one use, such as a captured graph.
 //!
-//! A pool is created with a user count of 1; opening it routes requests to it and adds a user; memory comes
-//! back in a flush after the last user released it. While any pool is open, events are not processed and
-//! nothing is flushed to make room.
+//! A pool is created with a user count of 1. Opening it routes requests to it and adds a user. A flush
+//! returns its memory after the last user has released it. While any pool is open, events are not processed
+//! and no memory is flushed to make room.
 
 use super::Allocator;
 use super::allocate::Request;
@@ -52,11 +52,11 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Opens a private pool, which is created if it is new: requests that the filter accepts go there until
-    /// it is closed, the pool opened last being asked first.
+    /// Opens a private pool, creating it if it is new. Requests that the filter accepts are routed to it
+    /// until it is closed; the pool opened last is asked first.
     ///
     /// # Errors
-    /// [`AllocationError::InvalidPool`] if it is open, or as for [`Allocator::create_pool`].
+    /// [`AllocationError::InvalidPool`] if it is already open, and the errors of [`Allocator::create_pool`].
     pub fn begin_pool(&mut self, id: PoolId, filter: StreamFilter) -> Result<(), AllocationError> {
         if self.open.iter().any(|(open, _)| *open == id) {
             return Err(misuse(id, "is open already"));
@@ -78,7 +78,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Takes a user away. After the last, a flush gives the pool's memory back.
+    /// Removes a user. After the last one, a flush returns the pool's memory.
     ///
     /// # Errors
     /// [`AllocationError::InvalidPool`] if it has no user.
@@ -95,7 +95,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Gives the idle memory of a private pool without users back, after waiting for its events.
+    /// Returns the idle memory of a private pool without users to the driver, after waiting for its events.
     /// For the default pool, the same as [`Allocator::empty_cache`].
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl<R: RawMemory> Allocator<R> {
         self.flush(id)
     }
 
-    /// Blocks of this pool are handed out whole from now on.
+    /// Disables splitting of this pool's blocks from now on.
     pub fn set_no_split(&mut self, id: PoolId) {
         self.no_split.insert(id);
         let private = &self.private;
@@ -115,7 +115,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Returns whether idle blocks of this pool may serve default requests that would fail otherwise.
+    /// Sets whether idle blocks of this pool may serve default requests that would fail otherwise.
     pub fn set_use_on_oom(&mut self, id: PoolId, allowed: bool) {
         if allowed {
             self.use_on_oom.entry(id, || ());
@@ -124,7 +124,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// The pool of a request while some are open.
+    /// Returns the pool that serves a request while private pools are open.
     pub(super) fn routed(&self, default: u32, stream: Stream) -> u32 {
         match self.open.iter().rev().find(|(_, filter)| filter.accepts(stream)) {
             Some((id, _)) => {
@@ -135,7 +135,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// The small and the large pool of an id.
+    /// Returns the indices of the small and the large pool of an id.
     pub(super) fn pools_of(&self, id: PoolId) -> (u32, u32) {
         match self.private.iter().position(|p| !p.vacant && p.id == id) {
             Some(place) => (2 + 2 * place as u32, 3 + 2 * place as u32),
@@ -147,7 +147,7 @@ impl<R: RawMemory> Allocator<R> {
         self.private.get(self.pools[pool as usize].private as usize).map_or(PoolId::DEFAULT, |p| p.id)
     }
 
-    /// An idle block of a pool that may help out, with that pool.
+    /// Finds an idle block in the pools that may serve other requests; returns it with its pool.
     pub(super) fn find_in_overflow(&mut self, request: &Request) -> Option<(u32, u32)> {
         if !self.pools[request.pool as usize].is_default() {
             return None;
@@ -175,33 +175,33 @@ impl<R: RawMemory> Allocator<R> {
         private.flat_map(|pool| pool.lists.iter()).flat_map(|list| list.iter()).map(|e| e.size).sum()
     }
 
-    /// Counts a request of a private pool that the driver served.
+    /// Counts memory that the driver provided for a private pool.
     pub(super) fn count_driver_allocation(&mut self, pool: u32) {
         if let Some(private) = self.private.get_mut(self.pools[pool as usize].private as usize) {
             private.driver_allocations += 1;
         }
     }
 
-    /// Counts a segment or a stretch of pages of a private pool that went back.
+    /// Counts a segment or a stretch of pages that a private pool returned.
     pub(super) fn count_driver_release(&mut self, pool: u32) {
         if let Some(private) = self.private.get_mut(self.pools[pool as usize].private as usize) {
-            // Pages mapped for one request may go back in several stretches.
+            // Pages mapped by one request may be returned in several stretches.
             private.driver_allocations = private.driver_allocations.saturating_sub(1);
         }
     }
 
-    /// Returns whether a flush may forget the pool: no user is left, and no block of it is mapped.
+    /// Returns whether a flush may remove the pool's record: it has no user and no mapped block.
     ///
-    /// With expandable segments the count and the blocks can disagree. Where the count stays above 0 the
-    /// record stays too, and flushes of it keep counting, as in PyTorch; where blocks are left, PyTorch would
-    /// forget them.
+    /// With expandable segments, the count and the blocks can disagree. A record whose count stays above 0 is
+    /// kept, and each further flush of it is counted, as in PyTorch. A pool that still has mapped blocks is
+    /// kept too; PyTorch would lose them.
     pub(super) fn is_spent(&self, id: PoolId) -> bool {
         let (small, large) = self.pools_of(id);
         let counted = self.private.iter().any(|p| !p.vacant && p.id == id && p.driver_allocations > 0);
         !counted && self.blocks.iter().all(|(_, b)| !(b.mapped && (b.pool == small || b.pool == large)))
     }
 
-    /// Makes the record of a pool that owns nothing available to others.
+    /// Makes the record of a pool that holds no memory available to other pools.
     pub(super) fn forget_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
         let (small, large) = self.pools_of(id);
         self.drop_unmapped_ranges(small)?;

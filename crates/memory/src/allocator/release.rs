@@ -1,4 +1,4 @@
-//! Giving memory back to the driver: everything idle, or blocks that are too large to be split.
+//! Releasing memory to the driver: all idle segments, or blocks that are too large to be split.
 
 use super::Allocator;
 use super::allocate::Request;
@@ -10,11 +10,11 @@ use crate::raw::RawMemory;
 use crate::statistics::Metric;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Gives every segment of which nothing is used back to the driver, after waiting for other streams.
-    /// Segments of private pools that are still in use stay.
+    /// Returns every unused segment to the driver, after waiting for other streams. Segments of private pools
+    /// that have users are kept.
     ///
     /// # Errors
-    /// [`AllocationError::Driver`]; what was given back until then stays so.
+    /// [`AllocationError::Driver`]; memory returned before the failure stays returned.
     pub fn empty_cache(&mut self) -> Result<(), AllocationError> {
         self.flush_pool(PoolId::DEFAULT)
     }
@@ -54,7 +54,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Frees the unsplit blocks of a pool, then unmaps what it can of the expandable ones.
+    /// Frees the unsplit blocks of a pool, then unmaps whole pages of its expandable segments.
     fn release_pool(&mut self, pool: u32) -> Result<(), AllocationError> {
         let mut expandable = Vec::new();
         for stream in self.streams_in_order() {
@@ -96,8 +96,8 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Makes room by releasing idle blocks that are too large to be split: one that suffices, else the
-    /// largest ones until they do. Says whether that much was released.
+    /// Makes room by releasing idle blocks that are too large to be split: the smallest sufficient one, or
+    /// else the largest ones until they suffice. Returns whether enough was released.
     pub(super) fn release_oversize(&mut self, request: &Request) -> Result<bool, AllocationError> {
         let limit = self.settings.max_split_size;
         if limit == u64::MAX {
@@ -106,7 +106,8 @@ impl<R: RawMemory> Allocator<R> {
         let needed = request.size.max(limit);
         let list = &self.pools[request.pool as usize].lists[request.stream as usize];
         let first = list.best_fit(needed).map(|at| list.at(at).block);
-        // A lower limit may have left parts of a segment above it: those cannot go alone.
+        // After the limit was lowered, blocks above it may be parts of a segment; those cannot be released
+        // alone.
         if let Some(index) = first
             && !self.blocks[index].expandable()
             && !self.blocks[index].split()
@@ -130,7 +131,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(released >= needed)
     }
 
-    /// Hands every segment and range back, used or not, whatever the driver says.
+    /// Returns every segment and range to the driver, used or not, ignoring errors.
     pub(super) fn return_everything(&mut self) {
         let heads: Vec<(u64, u64)> = self
             .blocks
@@ -139,13 +140,13 @@ impl<R: RawMemory> Allocator<R> {
             .map(|(index, block)| (block.address, self.segment_end(index) - block.address))
             .collect();
         for (address, size) in heads {
-            // Nobody is left to tell.
+            // The allocator is being dropped, so no caller could handle an error.
             let _ = self.raw.free(address, size);
         }
         self.return_ranges();
     }
 
-    /// The first address behind the segment that a block lies in.
+    /// Returns the first address behind the segment of a block.
     pub(super) fn segment_end(&self, index: u32) -> u64 {
         let mut at = index;
         while self.blocks[at].next != NONE {

@@ -14,9 +14,9 @@ use crate::tag::{Labels, Tag};
 pub enum BlockState {
     /// Allocated.
     ActiveAllocated,
-    /// Freed, and waiting for another stream.
+    /// Freed, but still in use by another stream.
     ActivePendingFree,
-    /// Free to be handed out.
+    /// Idle.
     Inactive,
 }
 
@@ -39,7 +39,7 @@ pub struct SnapshotBlock {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Bytes asked for, by the last owner where it is idle, 0 where there was none.
+    /// Bytes requested by the current or last owner; 0 if it never had one.
     pub requested: u64,
     /// State of the block.
     pub state: BlockState,
@@ -47,27 +47,27 @@ pub struct SnapshotBlock {
     pub tag: Tag,
 }
 
-/// A segment of a snapshot: for expandable ones, a contiguous mapped part.
+/// A segment of a snapshot; for an expandable segment, a contiguous mapped part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotSegment {
     /// First address.
     pub address: u64,
     /// Size in bytes.
     pub total_size: u64,
-    /// The stream it belongs to.
+    /// Stream of the segment.
     pub stream: Stream,
-    /// Small or large.
+    /// Kind of the segment's pool: small or large.
     pub kind: PoolKind,
-    /// The pool it belongs to.
+    /// The pool that the segment belongs to.
     pub pool: PoolId,
-    /// Part of an expandable segment.
+    /// Whether this is part of an expandable segment.
     pub expandable: bool,
-    /// In address order, tiling it.
+    /// The blocks that tile the segment, in address order.
     pub blocks: Vec<SnapshotBlock>,
 }
 
 impl SnapshotSegment {
-    /// Bytes of blocks that `state` accepts.
+    /// Returns the bytes of the blocks whose state `state` accepts.
     fn bytes(&self, state: impl Fn(BlockState) -> bool) -> u64 {
         self.blocks.iter().filter(|b| state(b.state)).map(|b| b.size).sum()
     }
@@ -78,27 +78,27 @@ impl SnapshotSegment {
         self.bytes(|state| state == BlockState::ActiveAllocated)
     }
 
-    /// Bytes of allocated and waiting blocks.
+    /// Bytes of allocated blocks and of freed ones that wait for other streams.
     #[must_use]
     pub fn active_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive)
     }
 
-    /// Bytes asked for by the owners of the active blocks.
+    /// Bytes requested by the owners of the active blocks.
     #[must_use]
     pub fn requested_size(&self) -> u64 {
         self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.requested).sum()
     }
 }
 
-/// All segments and blocks at one moment, and how it came to that.
+/// All segments and blocks at one moment, with the events that led there.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The device's number.
     pub device: u32,
-    /// In address order.
+    /// The segments, in address order.
     pub segments: Vec<SnapshotSegment>,
-    /// Oldest first; empty where the history is off.
+    /// The recorded events, oldest first; empty if the history is off.
     pub events: Vec<Event>,
     /// Names of the tags' modules.
     pub labels: Labels,
@@ -107,7 +107,7 @@ pub struct Snapshot {
 }
 
 impl<R: RawMemory> Allocator<R> {
-    /// Copies segments, blocks and history. The history remembers that it was asked.
+    /// Copies segments, blocks and history, and records the snapshot as an event.
     pub fn snapshot(&mut self) -> Snapshot {
         self.history.tick();
         let heads = self.blocks.iter().filter(|(_, b)| b.mapped && !self.follows_mapped(b));

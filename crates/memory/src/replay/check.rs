@@ -11,9 +11,9 @@ use crate::statistics::PoolKind;
 pub struct Report {
     /// Operations replayed.
     pub operations: usize,
-    /// Operations after which something differed, and one more for a final state that differs.
+    /// Number of operations after which something differed, plus one if the final state differs.
     pub mismatches: usize,
-    /// All that differed the first time.
+    /// Description of the first difference.
     pub first: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn check(recording: &Recording) -> Report {
             return report;
         }
     };
-    // Counters that had values before the recording began stay ahead by those.
+    // Counters that were not 0 before the recording began stay ahead by their initial values.
     let mut ahead = recording.initial.clone();
     let mut before = &recording.initial;
     for (number, step) in recording.steps.iter().enumerate() {
@@ -68,7 +68,7 @@ pub(super) fn check(recording: &Recording) -> Report {
     report
 }
 
-/// Tells a recorded driver what it gave in the operation that comes.
+/// Tells the recorded driver how many allocations the next operation may make.
 fn grant(player: &mut Player, recording: &Recording, before: &[i64], step: &Step) {
     if let Driver::Recorded(driver) = player.allocator.raw_mut()
         && let Some(index) = recording.keys.iter().position(|key| key == "num_device_alloc")
@@ -86,7 +86,7 @@ fn clear_accumulated(keys: &[String], ahead: &mut [i64]) {
     }
 }
 
-/// The operation's own answer: an address or an error.
+/// Compares the operation's result, an address or an error, with the recorded one.
 fn outcome(step: &Step, result: Result<Option<Allocation>, AllocationError>) -> Vec<String> {
     let expected = match &step.operation {
         Operation::Allocate { address, message, .. } => Some((address, message)),
@@ -112,7 +112,7 @@ fn outcome(step: &Step, result: Result<Option<Allocation>, AllocationError>) -> 
     }
 }
 
-/// Driver events that the recording does not show.
+/// Driver calls that the recording does not have.
 fn driver_differences(
     player: &mut Player,
     recording: &Recording,
@@ -122,7 +122,7 @@ fn driver_differences(
     let Driver::Recorded(driver) = player.allocator.raw_mut() else { return vec![] };
     let mut differences = driver.take_problems();
     let refused = driver.take_refused();
-    // A full device refuses, which the recording shows by what the allocator did then.
+    // A refusal shows in the recording only by what the allocator did next: a retry, an error or a release.
     let made_room = ["num_alloc_retries", "num_ooms", "num_device_free"].iter().any(|key| {
         recording.keys.iter().position(|k| k == key).is_some_and(|index| step.counters[index] > before[index])
     });

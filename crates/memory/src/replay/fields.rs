@@ -1,4 +1,4 @@
-//! Reading JSON values with errors that say where something is wrong.
+//! Reading JSON values, with errors that name the place in the file.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::recording::RecordingError;
 
-/// A value with the place it was found at.
+/// A JSON value and its path in the file.
 #[derive(Clone, Copy)]
 pub(super) struct Field<'a> {
     pub(super) value: &'a Value,
@@ -56,7 +56,7 @@ impl<'a> Field<'a> {
         self.value.as_str().map_or_else(|| self.wrong("a text"), Ok)
     }
 
-    /// True, false, 1 or 0.
+    /// Reads true, false, 1 or 0.
     pub(super) fn flag(&self) -> Result<bool, RecordingError> {
         match (self.value.as_bool(), self.value.as_u64()) {
             (Some(flag), _) => Ok(flag),
@@ -66,7 +66,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Gives names numbers, in the order of their first appearance.
+/// Numbers names in the order of their first appearance.
 #[derive(Default)]
 pub(super) struct Names(HashMap<String, u32>);
 

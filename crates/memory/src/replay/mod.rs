@@ -1,12 +1,13 @@
-//! Replays of recordings: another allocator's operations, with its answers and all its counters after each.
+//! Replays of recordings: the operations of another allocator, with its results and all counters after each.
 //!
-//! Two formats are read, plain or gzip-compressed, told apart by their content:
+//! Two formats are read, plain or gzip-compressed, and told apart by their content:
 //!
-//! * a **trace** of PyTorch's allocator on a GPU: one JSON object with `ops`, and with `segment_events`, what
-//!   it took from the driver and gave back. The replay's driver hands out the recorded addresses in that
-//!   order; a request that the recording does not show is a mismatch;
-//! * **vectors**: lines of JSON, each a script of operations over a stand-in driver
-//!   ([`Counting`](crate::drivers::Counting)), private pools and changes of settings included.
+//! * a **trace** of PyTorch's allocator on a GPU: one JSON object with `ops` and `segment_events`, the
+//! segments
+//!   that it took from the driver and returned. The replay's driver hands out the recorded addresses in that
+//!   order; a request that the recording does not have is a mismatch;
+//! * **vectors**: lines of JSON, each a script of operations over a simulated driver
+//!   ([`Counting`](crate::drivers::Counting)), including private pools and changes of settings.
 //!
 //! ```no_run
 //! let report = memory::replay::replay("default_mixed.json.gz".as_ref())?;
@@ -31,23 +32,23 @@ pub use player::{Driver, Player};
 pub use recorded::Recorded;
 pub use recording::{FinalSegment, Operation, Recording, RecordingError, SegmentEvent, Step};
 
-/// The most bytes of a file, and those that it may unpack to.
+/// Largest size of a file, packed and unpacked.
 const MOST_BYTES: u64 = 256 << 20;
-/// The most values in the JSON of a file: each takes some 32 bytes until it is a recording.
+/// Most values in a file's JSON: each takes about 32 bytes while the file is parsed.
 const MOST_VALUES: usize = 8 << 20;
 
-/// Reads every recording in a file.
+/// Reads all recordings in a file.
 ///
 /// # Errors
-/// [`RecordingError`] for a file that cannot be read or is no recording.
+/// [`RecordingError`] for a file that cannot be read or is not a recording.
 pub fn read(path: &Path) -> Result<Vec<Recording>, RecordingError> {
     parse(&input::read(path, MOST_BYTES)?)
 }
 
-/// Reads every recording in the content of a file.
+/// Reads all recordings in the content of a file.
 ///
 /// # Errors
-/// [`RecordingError::Format`] for what is no recording.
+/// [`RecordingError::Format`] for content that is not a recording.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
     let plain = input::unpack(bytes, MOST_BYTES);
     parse_text(&plain.map_err(|e| RecordingError::format(format!("it does not unpack: {e}")))?)
@@ -55,13 +56,13 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
 
 fn parse_text(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
     let text = std::str::from_utf8(bytes).map_err(|_| RecordingError::format("it is not text"))?;
-    // Values that are none of these are few: an object's or a list's first.
+    // Only the first value of an object or list has none of these before it.
     let values = bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
     if values > MOST_VALUES {
         let text = format!("it has more than {MOST_VALUES} values, which is the limit");
         return Err(RecordingError::format(text));
     }
-    // A trace is one object, on one line or many; of vectors there is an object on each line.
+    // A trace is one object, on one line or many; vectors have one object on each line.
     let first = text.lines().find(|line| !line.trim().is_empty());
     let first = first.ok_or_else(|| RecordingError::format("it is empty"))?;
     match serde_json::from_str::<serde_json::Value>(first) {
@@ -74,11 +75,11 @@ fn parse_text(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
     }
 }
 
-/// Replays every recording of a file and compares all that was recorded.
+/// Replays all recordings of a file and compares every recorded result and counter.
 ///
 /// # Errors
-/// [`RecordingError`] for a file that cannot be read or is no recording. A replay that differs is no error:
-/// the report says how.
+/// [`RecordingError`] for a file that cannot be read or is not a recording. A replay that differs is not an
+/// error: the report describes the difference.
 pub fn replay(path: &Path) -> Result<Report, RecordingError> {
     let mut total = Report::default();
     for recording in read(path)? {
@@ -87,7 +88,7 @@ pub fn replay(path: &Path) -> Result<Report, RecordingError> {
     Ok(total)
 }
 
-/// Reads a recording from content in memory.
+/// Replays the recordings in the content of a file.
 ///
 /// # Errors
 /// As for [`parse`].

@@ -1,4 +1,4 @@
-//! Doing the operations of a recording, without looking at what it expects.
+//! Executes the operations of a recording, without looking at the expected results.
 
 use super::recorded::Recorded;
 use super::recording::{Operation, Recording};
@@ -14,9 +14,9 @@ use crate::tag::Tag;
 /// The driver of a replay.
 #[derive(Clone, Debug)]
 pub enum Driver {
-    /// Answers as recorded.
+    /// Answers as the recorded driver did.
     Recorded(Recorded),
-    /// Counts.
+    /// Counts bytes over a simulated device.
     Counting(Counting),
 }
 
@@ -62,19 +62,19 @@ impl RawMemory for Driver {
     }
 }
 
-/// An allocator in the state that a recording starts from, and the blocks that its operations name.
+/// An allocator in the recording's initial state, and the blocks that its operations name.
 #[derive(Debug)]
 pub struct Player {
-    /// The allocator that is driven.
+    /// The allocator under test.
     pub allocator: Allocator<Driver>,
     blocks: Vec<BlockId>,
 }
 
 impl Player {
-    /// Starts a recording.
+    /// Starts the replay of a recording.
     ///
     /// # Errors
-    /// Errors of invalid settings.
+    /// [`AllocationError::Settings`] if the recording's settings are invalid.
     pub fn new(recording: &Recording) -> Result<Player, AllocationError> {
         let driver = match &recording.segment_events {
             Some(events) => Driver::Recorded(Recorded::new(events.clone(), recording.total)),
@@ -89,10 +89,10 @@ impl Player {
         Ok(Player { allocator, blocks: vec![BlockId::NULL; recording.blocks as usize] })
     }
 
-    /// Does one operation; an allocation is returned.
+    /// Executes one operation; returns the allocation if it made one.
     ///
     /// # Errors
-    /// The allocator's value.
+    /// The allocator's error.
     #[inline]
     pub fn play(&mut self, operation: &Operation) -> Result<Option<Allocation>, AllocationError> {
         match operation {

@@ -1,4 +1,4 @@
-//! The driver of a recorded trace: it hands out the recorded addresses, and says where a request differs.
+//! The driver of a recorded trace: it hands out the recorded addresses and reports requests that differ.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ pub struct Recorded {
     events: Vec<SegmentEvent>,
     next: usize,
     total: u64,
-    /// Segments and map steps that the operation under way may still have.
+    /// Segments and map operations left to the current operation.
     granted: u64,
     /// Virtual ranges given out: bytes by first address.
     ranges: BTreeMap<u64, u64>,
-    /// Requests since [`Recorded::take_refused`] that the recording does not show at their place.
+    /// Requests since [`Recorded::take_refused`] that the recording does not have at this point.
     refused: Vec<String>,
-    /// Memory given back since [`Recorded::take_problems`] that the recording does not show so.
+    /// Memory returned since [`Recorded::take_problems`] in another way than recorded.
     problems: Vec<String>,
     recorded: u64,
 }
 
 impl Recorded {
-    /// A device of `total` bytes whose driver did `events`, in this order.
+    /// Creates a device of `total` bytes whose driver recorded `events`, in this order.
     #[must_use]
     pub fn new(events: Vec<SegmentEvent>, total: u64) -> Recorded {
         Recorded {
@@ -38,25 +38,24 @@ impl Recorded {
         }
     }
 
-    /// Says how many segments and map steps the recorded driver gave in the operation that comes. Events do
-    /// not say which operation they belong to, and where the device was full the next one may be a later
-    /// one's.
+    /// Sets the number of segments and map operations that the recorded driver granted in the next operation.
+    /// Events do not name their operation; on a full device the next event may belong to a later one.
     pub fn grant(&mut self, allocations: u64) {
         self.granted = allocations;
     }
 
-    /// Requests that were answered with out of memory, because the recording shows none such there. Right
-    /// where the recorded device was full, a mismatch where it was not.
+    /// Returns the requests answered with out of memory because the recording has none there. That is right
+    /// where the recorded device was full, and a mismatch elsewhere.
     pub fn take_refused(&mut self) -> Vec<String> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Returned memory that differs from the recording.
+    /// Returns descriptions of returned memory that differs from the recording.
     pub fn take_problems(&mut self) -> Vec<String> {
         std::mem::take(&mut self.problems)
     }
 
-    /// Events that have not happened yet.
+    /// The events that have not happened yet.
     #[must_use]
     pub fn left(&self) -> &[SegmentEvent] {
         &self.events[self.next..]
@@ -71,7 +70,7 @@ impl Recorded {
         }
     }
 
-    /// The next event, if it is this one.
+    /// Returns the address of the next event and moves on, if the event satisfies `is_it`.
     fn advance(&mut self, is_it: impl Fn(&SegmentEvent) -> bool) -> Option<u64> {
         let event = self.left().first().filter(|event| is_it(event))?;
         let address = event.address;
@@ -79,7 +78,7 @@ impl Recorded {
         Some(address)
     }
 
-    /// The next event, if it is this one and memory was given in this operation.
+    /// Does the same only while the current operation may still allocate.
     fn advance_granted(&mut self, is_it: impl Fn(&SegmentEvent) -> bool) -> Option<u64> {
         let left = self.granted.checked_sub(1)?;
         let address = self.advance(is_it)?;
@@ -121,7 +120,7 @@ impl RawMemory for Recorded {
     }
 
     fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
-        // A new range is mapped at once from its start on; where that failed, the range is asked for again.
+        // A new range is mapped from its start at once; if mapping failed, the range is requested again.
         let mapped = |e: &SegmentEvent| e.action == "segment_map" && e.stream == stream;
         let next = self.left().first().filter(|e| mapped(e) && !self.in_a_range(e.address));
         match next.filter(|_| self.granted > 0).map(|e| e.address) {
@@ -153,7 +152,7 @@ impl RawMemory for Recorded {
         Ok(())
     }
 
-    /// A recording does not say how much was free.
+    /// Reports all memory as free: a recording does not contain the free bytes.
     fn capacity(&self) -> Capacity {
         Capacity { free: 0, total: self.total }
     }
@@ -163,7 +162,7 @@ impl RawMemory for Recorded {
         Ok(EventId(self.recorded))
     }
 
-    /// The recorded program synchronised the device after every free.
+    /// Returns true: the recorded program synchronised the device after every free.
     fn event_done(&mut self, _event: EventId) -> Result<bool, RawError> {
         Ok(true)
     }

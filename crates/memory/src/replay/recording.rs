@@ -1,18 +1,18 @@
-//! Recordings: operations with another allocator's answers and counters.
+//! Recordings: operations with the results and counters of another allocator.
 
 use std::fmt;
 
 use crate::pool::PoolId;
 use crate::raw::Stream;
 
-/// Why a file is no recording.
+/// Reason why a file cannot be used as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
     /// The content has neither format.
-    #[error("is no recording of an allocator: {0}")]
+    #[error("is not a recording of an allocator: {0}")]
     Format(String),
 }
 
@@ -27,48 +27,48 @@ impl RecordingError {
 pub enum Operation {
     /// A request; `id` names its block in later operations.
     Allocate {
-        /// Counted from 0.
+        /// Number of the block, counted from 0.
         id: u32,
         /// Bytes asked for.
         bytes: u64,
-        /// On which stream.
+        /// Stream of the request.
         stream: Stream,
-        /// The allocation, `None` for an out-of-memory error.
+        /// Address of the block; `None` for an out-of-memory error.
         address: Option<u64>,
-        /// The first line of that error.
+        /// The first line of the error message.
         message: Option<String>,
     },
-    /// A block was freed.
+    /// The block was freed.
     Free(u32),
-    /// A block is used on another stream.
+    /// The block was used on another stream.
     RecordStream(u32, Stream),
-    /// All work of a stream is done.
+    /// All work of the stream finished.
     Finish(Stream),
-    /// Everything idle goes back to the driver.
+    /// All idle memory was returned to the driver.
     EmptyCache,
     /// `empty_cache` for one private pool.
     FlushPool(PoolId),
-    /// Peaks become current.
+    /// Peaks were reset to the current values.
     ResetPeak,
-    /// Sums become 0.
+    /// Sums were reset to 0.
     ResetAccumulated,
-    /// Settings change.
+    /// Settings were changed.
     Configure(String),
-    /// The limit becomes a share of the device.
+    /// The limit was set to a fraction of the device.
     MemoryFraction(f64),
-    /// Others have so many bytes of the device.
+    /// Other processes use this many bytes of the device.
     Others(u64),
-    /// A private pool is opened, for one stream or all.
+    /// A private pool was opened, for one stream or for all.
     BeginPool(PoolId, Option<Stream>),
-    /// The pool is closed.
+    /// The pool was closed.
     EndPool(PoolId),
-    /// A user of the pool is removed.
+    /// A user of the pool was removed.
     ReleasePool(PoolId),
-    /// Blocks of the pool are not split.
+    /// Splitting of the pool's blocks was disabled.
     NoSplit(PoolId),
 }
 
-/// An operation with every counter after it, in the order of [`Recording::keys`].
+/// An operation and all counters after it, in the order of [`Recording::keys`].
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The operation.
@@ -86,11 +86,11 @@ pub struct SegmentEvent {
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// On which stream.
+    /// Stream of the event.
     pub stream: Stream,
 }
 
-/// A segment at the end of a recording, its blocks as (size, requested, state).
+/// A segment at the end of a recording; its blocks are (size, requested, state).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinalSegment {
     /// First byte.
@@ -101,13 +101,13 @@ pub struct FinalSegment {
     pub allocated_size: u64,
     /// Bytes of active blocks.
     pub active_size: u64,
-    /// Bytes asked for by the active blocks' owners.
+    /// Bytes requested by the owners of the active blocks.
     pub requested_size: u64,
     /// Stream of the segment.
     pub stream: Stream,
     /// The segment belongs to a large pool.
     pub large: bool,
-    /// Expandable.
+    /// Whether the segment is expandable.
     pub expandable: bool,
     /// Pool of the segment; absent from traces.
     pub pool: Option<PoolId>,
@@ -115,28 +115,28 @@ pub struct FinalSegment {
     pub blocks: Vec<(u64, u64, char)>,
 }
 
-/// A sequence of operations with what another allocator made of them.
+/// A sequence of operations and the results of the recorded allocator.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Name of the recording.
     pub name: String,
-    /// The settings it starts with.
+    /// The initial settings.
     pub settings: String,
-    /// The limit it starts with, as a share of the device.
+    /// The initial limit, as a fraction of the device.
     pub limit_fraction: Option<f64>,
-    /// The limit it starts with in bytes, where no share is said.
+    /// The initial limit in bytes, if no fraction was recorded.
     pub limit_bytes: Option<u64>,
-    /// All of the device, in bytes.
+    /// Capacity of the device in bytes.
     pub total: u64,
-    /// Which counters were recorded.
+    /// Keys of the recorded counters.
     pub keys: Vec<String>,
-    /// Their values before the first operation.
+    /// Values of the counters before the first operation.
     pub initial: Vec<i64>,
     /// The operations.
     pub steps: Vec<Step>,
-    /// Events between allocator and driver; `None` for the stand-in driver.
+    /// Calls between allocator and driver; `None` for the simulated driver.
     pub segment_events: Option<Vec<SegmentEvent>>,
-    /// The segments after the last operation, in address order, where they were recorded.
+    /// The segments after the last operation, in address order; `None` if not recorded.
     pub final_segments: Option<Vec<FinalSegment>>,
     /// Number of blocks that the operations name.
     pub blocks: u32,

@@ -44,7 +44,7 @@ fn counters(field: Field<'_>, count: usize) -> Result<Vec<i64>, RecordingError> 
     if values.len() == count {
         Ok(values)
     } else {
-        Err(RecordingError::format(format!("{} counters where {count} are named", values.len())))
+        Err(RecordingError::format(format!("{} counters for {count} keys", values.len())))
     }
 }
 
@@ -55,7 +55,7 @@ fn step(item: Field<'_>, count: usize, names: &mut Names) -> Result<Step, Record
         if name.is_number() || name.is_string() {
             Ok(names.number(&name.to_string()))
         } else {
-            Err(RecordingError::format("a block's id is neither number nor text"))
+            Err(RecordingError::format("a block's id is neither a number nor a string"))
         }
     };
     let (operation, last) = match kind {
@@ -75,15 +75,15 @@ fn step(item: Field<'_>, count: usize, names: &mut Names) -> Result<Step, Record
         "empty_cache" => (Operation::EmptyCache, 1),
         "reset_peak" => (Operation::ResetPeak, 1),
         "reset_accumulated" => (Operation::ResetAccumulated, 1),
-        other => return Err(RecordingError::format(format!("there is no operation `{other}`"))),
+        other => return Err(RecordingError::format(format!("`{other}` is not an operation"))),
     };
     Ok(Step { operation, counters: counters(item.at(last)?, count)? })
 }
 
-/// A stream by its number in the trace: 0 is the default stream, n the nth of PyTorch's own.
+/// Maps a stream number of the trace: 0 is the default stream, n is the nth of PyTorch's own streams.
 ///
-/// PyTorch knows that one by the number 32·(n − 1) + 3, from which follows the order in which it looks at
-/// several streams. It has 32 of them; a number beyond is a handle and stays as it is.
+/// PyTorch identifies that stream by 32·(n − 1) + 3, which decides the order in which it visits several
+/// streams. It has 32 streams; a larger number is a handle and is kept.
 fn stream(field: Field<'_>) -> Result<Stream, RecordingError> {
     Ok(Stream(match field.unsigned()? {
         number @ 1..=32 => 32 * (number - 1) + 3,
@@ -94,7 +94,7 @@ fn stream(field: Field<'_>) -> Result<Stream, RecordingError> {
 fn segment_event(item: Field<'_>) -> Result<SegmentEvent, RecordingError> {
     let action = item.at(0)?.text()?.to_owned();
     if !matches!(action.as_str(), "segment_alloc" | "segment_free" | "segment_map" | "segment_unmap") {
-        return Err(RecordingError::format(format!("there is no segment event `{action}`")));
+        return Err(RecordingError::format(format!("`{action}` is not a segment event")));
     }
     Ok(SegmentEvent {
         action,
@@ -111,7 +111,7 @@ fn final_segment(item: Field<'_>) -> Result<FinalSegment, RecordingError> {
             "active_allocated" => 'A',
             "active_pending_free" => 'P',
             "inactive" => 'I',
-            other => return Err(RecordingError::format(format!("there is no block state `{other}`"))),
+            other => return Err(RecordingError::format(format!("`{other}` is not a block state"))),
         };
         blocks.push((block.at(1)?.unsigned()?, block.at(2)?.unsigned()?, state));
     }

@@ -8,7 +8,7 @@ use crate::pool::PoolId;
 use crate::raw::Stream;
 use crate::statistics::{Metric, PoolKind};
 
-/// The counters in the order of their numbers.
+/// Keys of the counters, in the order of their numbers.
 fn keys() -> Vec<String> {
     let fields = ["current", "peak", "allocated", "freed"];
     let mut keys = Vec::new();
@@ -26,7 +26,7 @@ fn keys() -> Vec<String> {
     keys
 }
 
-/// Reads every line that is not blank.
+/// Parses every line that is not blank.
 pub(super) fn parse(text: &str) -> Result<Vec<Recording>, RecordingError> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines
@@ -70,14 +70,14 @@ fn scenario(object: &Value) -> Result<Recording, RecordingError> {
     })
 }
 
-/// The handle of the scripts' stream `number`.
+/// Returns the handle of stream `number` of the scripts.
 fn stream(number: u64) -> Stream {
     Stream(if number == 0 { 0 } else { 0x10_0000u64.saturating_add(number.saturating_mul(0x1000)) })
 }
 
 fn operation(item: Field<'_>, names: &mut Names) -> Result<Operation, RecordingError> {
     let line = item.of("op")?.text()?;
-    let wrong = || RecordingError::format(format!("`{line}` is no operation"));
+    let wrong = || RecordingError::format(format!("`{line}` is not an operation"));
     let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
     let words: Vec<&str> = rest.split_whitespace().collect();
     let word = |index: usize| words.get(index).copied().ok_or_else(wrong);
@@ -120,7 +120,7 @@ fn final_segment(item: Field<'_>) -> Result<FinalSegment, RecordingError> {
     for block in item.of("blocks")?.items()? {
         let state = block.at(2)?.text()?;
         let Some(state @ ('A' | 'P' | 'I')) = state.chars().next() else {
-            return Err(RecordingError::format(format!("there is no block state `{state}`")));
+            return Err(RecordingError::format(format!("`{state}` is not a block state")));
         };
         blocks.push((block.at(0)?.unsigned()?, block.at(1)?.unsigned()?, state));
     }

@@ -4,11 +4,11 @@ use super::{ENVIRONMENT, Settings};
 
 const MIB: u64 = 1 << 20;
 
-/// A setting that is refused.
+/// A setting that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("allocator setting `{key}`: {problem}; allowed: {allowed}")]
 pub struct SettingsError {
-    /// The key, or the piece of text where no key is.
+    /// The key, or the text that stands where a key should.
     pub key: String,
     /// The problem.
     pub problem: String,
@@ -20,7 +20,7 @@ impl Settings {
     /// Reads `key:value,key:[…]`, starting from the defaults.
     ///
     /// # Errors
-    /// Names the key, and what it allows.
+    /// [`SettingsError`], which names the key and its allowed values.
     pub fn parse(text: &str) -> Result<Settings, SettingsError> {
         Settings::default().updated(text)
     }
@@ -32,12 +32,12 @@ impl Settings {
     /// keys keep their values.
     ///
     /// # Errors
-    /// Names the key, and what it allows.
+    /// [`SettingsError`], which names the key and its allowed values.
     pub fn updated(&self, text: &str) -> Result<Settings, SettingsError> {
         parse(self, text)
     }
 
-    /// Reads the first variable of [`ENVIRONMENT`] that `get` knows; the defaults if it knows none.
+    /// Reads the first variable of [`ENVIRONMENT`] for which `get` returns a value, or else the defaults.
     ///
     /// # Errors
     /// As for [`Settings::parse`].
@@ -54,7 +54,7 @@ large_segment_size_mb, max_non_split_rounding_mb, max_split_size_mb, per_process
 pinned_num_register_threads, pinned_reserve_segment_size_mb, pinned_use_background_threads, \
 pinned_use_cuda_host_register, release_lock_on_cudamalloc, roundup_power2_divisions";
 
-/// Cuts the text into words and single separators; white space separates nothing.
+/// Splits the text into words and separators. White space is ignored and does not separate words.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut word = String::new();
@@ -89,7 +89,7 @@ impl Value<'_> {
     fn word(&self, allowed: &'static str) -> Result<&str, SettingsError> {
         match self.words {
             [word] if !self.list => Ok(word),
-            _ => self.refuse("a single value is needed", allowed),
+            _ => self.refuse("a single value is expected", allowed),
         }
     }
 
@@ -97,16 +97,16 @@ impl Value<'_> {
         match self.word("True, False")? {
             "True" => Ok(true),
             "False" => Ok(false),
-            other => self.refuse(format!("`{other}` is no boolean"), "True, False"),
+            other => self.refuse(format!("`{other}` is not a boolean"), "True, False"),
         }
     }
 
     fn number(&self, allowed: &'static str) -> Result<u64, SettingsError> {
         let word = self.word(allowed)?;
-        word.parse().or_else(|_| self.refuse(format!("`{word}` is no such number"), allowed))
+        word.parse().or_else(|_| self.refuse(format!("`{word}` is not a valid number"), allowed))
     }
 
-    /// Parses whole MiB that satisfy a condition, into bytes.
+    /// Parses whole MiB that satisfy `valid`, and returns bytes.
     fn mebibytes(&self, allowed: &'static str, valid: impl Fn(u64) -> bool) -> Result<u64, SettingsError> {
         let count = self.number(allowed)?;
         match count.checked_mul(MIB).filter(|_| valid(count)) {
@@ -123,14 +123,14 @@ impl Value<'_> {
         }
     }
 
-    /// The table of divisions, from what an earlier list of the same text left there.
+    /// Parses a table of divisions, starting from the result of an earlier list in the same text.
     fn divisions(&self, mut table: [u64; 16]) -> Result<[u64; 16], SettingsError> {
         const ALLOWED: &str = "a power of two, or [size:divisions,…,>:divisions] with sizes in MiB that are powers \
 of two and divisions that are 0 or powers of two";
         if !self.list {
             let count = self.number(ALLOWED)?;
             if !count.is_power_of_two() {
-                return self.refuse(format!("{count} is no power of two"), ALLOWED);
+                return self.refuse(format!("{count} is not a power of two"), ALLOWED);
             }
             return Ok([count; 16]);
         }
@@ -138,7 +138,7 @@ of two and divisions that are 0 or powers of two";
         let mut first = true;
         for pair in self.words.split(|w| w == ",").filter(|pair| !pair.is_empty()) {
             let [size, colon, count] = pair else {
-                return self.refuse(format!("`{}` is no size:divisions pair", pair.concat()), ALLOWED);
+                return self.refuse(format!("`{}` is not a size:divisions pair", pair.concat()), ALLOWED);
             };
             let count = match count.parse::<u64>() {
                 Ok(count) if colon == ":" && (count == 0 || count.is_power_of_two()) => count,
@@ -150,7 +150,7 @@ of two and divisions that are 0 or powers of two";
             }
             let slot = match size.parse::<u64>() {
                 Ok(size) if size.is_power_of_two() => (size.ilog2() as usize).min(15),
-                _ => return self.refuse(format!("`{size}` is no power of two"), ALLOWED),
+                _ => return self.refuse(format!("`{size}` is not a power of two"), ALLOWED),
             };
             if first {
                 table[..slot].fill(count);
@@ -163,7 +163,7 @@ of two and divisions that are 0 or powers of two";
     }
 }
 
-/// Cuts tokens into keys with their values.
+/// Splits tokens into keys and their values.
 fn pairs(tokens: &[String]) -> Result<Vec<Value<'_>>, SettingsError> {
     let refuse = |key: &str, problem: &str| {
         Err(SettingsError {
@@ -209,7 +209,7 @@ fn pairs(tokens: &[String]) -> Result<Vec<Value<'_>>, SettingsError> {
     Ok(values)
 }
 
-/// Applies `text` to the settings before it.
+/// Applies `text` to the earlier settings.
 pub(super) fn parse(before: &Settings, text: &str) -> Result<Settings, SettingsError> {
     let tokens = tokens(text);
     let values = pairs(&tokens)?;
@@ -222,7 +222,7 @@ pub(super) fn parse(before: &Settings, text: &str) -> Result<Settings, SettingsE
         warnings: Vec::new(),
         ..before.clone()
     };
-    // The segment size bounds other keys, so it is read first wherever it stands.
+    // The segment size bounds other keys, so it is read first, wherever it stands.
     for value in values.iter().filter(|v| v.key == "large_segment_size_mb") {
         new.large_segment_size = value.mebibytes("whole MiB above 10", |mb| mb > 10 && mb < 1 << 20)?;
     }
@@ -256,7 +256,7 @@ fn apply(new: &mut Settings, value: &Value<'_>) -> Result<(), SettingsError> {
         }
         "backend" => {
             if value.word("native")? != "native" {
-                return value.refuse("there is no other backend here", "native");
+                return value.refuse("this allocator has no other backend", "native");
             }
         }
         _ => without_meaning(new, value)?,
@@ -264,7 +264,7 @@ fn apply(new: &mut Settings, value: &Value<'_>) -> Result<(), SettingsError> {
     Ok(())
 }
 
-/// Keys of PyTorch that are checked and change nothing in this allocator.
+/// Handles keys of PyTorch that are checked but change nothing in this allocator.
 fn without_meaning(new: &mut Settings, value: &Value<'_>) -> Result<(), SettingsError> {
     let reason = match value.key {
         "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {
@@ -279,7 +279,7 @@ fn without_meaning(new: &mut Settings, value: &Value<'_>) -> Result<(), Settings
         | "pinned_use_hip_host_register"
         | "pinned_use_background_threads" => {
             value.boolean()?;
-            "page-locked host memory is not taken through this allocator"
+            "page-locked host memory does not come from this allocator"
         }
         "pinned_num_register_threads" => {
             const ALLOWED: &str = "a power of two up to 128";
@@ -287,11 +287,11 @@ fn without_meaning(new: &mut Settings, value: &Value<'_>) -> Result<(), Settings
             if !count.is_power_of_two() || count > 128 {
                 return value.refuse(format!("{count} is out of range"), ALLOWED);
             }
-            "page-locked host memory is not taken through this allocator"
+            "page-locked host memory does not come from this allocator"
         }
         "pinned_reserve_segment_size_mb" => {
             value.mebibytes("whole MiB above 0", |mb| mb > 0)?;
-            "page-locked host memory is not taken through this allocator"
+            "page-locked host memory does not come from this allocator"
         }
         _ => return value.refuse("there is no such key", KEYS),
     };

@@ -10,12 +10,12 @@ use memory::{
 };
 use proptest::prelude::*;
 
-/// A counting device of which chosen calls fail.
+/// A counting device whose calls fail on demand.
 pub(crate) struct Failing {
     device: Rc<RefCell<Counting>>,
     /// Calls until the next failure; `None` for never.
     pub(crate) fails_in: Option<u32>,
-    /// Whether it then says that memory is out, where that is an answer.
+    /// Whether the failure is out of memory, for the calls that may return it.
     pub(crate) out_of_memory: bool,
 }
 
@@ -84,7 +84,7 @@ impl RawMemory for Failing {
     }
 }
 
-/// One random operation. Blocks are chosen by a number modulo those alive.
+/// One random operation. Blocks are chosen by a number modulo the number of live blocks.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Allocate(u64, u64, usize),
@@ -120,7 +120,7 @@ fn size() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Settings with each key present or not.
+/// Generates settings in which each key may be present.
 pub(crate) fn settings() -> impl Strategy<Value = String> {
     let some = |values: &'static [&'static str]| prop::sample::select(values);
     (
@@ -134,7 +134,7 @@ pub(crate) fn settings() -> impl Strategy<Value = String> {
         .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f].join(","))
 }
 
-/// An operation; with `failures`, also ones that make the driver fail.
+/// Generates an operation; with `failures`, also operations that make the driver fail.
 pub(crate) fn operation(failures: bool) -> impl Strategy<Value = Operation> {
     let pool = 1..=POOLS;
     let usual = prop_oneof![
@@ -166,7 +166,7 @@ pub(crate) fn operation(failures: bool) -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// An allocator with the blocks that are alive.
+/// An allocator and its live blocks.
 pub(crate) struct World {
     pub(crate) allocator: Allocator<Failing>,
     pub(crate) alive: Vec<Allocation>,
@@ -178,7 +178,7 @@ impl World {
         World { allocator, alive: Vec::new() }
     }
 
-    /// Does one operation. Errors are fine; what they leave behind is checked by the caller.
+    /// Executes one operation. It may fail; the caller checks the state afterwards.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Result<(), AllocationError> {
         let allocator = &mut self.allocator;
         match operation {
@@ -220,7 +220,7 @@ impl World {
         Ok(())
     }
 
-    /// The device, also after the allocator is gone.
+    /// The device, which outlives the allocator.
     pub(crate) fn device(&self) -> Rc<RefCell<Counting>> {
         Rc::clone(&self.allocator.raw().device)
     }

@@ -1,4 +1,4 @@
-//! Sums of shards and gathering of shards, from which the collectives are built.
+//! Sums and gathers of shards, from which the collectives are built.
 
 use device::{DType, Region};
 
@@ -13,7 +13,7 @@ use crate::shards::ByteShards;
 use crate::sum;
 
 impl<L: Link> HostData<L> {
-    /// Sums this rank's shard of `input` over ranks into `output`, in rounds of a payload from every rank.
+    /// Sums this rank's shard of `input` over ranks into `output`, in rounds of one payload from every rank.
     pub(super) fn reduce_shards(
         &mut self,
         signature: Signature,
@@ -51,7 +51,7 @@ impl<L: Link> HostData<L> {
         Ok(moved)
     }
 
-    /// Adds `own` and the other ranks' `parts` in tree order into `target`.
+    /// Sums `own` and the other ranks' `parts` in tree order into `target`.
     fn add_parts(
         &mut self,
         call: Call,
@@ -70,7 +70,7 @@ impl<L: Link> HostData<L> {
         Ok(())
     }
 
-    /// Sends every rank's shard of `region` to every rank.
+    /// Sends every rank's shard of `region` to all ranks.
     pub(super) fn gather_shards(
         &mut self,
         signature: Signature,

@@ -1,4 +1,4 @@
-//! The calls of the plane: checked, made by NCCL, and counted.
+//! The calls of the plane: checked, passed to NCCL, and counted.
 
 use std::rc::Rc;
 

@@ -73,7 +73,7 @@ impl NcclPlane {
         Ok(true)
     }
 
-    /// Ends peer access. Where work on peers' memory does not end, the mappings stay until the process ends.
+    /// Ends peer access. If work on peers' memory does not end, the mappings stay until the process ends.
     pub(super) fn close_window(&mut self) {
         if let Some(window) = self.window.take()
             && !self.shared.drain(&self.device)
@@ -86,17 +86,18 @@ impl NcclPlane {
         &self.device
     }
 
-    /// A few bytes of scratch memory.
+    /// Returns a few bytes of scratch memory.
     pub(in crate::nccl) fn spare(&self) -> Region<'_> {
         self.scratch.region(self.scratch.bytes() / 2, 16)
     }
 
-    /// Returns true if the plane has failed.
+    /// Returns whether the plane has failed.
     pub(in crate::nccl) fn has_failed(&self, call: Call) -> bool {
         self.shared.alive(call).is_err()
     }
 
-    /// Gathers every rank's bytes, of any lengths, in rank order on every rank: a message between hosts.
+    /// Gathers every rank's bytes, of any lengths, in rank order on every rank, for small messages between
+    /// hosts.
     pub(in crate::nccl) fn gather_bytes(&self, caller: Caller, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.gather_words(caller, &[mine.len() as u32])?;
         let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
@@ -114,13 +115,12 @@ impl NcclPlane {
         Ok(all)
     }
 
-    /// Maximum words of one rank in one gather. Running calls of other streams use the other half of the
-    /// scratch buffer.
+    /// Most words per rank in one gather. Calls on other streams use the other half of the scratch buffer.
     fn most_words(&self) -> usize {
         (self.scratch.bytes() / 2 / 4 / self.members.len()).max(1)
     }
 
-    /// Gathers the same number of words from every rank, at most [`NcclPlane::most_words`].
+    /// Gathers the same number of words, at most [`NcclPlane::most_words`], from every rank.
     fn gather_words(&self, caller: Caller, mine: &[u32]) -> Result<Vec<u32>> {
         let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
         let (ranks, bytes) = (self.members.len(), size_of_val(mine));
@@ -133,7 +133,7 @@ impl NcclPlane {
         Ok(all)
     }
 
-    /// The range of the shared regions that a region is; `None` if values of `dtype` there cannot be added.
+    /// Returns a region's range in the shared regions; `None` if values of `dtype` there cannot be summed.
     fn shared_place(&self, region: Region<'_>, dtype: DType) -> Option<SharedRange> {
         let window = self.window.as_ref()?;
         let place = window.engine().place(region).filter(|place| window.divides(*place));

@@ -1,4 +1,4 @@
-//! Leaving: a rank's work ends, or is abandoned, and its communicators end.
+//! Leaving: a rank finishes or abandons its work, and ends its communicators.
 
 use device::Device;
 
@@ -7,7 +7,7 @@ use crate::error::Failure;
 use crate::nccl::ending::{self, Ending};
 
 impl Shared {
-    /// Ends all calls if this rank or another has failed.
+    /// Ends all calls if this rank or another one has failed.
     fn heed_failures(&self) {
         if std::thread::panicking() {
             self.finish(End::Failed(Failure { rank: self.rank, reason: "it panicked".to_owned() }));
@@ -16,8 +16,8 @@ impl Shared {
         }
     }
 
-    /// Waits briefly for this rank's work on others' memory, abandons it after a failure or a timeout, and
-    /// returns true if it is over.
+    /// Waits briefly for this rank's work on other ranks' memory, abandons it after a failure or a timeout,
+    /// and returns whether it is done.
     pub(in crate::nccl) fn drain(&self, device: &Device) -> bool {
         self.heed_failures();
         if self.end.borrow().is_none() {
@@ -27,14 +27,14 @@ impl Shared {
             if done {
                 return true;
             }
-            let reason = "it left with work under way".to_owned();
+            let reason = "it left with unfinished work".to_owned();
             self.finish(End::Failed(Failure { rank: self.rank, reason }));
         }
         device.synchronize().is_ok()
     }
 
-    /// Ends a communicator, together with the other ranks of its group where nothing is wrong, at once
-    /// otherwise. Waits briefly.
+    /// Ends a communicator: together with the other ranks of its group if nothing failed, else at once. Waits
+    /// briefly.
     pub(in crate::nccl) fn leave(&self, place: usize, device: &Device) {
         self.heed_failures();
         if self.comms.borrow().get(place).is_some_and(Option::is_some) {

@@ -1,4 +1,4 @@
-//! Calls that do not come back, and what ends the wait for them.
+//! Calls that do not return, and what ends the wait for them.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,7 +9,7 @@ use super::*;
 const CALL: Call = Call { plane: Plane::Data, operation: Operation::Barrier, sequence: 7 };
 const LONG: Duration = Duration::from_secs(60);
 
-/// Rank 1 of 2, where rank 0 fails after some time.
+/// Creates the state of rank 1 of 2; rank 0 fails after `failing`.
 fn shared(timeout: Duration, failing: Option<Duration>) -> Shared {
     let began = Instant::now();
     let failure = move || {
@@ -19,7 +19,7 @@ fn shared(timeout: Duration, failing: Option<Duration>) -> Shared {
     Shared::new(1, 2, timeout, Watch::new(failure), CallThread::start().unwrap())
 }
 
-/// A call that waits for `released`, as one of NCCL waits for a rank that does not come.
+/// Returns a call that waits for `released`, as an NCCL call waits for a missing rank.
 fn stuck() -> (Sender<()>, impl FnOnce() -> fault::Result<()> + Send + 'static) {
     let (release, released): (Sender<()>, Receiver<()>) = channel();
     let wait = move || {
@@ -30,11 +30,11 @@ fn stuck() -> (Sender<()>, impl FnOnce() -> fault::Result<()> + Send + 'static) 
 }
 
 #[test]
-fn calls_are_made_in_turn_by_one_thread_and_answered() {
+fn one_thread_makes_calls_in_order() {
     let shared = shared(LONG, None);
     let (say, said) = channel::<(usize, ThreadId)>();
     for number in 0..1000 {
-        // Some find the thread asleep.
+        // Some calls find the thread asleep.
         if number % 250 == 0 {
             sleep(Duration::from_millis(2));
         }
@@ -51,7 +51,7 @@ fn calls_are_made_in_turn_by_one_thread_and_answered() {
 }
 
 #[test]
-fn a_call_that_does_not_come_back_ends_at_the_deadline() {
+fn a_call_that_does_not_return_ends_at_the_deadline() {
     let shared = shared(Duration::from_millis(200), None);
     shared.begins(CALL, &[0].into());
     let (release, wait) = stuck();
@@ -59,7 +59,7 @@ fn a_call_that_does_not_come_back_ends_at_the_deadline() {
     let error = shared.have_made(CALL, wait).unwrap_err();
     assert!(matches!(error, CollectiveError::Timeout { rank: 1, peer: 0, call: CALL, .. }), "{error}");
     assert!((200..5000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
-    // So do later ones, and nobody waits for the thread.
+    // Later calls fail as well, without waiting for the thread.
     assert_eq!(shared.alive(CALL).unwrap_err().to_string(), error.to_string());
     drop(shared);
     assert!(began.elapsed() < Duration::from_secs(5));
@@ -67,7 +67,7 @@ fn a_call_that_does_not_come_back_ends_at_the_deadline() {
 }
 
 #[test]
-fn where_connections_are_made_the_deadline_is_later() {
+fn calls_that_connect_have_a_later_deadline() {
     let shared = shared(Duration::from_millis(50), None);
     let slow = || {
         sleep(Duration::from_millis(300));
@@ -78,7 +78,7 @@ fn where_connections_are_made_the_deadline_is_later() {
 }
 
 #[test]
-fn a_rank_that_fails_ends_the_wait_for_a_call() {
+fn a_failing_rank_ends_the_wait_for_a_call() {
     let shared = shared(LONG, Some(Duration::from_millis(100)));
     let (_release, wait) = stuck();
     let began = Instant::now();
@@ -91,7 +91,7 @@ fn a_rank_that_fails_ends_the_wait_for_a_call() {
 }
 
 #[test]
-fn what_a_call_says_is_its_error_unless_a_rank_is_behind_it() {
+fn nccl_errors_are_reported_unless_a_rank_caused_them() {
     let fault = || Err(Fault { code: 6, text: "remote process exited".to_owned() });
     let said = |failing| shared(LONG, failing).have_made(CALL, fault).unwrap_err().to_string();
     let alone = said(None);

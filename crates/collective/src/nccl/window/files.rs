@@ -1,7 +1,7 @@
 //! Passing open files between the ranks of a host, over Unix sockets.
 //!
-//! Any process of the host can see a socket's name and connect to it. So a rank takes files from processes of
-//! its own user only, as the system says, that know a secret which went over NCCL.
+//! Any process of the host can see a socket's name and connect to it. A rank therefore accepts files only
+//! from processes of its own user that know a secret sent over NCCL.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
@@ -24,9 +24,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const SECRET: usize = 16;
 /// A rank's number and the secret of the rank that it connects to.
 const GREETING: usize = 4 + SECRET;
-/// Maximum number of files in one message.
+/// Most files in one message.
 pub(super) const BATCH: usize = 64;
-/// Interval at which a rank looks whether another has come.
+/// Interval at which a rank checks for another's connection.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Time allowed for one message.
 const MESSAGE: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub(super) fn anonymous(name: &str, bytes: usize) -> Result<File> {
     Ok(file)
 }
 
-/// The socket at which one rank takes files from the others.
+/// The socket on which one rank accepts connections from the others.
 pub(super) struct Post {
     listener: UnixListener,
     address: Vec<u8>,
@@ -62,10 +62,10 @@ impl Post {
         &self.address
     }
 
-    /// Connects rank `rank` with all others, whose sockets are all open.
+    /// Connects rank `rank` with all others, whose sockets must exist.
     ///
     /// # Errors
-    /// The system's; a rank does not come before the deadline, or before `failed` returns true.
+    /// The system's; a rank that does not connect before the deadline; `failed` returned true.
     pub(super) fn connect(
         self,
         rank: usize,
@@ -95,7 +95,7 @@ impl Post {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if Instant::now() >= deadline || failed() {
-                        return Err(Error::new(ErrorKind::TimedOut, "a rank did not come"));
+                        return Err(Error::new(ErrorKind::TimedOut, "a rank did not connect"));
                     }
                     std::thread::sleep(PAUSE);
                 }
@@ -153,7 +153,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Sends files to a rank, at most [`BATCH`]; they stay open here.
+    /// Sends at most [`BATCH`] files to a rank; they stay open in this process.
     pub(super) fn send(&self, other: usize, files: &[BorrowedFd<'_>]) -> Result<()> {
         let line = line(&self.to, other)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_gets_the_files_of_every_other() {
+    fn every_rank_receives_the_files_of_all_others() {
         const RANKS: usize = 4;
         let posts: Vec<Post> = (0..RANKS).map(|_| Post::open().unwrap()).collect();
         let addresses: Vec<Vec<u8>> = posts.iter().map(|post| post.address().to_vec()).collect();
@@ -243,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_the_secret_is_turned_away() {
+    fn processes_without_the_secret_are_refused() {
         let (first, second) = (Post::open().unwrap(), Post::open().unwrap());
         let addresses = [first.address().to_vec(), second.address().to_vec()];
         let name = SocketAddr::from_abstract_name(split(first.address()).unwrap().0).unwrap();
-        // It takes the place of rank 1, with a wrong secret, and then without one.
+        // A stranger connects as rank 1 with a wrong secret, and another one without a secret.
         let mut stranger = UnixStream::connect_addr(&name).unwrap();
         stranger.write_all(&[&1_u32.to_le_bytes()[..], &[7; SECRET]].concat()).unwrap();
         drop(UnixStream::connect_addr(&name).unwrap());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_does_not_come_or_leaves_is_an_error() {
+    fn ranks_that_do_not_connect_or_leave_are_errors() {
         let (first, second) = (Post::open().unwrap(), Post::open().unwrap());
         let addresses = [first.address().to_vec(), second.address().to_vec()];
         let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();

@@ -8,14 +8,14 @@ use device::{DType, Device, DeviceError, Function, Region, StreamKind};
 
 use crate::peer_access::{PeerEngine, SharedRange, SumKernels};
 
-/// Distance by which a released word is ahead of every wait.
+/// Number by which a released word is ahead of all waits.
 const RELEASED: u32 = 1 << 30;
 
-/// Words of host memory in which a group's ranks signal that they have come to a meeting.
+/// Words of host memory with which a group's ranks signal that they have reached a meeting.
 #[derive(Debug)]
 pub(in crate::nccl) struct Signals {
     pub(super) rank: usize,
-    /// Pages by waiting rank.
+    /// Pages of signals, by waiting rank.
     pub(super) pages: Vec<SignalPage>,
     /// Number of the last enqueued meeting.
     pub(super) meetings: Cell<u32>,
@@ -23,7 +23,7 @@ pub(in crate::nccl) struct Signals {
 
 impl Signals {
     /// Ends this rank's waits for others. They may still write lower numbers, so this is repeated until its
-    /// work is over.
+    /// work is done.
     pub(in crate::nccl) fn release(&self) {
         let others = (0..self.pages.len()).filter(|rank| *rank != self.rank);
         others.for_each(|rank| self.pages[self.rank].store(rank, self.meetings.get().wrapping_add(RELEASED)));
@@ -35,7 +35,7 @@ impl Signals {
 pub(in crate::nccl) struct Gpus {
     pub(super) device: Device,
     pub(super) rank: usize,
-    /// Addresses of each rank's regions, as that rank sees them.
+    /// Addresses of each rank's regions on that rank.
     pub(super) bases: Vec<Vec<u64>>,
     /// Bytes of each region.
     pub(super) lengths: Vec<u64>,
@@ -50,7 +50,7 @@ impl Gpus {
         &self.signals
     }
 
-    /// The range of the shared regions that a region is.
+    /// Returns a region's range in the shared regions.
     pub(in crate::nccl) fn place(&self, region: Region<'_>) -> Option<SharedRange> {
         let (address, bytes) = (region.buffer.address() + region.offset as u64, region.bytes);
         let holds = |(base, length): (&u64, &u64)| {
@@ -60,7 +60,7 @@ impl Gpus {
         Some(SharedRange { region: index, offset: (address - self.bases[self.rank][index]) as usize, bytes })
     }
 
-    /// Runs the operations once, so that no driver loads or connects anything while ranks wait: kernels over
+    /// Runs the operations once, so that the driver loads and connects nothing while ranks wait: kernels over
     /// 0 bytes, and a copy of a few bytes of every rank to `scratch`.
     pub(super) fn rehearse(&mut self, scratch: Region<'_>) -> device::Result<()> {
         let Some(bytes) = self.lengths.first().map(|bytes| scratch.bytes.min(*bytes as usize)) else {
@@ -76,12 +76,12 @@ impl Gpus {
         self.device.synchronize()
     }
 
-    /// Returns true if there is a kernel that adds all ranks' values of a type.
+    /// Returns whether there is a kernel that sums all ranks' values of a type.
     pub(in crate::nccl) fn adds(&self, dtype: DType) -> bool {
         (self.sums.kernel)(dtype, self.memory.len()).is_some()
     }
 
-    /// The kernel that adds all ranks' values of a type.
+    /// Returns the kernel that sums all ranks' values of a type.
     ///
     /// # Errors
     /// A type for which [`Gpus::adds`] is false.
@@ -139,7 +139,7 @@ impl PeerEngine for Gpus {
     ) -> device::Result<()> {
         let (ranks, bytes) = (self.memory.len(), place.bytes);
         let copy_of = |rank: usize| scratch.part(rank * bytes, bytes);
-        // Each rank begins with the next one, so that not all read from one.
+        // Each rank starts with the next one, so that not all read from the same one.
         for other in (1..ranks).map(|distance| (self.rank + distance) % ranks) {
             self.device.copy_from_peer(self.at(other, place)?, copy_of(other), stream)?;
         }

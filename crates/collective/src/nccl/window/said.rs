@@ -1,4 +1,4 @@
-//! Messages between ranks that set up peer access, as bytes.
+//! Messages between ranks that set up peer access, and their encoding.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
@@ -9,13 +9,13 @@ use device::cuda::Extent;
 /// A rank's host, process, GPU and shared regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Introduction {
-    /// A number that only ranks of one running host have.
+    /// A number shared only by ranks on the same running host.
     pub(super) host: Vec<u8>,
-    /// A number that only ranks of one process have.
+    /// A number shared only by ranks of the same process.
     pub(super) process: u64,
-    /// The GPU's own number.
+    /// UUID of the GPU.
     pub(super) gpu: [u8; 16],
-    /// Address at which the rank takes files.
+    /// Address of the socket on which the rank accepts files.
     pub(super) address: Vec<u8>,
     /// Address and bytes of each region.
     pub(super) regions: Vec<(u64, u64)>,
@@ -23,7 +23,7 @@ pub(super) struct Introduction {
     pub(super) trouble: String,
 }
 
-/// A random number, unique with certainty for all practical purposes.
+/// Returns a random number that is unique for all practical purposes.
 pub(super) fn unique() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -31,7 +31,8 @@ pub(super) fn unique() -> u64 {
 impl Introduction {
     pub(super) fn new(gpu: [u8; 16], address: &[u8], regions: &[Region<'_>]) -> Self {
         static PROCESS: LazyLock<u64> = LazyLock::new(unique);
-        // Another for every start of a system; where there is none, nobody is on the same host.
+        // The boot identifier changes with every start of a system; without it, no rank counts as being on
+        // the same host.
         let host = std::fs::read("/proc/sys/kernel/random/boot_id");
         let host = host.unwrap_or_else(|_| PROCESS.to_le_bytes().to_vec());
         let region =
@@ -79,13 +80,13 @@ impl Introduction {
     }
 }
 
-/// An extent, and the handle by which others map it.
+/// An extent, and the handle with which others map it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offered {
     pub(super) extent: Extent,
-    /// A page's number in its process.
+    /// Number of a page in its process.
     pub(super) number: u64,
-    /// An allocation's name for other processes.
+    /// Name of an allocation for other processes.
     pub(super) name: Option<[u8; 64]>,
 }
 
@@ -97,7 +98,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// An offer without extents; an empty reason is no refusal.
+    /// Creates an offer without extents; an empty reason means no refusal.
     pub(super) fn refusal(trouble: String) -> Self {
         Offer { offered: Vec::new(), trouble }
     }
@@ -192,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_heard_and_what_is_cut_is_not(
+        fn messages_round_trip_and_truncated_ones_are_refused(
             introduction in introduction(), offer in offer(), cut in 1_usize..400,
         ) {
             let (first, second) = (introduction.encode(), offer.encode());
