@@ -113,7 +113,7 @@ fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
         DeviceChoice::Cuda => connect::available().map(Some).map_err(CliError::Refused),
         DeviceChoice::Auto => Ok(connect::available().ok()),
         DeviceChoice::Meta => Err(CliError::Refused(
-            "--device meta: nothing is computed there, and so nothing takes time".to_owned(),
+            "--device meta: nothing is computed there, so no times can be measured".to_owned(),
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! The description of the device at hand, measured.
+//! Measurement of the description of a device.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use run::failure;
 use worker::placement::{DeviceChoice, Gpus, Placement, describe};
 use worker::{Setup, Worker};
 
-/// A small GPT in the half precision that GPUs train in.
+/// Configuration of the measured run: a small GPT in bf16, as GPUs train.
 const MEASURED: &str = r#"
 [model]
 layers = 2
@@ -32,19 +32,19 @@ compute = "bf16"
 steps = 3
 micro_batch_size = 8
 "#;
-/// The region of the all-reduce that is timed.
+/// Bytes of the all-reduce that is timed.
 const LINK_BYTES: usize = 1 << 30;
 const ROUNDS: usize = 5;
 
-/// Describes the device at hand. On GPUs, which should have nothing else to do, three training steps of a
-/// small model run on as many as there are, up to the largest power of two, which then connect for all that
-/// any run may do: what the driver says is used, and what they do in a second.
+/// Measures the description of a device. On GPUs, which should be otherwise idle, three training steps of a
+/// small model run on as many as exist, up to the largest power of two. The GPUs then make all connections
+/// that any run may make. The result has the memory that the driver reports as used, and the measured rates.
 ///
-/// Errors: a file, which is a description already; GPUs that are not there or fail.
+/// Errors: a file, which is already a description; GPUs that are missing or fail.
 pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
     match target {
         PlanTarget::File(path) => {
-            let text = format!("--describe: {} is a description already", path.display());
+            let text = format!("--describe: {} is already a description", path.display());
             Err(BenchError::Refused(text))
         }
         PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => Ok(PlanDevice::host()),
@@ -56,13 +56,13 @@ pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
     }
 }
 
-/// The results of one rank.
+/// The measurements of one rank.
 struct Measured {
     statistics: RankStatistics,
     rates: Rates,
-    /// Operations a second in f32.
+    /// FLOP/s of f32 matmuls.
     flops_f32: f64,
-    /// Bytes per second of the link; `None` for a rank alone.
+    /// Bytes per second of the link; `None` for a single rank.
     link: Option<f64>,
 }
 
@@ -94,7 +94,7 @@ fn measure(gpus: usize) -> Result<PlanDevice> {
     Ok(described(&description, &all, PlanDevice::shipped()?))
 }
 
-/// Steps, the driver's account of them, and rates, of one rank.
+/// Runs the steps on one rank, and returns the driver's memory figures and the rates.
 fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     let mut worker = Worker::new(setup, communicator)?;
     for step in 0..setup.config.train.steps {
@@ -102,7 +102,7 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     }
     let (device, ranks) = (worker.device().clone(), worker.grid().world_size());
     if ranks > 1 {
-        // The most that any run connects.
+        // These are all connections that any run makes.
         device.connecting(|| {
             Ok::<_, BenchError>(worker.communicator().data.warm_up(&CollectiveUse::everything(ranks))?)
         })?;
@@ -117,8 +117,8 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     })
 }
 
-/// Measures the bus bandwidth of an all-reduce in bytes per second: 2 (n − 1) / n of the region, which every
-/// rank sends.
+/// Measures the bus bandwidth of an all-reduce in bytes per second: every rank sends 2 (n − 1) / n of the
+/// region.
 fn link(worker: &mut Worker) -> Result<f64> {
     let device: Device = worker.device().clone();
     let request = Request::new(Category::Other, "rates").on(StreamKind::Reduce);
@@ -138,8 +138,8 @@ fn link(worker: &mut Worker) -> Result<f64> {
     Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)
 }
 
-/// The largest of every part of the overhead, the slowest of every rate; what was not measured as in
-/// `others`.
+/// Combines the ranks' measurements: the largest of each part of the overhead, the slowest of each rate, and
+/// `others` for figures that were not measured.
 fn described(description: &Description, all: &[Measured], others: PlanDevice) -> PlanDevice {
     let largest = |statistic| all.iter().map(|rank| rank.statistics.get(statistic)).max().unwrap_or(0);
     let slowest =
@@ -177,7 +177,7 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
     device
 }
 
-/// Four digits of it, which is more than two measurements agree in.
+/// Rounds to four digits, more than two measurements agree in.
 fn legible(rate: f64) -> f64 {
     if !(rate.is_finite() && rate > 0.0) {
         return rate;

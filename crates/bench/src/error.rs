@@ -1,4 +1,4 @@
-//! Errors of a measurement.
+//! Errors of measurements.
 
 use autograd::AutogradError;
 use collective::CollectiveError;
@@ -15,7 +15,7 @@ use worker::WorkerError;
 /// Result of a measurement.
 pub type Result<T> = std::result::Result<T, BenchError>;
 
-/// A measurement that was refused or that failed.
+/// A measurement that was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The command line or the machine does not allow this measurement.
@@ -24,13 +24,13 @@ pub enum BenchError {
     /// The configuration could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The run that is measured could not start or end.
+    /// The measured run could not start or end.
     #[error(transparent)]
     Run(#[from] RunError),
     /// A rank of this process failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// A rank failed, and with it the measurement.
+    /// A rank failed, which ended the measurement.
     #[error("rank {rank} failed: {reason}")]
     Rank {
         /// The rank that failed first.
@@ -41,7 +41,8 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if a rank failed.
+    /// Exit status of the program: 2 if the command line, configuration or data is invalid, 1 if a rank
+    /// failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             BenchError::Refused(_) => 2,
@@ -79,7 +80,7 @@ impl From<ConfigError> for BenchError {
     }
 }
 
-/// Errors of the crates below the worker, as the worker has them.
+/// Implements conversions from errors of lower crates, through the worker's error.
 macro_rules! from_below {
     ($($source:ty),* $(,)?) => {
         $(impl From<$source> for BenchError {

@@ -1,7 +1,7 @@
-//! Everything that measures: steps, scaling, pipelines, matmuls, layers of a profile, and devices.
+//! Measurements: of steps, scaling, pipelines, matmuls, the layers of a profile, and devices.
 //!
-//! The one idea: **what is measured is data**. A run never measures itself; what is measured here is written
-//! to a file once, and every rank and every plan reads the same.
+//! The one idea: **measurements are data**. A run never measures itself; the results of this crate are
+//! written to a file once, and every rank and every plan reads the same file.
 //!
 //! ```no_run
 //! use bench::{BenchOptions, bench_step};

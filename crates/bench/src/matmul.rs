@@ -1,5 +1,5 @@
-//! The matmuls of a training step: what each takes with the library's first choice of an algorithm and with
-//! its further ones, and the table of those that are better.
+//! The matmuls of a training step: the time of each with the library's first choice of an algorithm and with
+//! further ones, and the table of those that are faster.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,78 +18,80 @@ use run::Placed;
 use run::Startup;
 use worker::Worker;
 
-/// A choice is kept where it takes less than this part of the first one's time: below, it is noise.
+/// Largest fraction of the first choice's time at which another algorithm is kept; above it the gain is
+/// noise.
 const WORTH: f64 = 0.99;
-/// Rounds in which all algorithms of a matmul take turns, and calls of each in a round.
+/// Rounds in which all algorithms of a matmul take turns, and calls of each per round.
 const TURNS: usize = 5;
 const CALLS: usize = 4;
-/// Operands that a call finds in no cache: sets of together at least this many bytes take turns.
+/// Total bytes of the sets of operands that take turns, so that no call finds its operands in a cache.
 const COLD_BYTES: usize = 512 << 20;
 const MOST_SETS: usize = 8;
-/// Random values that operands are filled with, again and again.
+/// Number of random values with which operands are filled repeatedly.
 const NOISE: usize = 1 << 22;
 /// Largest difference of an output's sums between algorithms, relative to the largest sum.
 const TOLERANCE: f32 = 0.02;
-/// Rounds in which all algorithms take turns, where each is called for a time.
+/// Rounds in which all algorithms take turns if each is called for a duration.
 const LONG_TURNS: usize = 2;
-/// Calls that are enqueued together then, and how many such batches are under way.
+/// Calls that are enqueued together in that case, and number of such batches in flight.
 const BATCH: usize = 8;
 const BATCHES: usize = 3;
-/// Times that steps are measured with each table, in turns.
+/// Number of times that steps are measured with each table, in turns.
 const ROUNDS: usize = 2;
 
-/// Algorithms to try for each matmul, and the time for each.
+/// Number of algorithms to try for each matmul, and the time for each.
 #[derive(Clone, Copy, Debug)]
 pub struct MatmulOptions {
-    /// Algorithms of each matmul, at most.
+    /// Most algorithms tried for each matmul.
     pub candidates: usize,
-    /// Each is called for that long without a pause, so that the device is as hot and as short of power as in
-    /// a step: what needs less energy is faster there. Otherwise a few calls each, in turns, with pauses.
+    /// Duration for which each algorithm is called without a pause, so that the device is as hot and as limited
+    /// in power as in a step, where algorithms that need less energy are faster. `None` for a few calls each,
+    /// in turns, with pauses.
     pub sustained: Option<Duration>,
 }
 
 /// One matmul of a step.
 #[derive(Clone, Debug)]
 pub struct MatmulTime {
-    /// The matmul.
+    /// Shape, dtypes and epilogue of the matmul.
     pub key: MatmulKey,
-    /// Calls in a step.
+    /// Number of calls in a step.
     pub calls: u64,
-    /// Algorithms that were tried.
+    /// Number of algorithms tried.
     pub tried: usize,
     /// Milliseconds of a call with the library's first choice.
     pub first: f64,
     /// Milliseconds of a call with the best algorithm.
     pub best: f64,
-    /// The best one, where it is worth an entry.
+    /// The best algorithm, if it deserves an entry in the table.
     pub choice: Option<Choice>,
 }
 
-/// The result of a measurement.
+/// The result of measuring the matmuls of a step.
 #[derive(Clone, Debug)]
 pub struct MatmulMeasure {
-    /// The device's model.
+    /// Model of the device.
     pub model: String,
-    /// Versions of what computes on it.
+    /// Versions of the libraries that compute.
     pub libraries: String,
     /// The times of each matmul.
     pub matmuls: Vec<MatmulTime>,
-    /// Seconds of every timed step with the library's first choices.
+    /// Seconds of each timed step with the library's first choices.
     pub without: Vec<f64>,
-    /// Seconds of steps with the new table.
+    /// Seconds of each timed step with the new table.
     pub with: Vec<f64>,
-    /// The choices that are worth an entry.
+    /// The table of the algorithms that were kept.
     pub table: MatmulTable,
 }
 
 impl MatmulMeasure {
-    /// The median steps in seconds, without the table and with it.
+    /// Seconds of the median step without the table and with it.
     pub fn medians(&self) -> (f64, f64) {
         (median(&self.without), median(&self.with))
     }
 }
 
-/// Measures algorithms for each matmul of a step of `config`. Errors: those of a run, a device that is no
+/// Measures algorithms for each matmul of a step of `config`. Errors: those of a run, a device that is not a
 /// GPU.
 pub fn bench_matmul(
     mut config: RunConfig,
@@ -130,8 +132,8 @@ pub fn bench_matmul(
     Ok(MatmulMeasure { model, libraries, matmuls, without, with, table })
 }
 
-/// Times the library's choices for one matmul and finds the best of those that compute what the first does,
-/// and again the same.
+/// Times the library's algorithms for one matmul, and finds the fastest of those whose results agree with the
+/// first choice's and repeat.
 fn measure(
     device: &Device,
     noise: &Noise,
@@ -175,14 +177,14 @@ fn measure(
     Ok(MatmulTime { key, calls, tried: times.len(), first, best, choice })
 }
 
-/// Milliseconds of a few calls.
+/// Returns the milliseconds of each of a few calls.
 fn few(device: &Device, sets: &[Operands], key: MatmulKey) -> Result<Vec<f64>> {
     device.begin_profile();
     (0..CALLS).try_for_each(|call| sets[call % sets.len()].call(key))?;
     Ok(device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect())
 }
 
-/// Milliseconds of a call among those of the second half of `time`.
+/// Returns the milliseconds per call in the second half of `time`.
 fn sustained(device: &Device, sets: &[Operands], key: MatmulKey, time: Duration) -> Result<f64> {
     let (mut calls, mut under_way, mut half) = (0, VecDeque::new(), None);
     let began = Instant::now();
@@ -207,7 +209,7 @@ fn sustained(device: &Device, sets: &[Operands], key: MatmulKey, time: Duration)
     }
 }
 
-/// A table with one entry.
+/// Returns a table with one entry.
 fn one(empty: &MatmulTable, key: MatmulKey, choice: &Choice) -> MatmulTable {
     let mut table = empty.clone();
     table.choices.insert(key, choice.clone());
@@ -223,7 +225,7 @@ fn close(expected: &[f32], found: &[f32]) -> bool {
     expected.iter().zip(found).all(|(expected, found)| (expected - found).abs() <= TOLERANCE * largest)
 }
 
-/// Random values in every type that operators compute with.
+/// Random values in every dtype that operators compute with.
 struct Noise(Vec<Tensor>);
 
 fn request() -> Request {
@@ -240,7 +242,8 @@ impl Noise {
         Ok(Noise(ops::DTYPES.iter().map(of).collect::<Result<_>>()?))
     }
 
-    /// A tensor of that many values, repeated. Errors: a type that operators do not compute with.
+    /// Returns a tensor of `elements` values, which repeat. Errors: a dtype that operators do not compute
+    /// with.
     fn tensor(&self, device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
         let noise = self.0.iter().find(|noise| noise.dtype() == dtype);
         let noise = noise.ok_or(DeviceError::Unsupported { call: "matmul", dtype })?;
@@ -267,7 +270,7 @@ struct Operands {
 }
 
 impl Operands {
-    /// Makes as many sets of operands as are needed for calls that take turns to find nothing in a cache.
+    /// Creates enough sets of operands that calls which take turns never find theirs in a cache.
     fn sets(device: &Device, noise: &Noise, key: MatmulKey) -> Result<Vec<Self>> {
         let first = Self::new(device, noise, key)?;
         let tensors = [&first.a, &first.b, &first.out, &first.bias, &first.pre];
@@ -307,7 +310,8 @@ impl Operands {
         Ok(self.a.device().matmul(&call)?)
     }
 
-    /// Sums of squares over all that the matmul writes, from the same beginning every time.
+    /// Returns sums of squares over everything that the matmul writes, from the same initial output each
+    /// time.
     fn sums(&self, key: MatmulKey) -> Result<Vec<f32>> {
         self.out.zero()?;
         self.call(key)?;

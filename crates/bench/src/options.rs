@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use worker::DeviceChoice;
 
-/// Default warm-up of a GPU, whose clocks fall in the first seconds of work.
+/// Default warm-up of a GPU, whose clocks drop during the first seconds of work.
 pub const GPU_WARM_UP: Duration = Duration::from_secs(5);
 
 /// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// The device.
+    /// The device to measure.
     pub device: DeviceChoice,
-    /// Steps that are timed.
+    /// Number of timed steps.
     pub steps: u64,
-    /// Steps before them, at least.
+    /// Minimum number of steps before them.
     pub warm_up: u64,
-    /// Least duration of these steps (see [`GPU_WARM_UP`]).
+    /// Minimum duration of those steps (see [`GPU_WARM_UP`]).
     pub warm_up_time: Duration,
-    /// A directory for two more steps as a timeline.
+    /// Directory for a timeline of two further steps.
     pub trace: Option<PathBuf>,
 }
 
-/// The median; the larger one of two in the middle.
+/// Returns the median; the larger of the two middle values if their number is even.
 pub(crate) fn median(seconds: &[f64]) -> f64 {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);

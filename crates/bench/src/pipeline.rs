@@ -1,5 +1,5 @@
-//! The pipeline benchmark: a step of the real workers, each action timed on its own device, beside what the
-//! simulator makes of these times.
+//! The pipeline benchmark: a step of the real workers, with each action timed on its own device, compared
+//! with a simulation from these times.
 
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,9 @@ use worker::blueprint;
 use worker::build;
 use worker::{Setup, Worker};
 
-/// Steps whose actions are timed.
+/// Number of steps whose actions are timed.
 const RECORDED: u64 = 3;
-/// Transfers that are timed.
+/// Number of transfers that are timed.
 const TRANSFERS: u32 = 10;
 
 /// One rank of a measured pipeline.
@@ -34,61 +34,61 @@ const TRANSFERS: u32 = 10;
 pub struct PipelineRank {
     /// The rank's stages and their layers, such as `0: 0-11`.
     pub stages: String,
-    /// Milliseconds of a step in which it computes.
+    /// Milliseconds of a step during which the rank computes.
     pub busy_milliseconds: f64,
-    /// The part of the passes' time in which it does not, as measured.
+    /// Measured fraction of the passes' time during which the rank does not compute.
     pub idle: f64,
-    /// The same fraction by the simulator, from the times of the passes.
+    /// The same fraction by simulation, from the times of the passes.
     pub simulated_idle: f64,
-    /// Most bytes allocated.
+    /// Peak of the allocated bytes.
     pub peak_allocated: u64,
-    /// Most bytes reserved.
+    /// Peak of the reserved bytes.
     pub peak_reserved: u64,
 }
 
 /// The result of measuring one schedule.
 #[derive(Clone, Debug)]
 pub struct PipelineMeasure {
-    /// The schedule's name.
+    /// Name of the schedule.
     pub schedule: String,
-    /// Stages of a rank.
+    /// Number of stages per rank.
     pub chunks: usize,
-    /// The devices' model.
+    /// Model of the devices.
     pub device: String,
-    /// Versions of what computes on them.
+    /// Versions of the libraries that compute.
     pub libraries: String,
-    /// Parameters of the model, each counted once.
+    /// Number of parameters of the model, each counted once.
     pub parameters: usize,
     /// Seconds of the median step, timed without marks between actions.
     pub step_seconds: f64,
-    /// Tokens of a step.
+    /// Number of tokens in a step.
     pub tokens: u64,
-    /// Milliseconds from the first pass to the last one's end, over all ranks.
+    /// Milliseconds from the first pass to the end of the last, over all ranks.
     pub passes_milliseconds: f64,
-    /// The same milliseconds by the simulator.
+    /// The same milliseconds by simulation.
     pub simulated_milliseconds: f64,
-    /// One tensor between two stages, alone, in milliseconds; and its bytes.
+    /// Milliseconds of one transfer between two stages, while nothing else runs.
     pub transfer_milliseconds: f64,
-    /// Bytes of that tensor.
+    /// Bytes of the transferred tensor.
     pub transfer_bytes: u64,
-    /// The loss of step `warm_up + steps`, counted from 1: the last one where the warm-up took no more steps.
+    /// The loss of step `warm_up + steps`, counted from 1: the last step, unless the warm-up took more steps.
     pub loss: f32,
-    /// Every rank of the first replica.
+    /// All ranks of the first replica.
     pub ranks: Vec<PipelineRank>,
 }
 
 impl PipelineMeasure {
-    /// Tokens a second.
+    /// Tokens per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.step_seconds
     }
 
-    /// The measured idle time of all ranks, as a part of the passes' time.
+    /// Measured idle fraction over all ranks, of the passes' time.
     pub fn bubble(&self) -> f64 {
         mean(self.ranks.iter().map(|rank| rank.idle))
     }
 
-    /// The simulator's.
+    /// Simulated idle fraction over all ranks.
     pub fn simulated_bubble(&self) -> f64 {
         mean(self.ranks.iter().map(|rank| rank.simulated_idle))
     }
@@ -99,17 +99,17 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// Measures the step of a configuration with a pipeline, its ranks as threads of this process. Errors: those
-/// of a run; a refusal where it does not fit.
+/// Measures the step of a configuration with a pipeline; its ranks are threads of this process. Errors: those
+/// of a run; a refusal if it does not fit.
 pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
     if options.device == DeviceChoice::Meta {
-        let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
+        let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
         return Err(BenchError::Refused(text));
     }
     let ranks = Some(config.world_size());
     let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
     let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;
-    // What does not fit is known without running it.
+    // The plan shows whether the run fits before it starts.
     plan_within(&setup)?;
     let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
     let waits = threads::Options { timeout, ..threads::Options::default() };
@@ -129,10 +129,10 @@ pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<P
 /// Times of one rank's step, in nanoseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recorded {
-    /// Time from the step's beginning to the end of the passes.
+    /// Time from the start of the step to the end of the passes.
     span: u64,
     busy: u64,
-    /// Times by stage: forward, backward or its input half, the weights' half.
+    /// Times by stage: forward, backward or its input half, the weight half.
     passes: Vec<(usize, [u64; 3])>,
 }
 
@@ -165,7 +165,7 @@ fn measure(setup: &Setup, communicator: Communicator, options: &BenchOptions) ->
     Ok(statistics.map(|statistics| Measured { seconds, loss, steps, statistics, transfer, parameters }))
 }
 
-/// One step that all ranks begin together, by the marks between its actions.
+/// Runs one step that all ranks begin together, and returns times from the marks between its actions.
 fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
     worker.device().synchronize()?;
     worker.communicator().control.barrier()?;
@@ -188,7 +188,7 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
         }
         let took = time(mark, next)?;
         recorded.busy += took;
-        // Bringing inputs is of the forward pass that takes them.
+        // Copying inputs counts as part of the forward pass that consumes them.
         whole = if open == Some(*action) { whole + took } else { took };
         open = Some(*action);
         let kind = match (part, action.kind) {
@@ -208,7 +208,7 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
     Ok(recorded)
 }
 
-/// Nanoseconds of one tensor from the first rank to the second, alone.
+/// Returns the nanoseconds of one transfer from the first rank to the second, while nothing else runs.
 fn time_transfer(worker: &mut Worker) -> Result<u64> {
     let rank = worker.grid().rank();
     let Some(crossing) = worker.blueprint().crossings.first().copied() else { return Ok(0) };
@@ -235,7 +235,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
     let (config, blueprint) = (&setup.config, &setup.blueprint);
     let schedule = blueprint::schedule(config)?;
     let ranks = schedule.ranks;
-    // The typical one of the recorded steps.
+    // The median of the recorded steps represents them.
     let mut steps = measured.steps;
     let span = |step: &Vec<Recorded>| step.iter().take(ranks).map(|rank| rank.span).max().unwrap_or(0);
     steps.sort_by_key(&span);
@@ -272,7 +272,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
     })
 }
 
-/// The schedule with the passes' own times.
+/// Simulates the schedule with the measured times of its passes.
 fn simulated(schedule: &Schedule, step: &[Recorded], transfer: u64) -> Result<parallel::pipeline::Timeline> {
     let none = StageTimes { forward: 0, backward_input: 0, backward_weight: 0 };
     let mut stages = vec![none; schedule.stages];

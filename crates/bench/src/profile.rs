@@ -1,4 +1,4 @@
-//! Profiles: each layer of the run's model, timed alone on a device.
+//! Profiles: each layer of the run's model, timed separately on a device.
 
 use std::time::{Duration, Instant};
 
@@ -23,22 +23,22 @@ use worker::DeviceChoice;
 use worker::Setup;
 use worker::{feed, parts};
 
-/// Steps of each layer that are not timed.
+/// Number of untimed steps of each layer.
 const WARM_UP: usize = 1;
-/// At least so many are,
+/// Minimum number of timed steps of each layer.
 const LEAST: usize = 3;
-/// as many as this takes, with those that compute it again,
+/// Time that the timed steps should take, including steps with recomputation.
 const MOMENT: Duration = Duration::from_millis(800);
-/// and at most so many.
+/// Maximum number of timed steps of each layer.
 const MOST: usize = 24;
-/// Micro-batches of a step here: lanes beyond them are left out.
+/// Micro-batches of a timed step; further lanes are left out.
 const MICRO_BATCHES: usize = 16;
 
-/// Times the layers of a configuration's model on one device at hand, with the micro-batches, precision and
-/// optimizer of the run. Layers that count alike on Meta are timed once. All memory that this takes is free
-/// again when it returns.
+/// Times the layers of a configuration's model on one device of this host, with the micro-batches, precision
+/// and optimizer of the run. Layers with equal counts on Meta are timed once. All memory is free again on
+/// return.
 ///
-/// Errors: those of a run; a device that is not here.
+/// Errors: those of a run; a device that is not on this host.
 pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> {
     let choice = match target {
         PlanTarget::AtHand(DeviceChoice::Meta) => Err("meta".to_owned()),
@@ -46,7 +46,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
         PlanTarget::File(path) => Err(path.display().to_string()),
     };
     let elsewhere =
-        |name| format!("--profile --device {name}: nothing is computed there, and so nothing takes time");
+        |name| format!("--profile --device {name}: nothing is computed there, so no times can be measured");
     let choice = choice.map_err(|name| BenchError::Refused(elsewhere(name)))?;
     let mut alone = alone(config);
     let Placed { placement, .. } = Placed::find(choice, &mut alone, &Startup::alone(), None)?;
@@ -63,7 +63,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     })
 }
 
-/// Returns the configuration of the same step on one rank, with no more micro-batches than are worth timing.
+/// Returns the configuration of the same step on one rank, with at most [`MICRO_BATCHES`] micro-batches.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut alone = config.clone();
     let of_lane = (config.train.micro_batches() / config.parallel.lanes).min(MICRO_BATCHES);
@@ -77,8 +77,8 @@ fn alone(config: &RunConfig) -> RunConfig {
     alone
 }
 
-/// Every layer, those that are alike and follow each other together. The first one computes for `warm_up`
-/// before anything is timed, so that all are at the same clocks.
+/// Times every layer; equal consecutive layers share one entry. The first one computes for `warm_up` before
+/// anything is timed, so that all are timed at the same clocks.
 fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
     let (config, of) = (&setup.config, setup.config.layers());
     let kept = with_recompute(config, RecomputePolicy::None);
@@ -86,7 +86,7 @@ fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<Layer
     let counted = measure::layers(&kept, &setup.dataset, device.description())?;
     let mut layers: Vec<LayerTimes> = Vec::new();
     for (layer, measure) in counted.iter().enumerate() {
-        // The first has what comes before the layers, the last what comes after them.
+        // The first layer has everything before the layers, the last layer everything after them.
         let inner = layer > 1 && layer + 1 < of;
         if let Some(same) = layers.last_mut().filter(|_| inner && counted[layer - 1] == *measure) {
             same.count += 1;
@@ -101,7 +101,7 @@ fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<Layer
             both[0].step()?;
         }
         let [times, longer] = times_in_turn(both)?;
-        // What runs again, runs in the half that gives the input's gradient.
+        // Recomputation runs in the half that computes the input's gradient.
         layers.push(LayerTimes {
             recomputed: longer.backward_input.saturating_sub(times.backward_input),
             ..times
@@ -110,27 +110,27 @@ fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<Layer
     Ok(layers)
 }
 
-/// One layer as a stage of its own, with all that a rank keeps for it.
+/// One layer as a stage of its own, with all state that a rank keeps for it.
 struct Alone<'a> {
     device: &'a Device,
     part: StagePart,
     optimizer: Optimizer,
     norm: GradientNorm,
     plane: Box<dyn DataPlane>,
-    /// The micro-batch, for the first layer, or what the layer before gives.
+    /// The micro-batch for the first layer, or the activation that the previous layer produces.
     input: Tensor,
     targets: Tensor,
     stage: Stage,
-    /// The gradient of what it gives to the next.
+    /// The gradient of the layer's output.
     seed: Option<Tensor>,
     micro_batches: usize,
 }
 
-/// The times at which the passes of a micro-batch began, in order, and at which the last ended.
+/// The times at which a micro-batch's passes began, in order, and the end of the last.
 type Passes = [Mark; 4];
 
 impl<'a> Alone<'a> {
-    /// `crossings`: what crosses before it and after it.
+    /// Creates the stage; `crossings` are the tensors before and after it.
     fn new(
         setup: &Setup,
         device: &'a Device,
@@ -159,7 +159,7 @@ impl<'a> Alone<'a> {
         })
     }
 
-    /// Nanoseconds of the passes of a micro-batch, the mean over a step, and of the step's update.
+    /// Returns the nanoseconds of a micro-batch's passes, averaged over a step, and of the step's update.
     fn step(&mut self) -> Result<[f64; 4]> {
         let mut passes = Vec::with_capacity(self.micro_batches);
         for _ in 0..self.micro_batches {
@@ -169,7 +169,7 @@ impl<'a> Alone<'a> {
         self.part.reduction.finish(&mut *self.plane)?;
         let gradients = self.part.reduction.gradients();
         self.norm.measure(gradients)?;
-        // The learning rate is 0: the weights stay as they are.
+        // The learning rate is 0, so the weights do not change.
         self.optimizer.step(gradients, self.norm.state())?;
         let updated = self.device.mark()?;
         self.device.synchronize()?;
@@ -185,7 +185,7 @@ impl<'a> Alone<'a> {
         Ok(times)
     }
 
-    /// Forward and the halves of backward.
+    /// Runs forward and both halves of backward.
     fn passes(&mut self) -> Result<Passes> {
         let StagePart { model, reduction } = &mut self.part;
         let began = self.device.mark()?;
@@ -220,7 +220,7 @@ impl<'a> Alone<'a> {
     }
 }
 
-/// The medians over some steps of both, in turn: what changes meanwhile changes both.
+/// Returns the medians over some steps of both stages, in turn, so that disturbances affect both.
 fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
     for alone in &mut both {
         for _ in 0..WARM_UP {
@@ -249,7 +249,7 @@ fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
     }))
 }
 
-/// An activation that crosses stages, with random values: the time of a matmul depends on them.
+/// Creates an activation between stages with random values, because the time of a matmul depends on them.
 fn random(device: &Device, cut: Crossing) -> Result<Tensor> {
     let tensor = measure::tensor(device, cut)?;
     ops::random::uniform(&tensor, 1, "profile", -1.0, 1.0)?;
@@ -278,7 +278,7 @@ mod tests {
     fn layers_are_timed_and_leave_nothing() {
         let mlp = ["model.kind=mlp", "model.sizes=[3, 30, 30, 30, 30, 20, 7]", "optim.kind=sgd"];
         for (sets, counts) in [
-            // The first with what comes before, those that are alike, the last with what comes after.
+            // The first layer with everything before it, the equal layers, the last with everything after it.
             (&["model.layers=5"][..], &[1, 3, 1][..]),
             (&["model.layers=2", "train.global_batch_size=64", "parallel.lanes=64"], &[1, 1]),
             (&mlp, &[1, 3, 1, 1]),

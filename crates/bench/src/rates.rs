@@ -1,4 +1,4 @@
-//! Best rates of a device: large matmuls and copies.
+//! Best rates of a device, measured with large matmuls and copies.
 
 use crate::error::Result;
 use device::{Category, DType, Device, Matmul, Operand, Request};
@@ -9,9 +9,9 @@ use crate::options::median;
 /// Best rates of the device, measured in the same process.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// bf16 matmuls of 8192 × 8192 × 8192 on random values, in operations a second.
+    /// FLOP/s of bf16 matmuls of 8192 × 8192 × 8192 on random values.
     pub flops_per_second: f64,
-    /// A large copy inside the device, bytes read and written a second.
+    /// Bytes read and written per second by a large copy on the device.
     pub bytes_per_second: f64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
     })
 }
 
-/// Operations a second of large matmuls of random values of this type.
+/// Returns the FLOP/s of large matmuls of random values of this dtype.
 pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
     let request = Request::new(Category::Other, "rates");
     let square = |name: &str| -> Result<Tensor> {
@@ -57,7 +57,7 @@ pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f
     Ok(2.0 * (SIDE as f64).powi(3) / seconds)
 }
 
-/// Seconds that one call takes on the device, the median of several.
+/// Returns the seconds of one call on the device, the median of several.
 fn timed(device: &Device, run: impl Fn() -> Result<()>) -> Result<f64> {
     run()?;
     device.begin_profile();

@@ -1,4 +1,4 @@
-//! The scaling suite's one measurement: the training step of a configuration on all of its ranks.
+//! The measurement of the scaling suite: the training step of a configuration on all of its ranks.
 
 use std::time::Duration;
 
@@ -29,28 +29,27 @@ pub struct ScalingCase {
     /// The configuration.
     pub config: RunConfig,
     /// Number of worlds that run the configuration at the same time. If there are several, or for
-    /// [`Scaling::Alone`], each has one rank on a device of its own; they begin together, and do not
-    /// communicate while they compute.
+    /// [`Scaling::Alone`], each has one rank on its own device; they begin together, and do not communicate
+    /// while they compute.
     pub worlds: usize,
 }
 
 impl ScalingCase {
-    /// Ranks of all worlds.
+    /// Number of ranks of all worlds.
     fn ranks(&self) -> usize {
         self.worlds * self.config.world_size()
     }
 }
 
-/// Measures `case`, its ranks as threads of this process. Nothing of it is left afterwards. Errors: those of
-/// a run.
+/// Measures `case`, whose ranks are threads of this process, and releases everything. Errors: those of a run.
 pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
     bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Said { status: 0 }.into())
 }
 
-/// Measures the one of `cases` that has as many ranks as the job of which this process is a rank; for a
-/// process alone, the only one. `None` on ranks other than 0.
+/// Measures the case of `cases` whose ranks match the job that this process belongs to; without a job, the
+/// only case. `None` on ranks other than 0.
 ///
-/// Errors: those of a run; no case or several that have the job's ranks.
+/// Errors: those of a run; no case or several cases with the job's number of ranks.
 pub fn bench_scaling_as(
     mut startup: Startup,
     cases: Vec<ScalingCase>,
@@ -96,7 +95,7 @@ pub fn bench_scaling_as(
     }))
 }
 
-/// `options`, with a file of the case's name for its timeline.
+/// Returns `options` with a timeline file named after the case.
 fn named(options: &BenchOptions, case: &ScalingCase) -> BenchOptions {
     let ranks = case.ranks();
     let name = match case.scaling {
@@ -106,7 +105,7 @@ fn named(options: &BenchOptions, case: &ScalingCase) -> BenchOptions {
     BenchOptions { trace: options.trace.as_ref().map(|directory| directory.join(name)), ..options.clone() }
 }
 
-/// The one case for this process's job.
+/// Returns the one case for this process's job.
 fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
     let fits = |case: &ScalingCase| {
         startup.check_ranks(case.worlds * case.config.parallel.data, case.config.parallel.pipeline, None)
@@ -122,7 +121,7 @@ fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
     match (fitting.len(), fitting.pop()) {
         (1, Some(case)) => Ok(case),
         (0, _) => {
-            let text = "no number of --ranks is that of this job's processes";
+            let text = "no number of --ranks equals the job's number of processes";
             Err(refused.unwrap_or_else(|| BenchError::Refused(text.to_owned())))
         }
         (several, _) => Err(BenchError::Refused(format!(
@@ -135,10 +134,10 @@ fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
 
 fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Result<(ScalingCase, Setup)> {
     if options.device == DeviceChoice::Meta {
-        let text = "--device meta: nothing is computed there, and so nothing takes time".to_owned();
+        let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
         return Err(BenchError::Refused(text));
     }
-    // These many ranks and no others: without that, one GPU would do the work of all.
+    // Exactly this number of ranks must run; otherwise one GPU could do the work of all.
     let mut all = case.config.clone();
     all.parallel.data *= case.worlds;
     let Placed { placement, .. } = Placed::find(options.device, &mut all, startup, Some(case.ranks()))?;
@@ -146,7 +145,7 @@ fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Resu
     Ok((case, setup))
 }
 
-/// The results of a rank.
+/// The measurements of a rank.
 struct Measured {
     steps: TimedSteps,
     parameters: usize,
@@ -154,7 +153,8 @@ struct Measured {
     ranks: Option<Vec<RankFigures>>,
 }
 
-/// Runs this process's rank or ranks to the end; rank 0's measure, or that of this process's rank.
+/// Runs this process's rank or ranks to the end, and returns the measurements of rank 0 or of this process's
+/// rank.
 fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOptions) -> Result<Measured> {
     let (ranks, seconds) = (case.ranks(), setup.config.parallel.timeout_seconds);
     let alone = case.scaling == Scaling::Alone || case.worlds > 1;
@@ -176,8 +176,8 @@ fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOp
     ran.map_err(failed)?.into_iter().next().ok_or_else(nobody)
 }
 
-/// Measures one rank: of the world that `communicator` is of, or of one that is its own, `alone` beside the
-/// others'.
+/// Measures one rank of `communicator`'s world, or the one rank of a world of its own that runs `alone`
+/// beside others.
 fn measure(
     setup: &Setup,
     alone: bool,
@@ -201,7 +201,7 @@ fn measure(
     Ok(Measured { steps, parameters: worker.parameters(), ranks })
 }
 
-/// The figures of all ranks on rank 0, from each one's statistics and the median step by its clock.
+/// Gathers the figures of all ranks on rank 0, from each rank's statistics and its median step.
 fn figures(
     control: &mut dyn ControlPlane,
     mut own: RankStatistics,

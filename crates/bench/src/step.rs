@@ -1,5 +1,5 @@
-//! The step benchmark: the real worker on random tokens, timed from the host, and one step call by call on
-//! the device.
+//! The step benchmark: the real worker on random tokens, timed on the host, and one step timed call by call
+//! on the device.
 
 use collective::Communicator;
 use device::cuda::TimedCall;
@@ -20,41 +20,41 @@ use worker::{Setup, Worker};
 /// Calls of one kernel family in a step.
 #[derive(Clone, Debug)]
 pub struct FamilyTime {
-    /// The family's name.
+    /// Name of the family.
     pub family: &'static str,
-    /// Launches.
+    /// Number of launches.
     pub calls: usize,
-    /// Milliseconds of all of them, each timed alone.
+    /// Total milliseconds, each launch timed alone.
     pub milliseconds: f64,
-    /// Milliseconds that their bytes and operations take at the device's measured rates, the larger of both
-    /// for every call.
+    /// Milliseconds that the bytes and FLOPs take at the device's measured rates, the larger of both for each
+    /// call.
     pub floor_milliseconds: f64,
-    /// Operations.
+    /// FLOPs of all launches.
     pub flops: u64,
 }
 
-/// The result of a measurement.
+/// The result of measuring a step.
 #[derive(Clone, Debug)]
 pub struct StepMeasure {
-    /// The device's model.
+    /// Model of the device.
     pub model: String,
-    /// Versions of what computes on it.
+    /// Versions of the libraries that compute.
     pub libraries: String,
-    /// Why that device.
+    /// Reason why this device was chosen.
     pub reason: String,
-    /// Parameters, each counted once.
+    /// Number of parameters, each counted once.
     pub parameters: usize,
-    /// Tokens of a step.
+    /// Number of tokens in a step.
     pub tokens: u64,
-    /// Seconds of every timed step.
+    /// Seconds of each timed step.
     pub seconds: Vec<f64>,
-    /// The loss of step `warm_up + steps`, counted from 1: the last one where the warm-up took no more steps.
+    /// The loss of step `warm_up + steps`, counted from 1: the last step, unless the warm-up took more steps.
     pub loss: f32,
-    /// Most bytes allocated and reserved.
+    /// Peaks of the allocated and the reserved bytes.
     pub peaks: (u64, u64),
-    /// On a GPU: one step by kernel family, the longest first.
+    /// Times by kernel family of one step on a GPU, longest first.
     pub families: Vec<FamilyTime>,
-    /// On a GPU: what it does at best.
+    /// Best rates of the device, on a GPU.
     pub rates: Option<Rates>,
 }
 
@@ -64,12 +64,12 @@ impl StepMeasure {
         median(&self.seconds)
     }
 
-    /// Tokens a second at the median.
+    /// Tokens per second of the median step.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.median()
     }
 
-    /// The step's operations over what the device could have done in its time.
+    /// Fraction of the device's measured FLOP/s that the median step reaches.
     pub fn utilisation(&self) -> Option<f64> {
         let flops: u64 = self.families.iter().map(|family| family.flops).sum();
         Some(flops as f64 / self.median() / self.rates?.flops_per_second)
@@ -80,7 +80,7 @@ impl StepMeasure {
 pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     config.train.steps = u64::MAX;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
-    // A run keeps its events too.
+    // Events are kept, because a run keeps them too.
     let setup =
         Setup { history: UNPLANNED_EVENTS, ..recompute::settle_soon(plan::prepare(config, placement)?)? };
     run::prepare_kernels(&setup)?;

@@ -1,4 +1,4 @@
-//! Steps that are timed, after others that warm the device up.
+//! Timed steps, after steps that warm the device up.
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +14,16 @@ use worker::Worker;
 pub(super) struct TimedSteps {
     /// Seconds of each step, from the end of the step before.
     pub(super) seconds: Vec<f64>,
-    /// The loss of step `warm_up + steps` of the options: of the same one, however long the warm-up took.
+    /// The loss of step `warm_up + steps` of the options: the same step however long the warm-up took.
     pub(super) loss: f32,
-    /// Steps that ran before them.
+    /// Number of steps before the timed ones.
     pub(super) warm_up: u64,
-    /// The number of the step after them.
+    /// Number of the step after the timed ones.
     pub(super) next: u64,
 }
 
-/// The control plane that a measured worker agrees over: that of its world, or that of the worlds `beside`
-/// it.
+/// Returns the control plane on which a measured worker synchronises: its world's, or the plane of the worlds
+/// `beside` it.
 pub(super) fn control<'a>(
     worker: &'a mut Worker,
     beside: &'a mut Option<Communicator>,
@@ -34,9 +34,9 @@ pub(super) fn control<'a>(
     }
 }
 
-/// Times steps of `worker`. All begin together and warm up with as many steps, of which the first decides by
-/// its clock. As in training, on a GPU a step's loss is read when the next step has been enqueued; elsewhere
-/// a step is over when its call returns.
+/// Times steps of `worker`. All ranks begin together and warm up with the same number of steps, which the
+/// first rank decides by its clock. As in training, a step's loss on a GPU is read after the next step has
+/// been enqueued; on other devices a step is over when its call returns.
 pub(super) fn timed_steps(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
@@ -52,7 +52,7 @@ pub(super) fn timed_steps(
     for step in 0_u64.. {
         let over = step.checked_sub(late);
         if !warm && step == timed.warm_up {
-            // The device has a step to do meanwhile.
+            // The device works on a step meanwhile.
             let more = more_steps(control(worker, beside), began, over.unwrap_or(0), options.warm_up_time)?;
             timed.warm_up += more;
             warm = more == 0;
@@ -61,7 +61,8 @@ pub(super) fn timed_steps(
             }
         }
         timed.next = timed.warm_up + options.steps;
-        // One more than is timed: the last is to be read, as the others are, when the next has been enqueued.
+        // One step more than timed: the last loss is read like the others, after the next step has been
+        // enqueued.
         if step < timed.next + late || !warm {
             worker.step(step)?;
         }
@@ -82,18 +83,18 @@ pub(super) fn timed_steps(
     Ok(timed)
 }
 
-/// Number of further steps to warm up for `time`, after `steps` since `began`; 0 when the warm-up is over.
-/// The first rank decides.
+/// Returns the number of further steps for a warm-up of `time`, after `steps` since `began`; 0 when the
+/// warm-up is over. The first rank decides.
 fn more_steps(control: &mut dyn ControlPlane, began: Instant, steps: u64, time: Duration) -> Result<u64> {
     if time.is_zero() {
         return Ok(0);
     }
     let (gone, wanted) = (began.elapsed().as_secs_f64(), time.as_secs_f64());
-    // The first steps take longest, so that this comes near from below.
+    // The first steps are the slowest, so this estimate is too low rather than too high.
     let left = ((wanted - gone) / gone.max(f64::MIN_POSITIVE) * steps as f64).ceil() as u64;
     let more = if gone >= wanted { 0 } else { left.max(1) };
     let mut message = more.to_le_bytes().to_vec();
     control.broadcast(0, &mut message)?;
-    // Only the first rank's clock counts, and it sends eight bytes.
+    // Only the first rank's message counts; it has eight bytes.
     Ok(<[u8; 8]>::try_from(message.as_slice()).map_or(more, u64::from_le_bytes))
 }

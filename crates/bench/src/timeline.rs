@@ -1,5 +1,5 @@
-//! A timeline of two steps of every rank, which shows what overlaps from one into the next. These steps run
-//! after the timed ones, since their calls are surrounded by events.
+//! A timeline of two steps of every rank, which shows overlap between steps. These steps run after the timed
+//! ones, because events surround their calls.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use crate::error::Result;
 use crate::steps::control;
 use worker::Worker;
 
-/// Runs `step` and the step after it on all ranks, or on all worlds that are `beside` each other, and writes
-/// what they did, from the first, as `file`. They begin together, as well as a message between their hosts
-/// can say. Errors: those of a step; the file's.
+/// Runs `step` and the next step on all ranks, or on all worlds `beside` each other, and the first writes
+/// their work to `file`. They begin together, to the precision of a message between hosts. Errors: those of a
+/// step; writing the file.
 pub(super) fn write(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,

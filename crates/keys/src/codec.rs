@@ -1,4 +1,4 @@
-//! From a value as it is written to a value of a field's type.
+//! Conversion of written values to values of a field's type.
 
 use crate::takes::Takes;
 use crate::value::Value;
@@ -6,16 +6,16 @@ use crate::value::Value;
 /// The outcome of reading a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reading<T> {
-    /// A value that the key takes.
+    /// A value that the key accepts.
     Good(T),
-    /// A value of the right type that the key does not take.
+    /// A value of the right type that the key does not accept.
     OutOfRange,
     /// A value of another type.
     WrongType,
 }
 
 impl<T> Reading<T> {
-    /// Converts a good value.
+    /// Converts an accepted value.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Self::Good(value) => Reading::Good(convert(value)),
@@ -24,7 +24,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Converts a good value that the other type can hold; any other is out of range.
+    /// Converts an accepted value if it fits the other type; otherwise it is out of range.
     pub fn try_into<U: TryFrom<T>>(self) -> Reading<U> {
         match self {
             Self::Good(value) => Reading::within(U::try_from(value).ok()),
@@ -77,7 +77,7 @@ pub(crate) fn number(value: &Value, takes: &Takes) -> Reading<f64> {
         _ => return Reading::WrongType,
     };
     let good = matches!(takes, Takes::Number(interval) if interval.contains(number));
-    // A negative zero would come back as another configuration text.
+    // A negative zero would be printed as a different configuration text.
     Reading::within(good.then_some(number + 0.0))
 }
 

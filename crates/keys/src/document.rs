@@ -1,4 +1,4 @@
-//! A configuration file's text, as entries with their lines.
+//! Parsing of a configuration file's text into entries with their lines.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::origin::Origin;
 use crate::table::Table;
 use crate::value::Value;
 
-/// Reads the text of the file called `name`. Errors: text that is not TOML, names that do not exist.
+/// Parses the text of the file called `name`. Errors: text that is not TOML, names that do not exist.
 pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<&'static str, Entry>> {
     let file = |offset| Origin::File { name: name.to_owned(), line: Some(line_at(text, offset)) };
     let document = DeTable::parse(text).map_err(|error| Error::Syntax {
@@ -39,14 +39,14 @@ pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<
     Ok(entries)
 }
 
-/// The entries of a table as they stand in the file, so that the first mistake is the one reported.
+/// Returns the entries of a table in file order, so that the first mistake is reported.
 fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Spanned<Cow<'i, str>>, &'t Spanned<DeValue<'i>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-/// The line of a byte offset, from 1.
+/// Returns the line of a byte offset, from 1.
 fn line_at(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }

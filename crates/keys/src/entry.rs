@@ -1,18 +1,18 @@
-//! A value that someone wrote, and how messages show it.
+//! Entries: written values, and how messages show them.
 
 use crate::origin::Origin;
 use crate::value::Value;
 
-/// A value that someone wrote.
+/// A value as the user wrote it.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) value: Value,
-    /// The value as it is written, for messages.
+    /// The written text of the value, for messages.
     pub(crate) shown: String,
     pub(crate) origin: Origin,
 }
 
-/// A value for a message: on one line and of a readable length.
+/// Shortens a value for a message: to one line of readable length.
 pub(crate) fn shorten(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(60) {

@@ -1,4 +1,4 @@
-//! Reasons for refusing a configuration: one sentence each, which begins with the place.
+//! Reasons for refusing a configuration: one sentence each, which begins with the file and line or argument.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use crate::origin::Origin;
 /// The result of reading a configuration.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a configuration is refused. The text is one sentence with the place, the key and the value.
+/// Reason why a configuration is refused. The text is one sentence with the place, the key and the value.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
     #[error("{path} cannot be read: {source}")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The system's error.
         source: io::Error,
     },
     /// The text is not TOML.
@@ -45,16 +45,16 @@ pub enum Error {
         /// The name that may be meant, or where else to look, with its separator; empty if nothing is near.
         hint: String,
     },
-    /// A key's former name.
+    /// A former name of a key.
     #[error("{origin}: {old} is now {new}{how}")]
     Renamed {
         /// Where the name is written.
         origin: Origin,
         /// The former name, with its section.
         old: &'static str,
-        /// The name, with its section.
+        /// The present name, with its section.
         new: &'static str,
-        /// How a value of the old name translates, with its separator; empty if it is the same.
+        /// How a value of the old name translates, with its separator; empty if it is unchanged.
         how: &'static str,
     },
     /// A section's name with a value.
@@ -62,22 +62,22 @@ pub enum Error {
     NotASection {
         /// Where the name is written.
         origin: Origin,
-        /// The section.
+        /// Name of the section.
         section: &'static str,
     },
-    /// A value of a type that its key does not take.
+    /// A value of a type that its key does not accept.
     #[error("{origin}: {key} takes {allowed}, not {found}")]
     WrongType {
         /// Where the value is written.
         origin: Origin,
         /// Section and key.
         key: &'static str,
-        /// The values that the key takes.
+        /// The values that the key accepts.
         allowed: String,
-        /// The type of the value that was found, and the value.
+        /// The type of the value, and the value.
         found: String,
     },
-    /// A value of the right type that its key does not take.
+    /// A value of the right type that its key does not accept.
     #[error("{origin}: {key} = {value} is not {allowed}")]
     OutOfRange {
         /// Where the value is written.
@@ -86,32 +86,32 @@ pub enum Error {
         key: &'static str,
         /// The value as it is written.
         value: String,
-        /// The values that the key takes.
+        /// The values that the key accepts.
         allowed: String,
     },
-    /// A key that another key's value rules out, such as one of another kind of model.
+    /// A key that another key's value excludes, such as a key of another kind of model.
     #[error("{origin}: {key} belongs to {kind_key} = {needed}, and {kind_key} is {kind}")]
     NotApplicable {
         /// Where the key is written.
         origin: Origin,
         /// Section and key.
         key: &'static str,
-        /// The key that decides.
+        /// The key whose value excludes this one.
         kind_key: &'static str,
-        /// The values of `kind_key` that this key applies to, in quotes.
+        /// The values of `kind_key` to which this key applies, in quotes.
         needed: String,
         /// The value of `kind_key`.
         kind: String,
     },
-    /// Values that do not go together.
+    /// Values that contradict each other.
     #[error("{origin}: {reason}")]
     Conflict {
-        /// Where one of them is written.
+        /// Where one of the values is written.
         origin: Origin,
         /// A sentence that names the keys and values.
         reason: String,
     },
-    /// A value whose feature does not exist yet.
+    /// A value whose feature is not implemented yet.
     #[error("{origin}: {key} = {value}: {what} not built yet")]
     Unbuilt {
         /// Where the value is written.
@@ -120,7 +120,7 @@ pub enum Error {
         key: &'static str,
         /// The value as it is written.
         value: String,
-        /// The feature and its verb.
+        /// The feature, with its verb.
         what: &'static str,
     },
 }

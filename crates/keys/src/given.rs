@@ -1,4 +1,4 @@
-//! The values that were given, each with its origin: the file's, then the command line's over them.
+//! Given values with their origins: those of the file, overridden by those of the command line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,20 +25,20 @@ pub struct Given {
     entries: BTreeMap<&'static str, Entry>,
 }
 
-/// A value that follows from another file.
+/// A value that is implied by another file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Implied {
-    /// The key's path, `section.key`.
+    /// Path of the key, `section.key`.
     pub path: String,
-    /// Its value.
+    /// Value of the key.
     pub value: Value,
-    /// The file that it follows from.
+    /// The file that implies the value.
     pub file: String,
 }
 
 impl Given {
-    /// Reads the text of the file called `name` in the absolute `directory`, and puts `set` over it: the
-    /// arguments of `--set`, the last of a key winning.
+    /// Parses the text of the file called `name` in the absolute `directory`, and overrides it by `set`: the
+    /// arguments of `--set`, of which the last for a key wins.
     ///
     /// # Errors
     /// Text that is not TOML, names that do not exist, values that are not built yet, keys of another kind.
@@ -46,7 +46,8 @@ impl Given {
         Self::parse_implied(table, text, name, directory, set, |_| Ok(Vec::new()))
     }
 
-    /// As [`Given::parse`], where what is given implies values for keys that are not: `imply` finds them.
+    /// Does the same as [`Given::parse`], and adds values for missing keys that `imply` derives from the
+    /// given ones.
     ///
     /// # Errors
     /// Those of [`Given::parse`] and of `imply`; an implied value whose key does not exist.
@@ -75,7 +76,7 @@ impl Given {
         Ok(given)
     }
 
-    /// Returns whether the key at `path` is written.
+    /// Returns whether the key at `path` was given.
     #[must_use]
     pub fn is_given(&self, path: &str) -> bool {
         self.entries.contains_key(path)
@@ -87,7 +88,7 @@ impl Given {
         &self.directory
     }
 
-    /// Where every given value was written.
+    /// The origin of every given value.
     #[must_use]
     pub fn origins(&self) -> Origins {
         let given = self.entries.iter().map(|(key, entry)| {
@@ -98,8 +99,8 @@ impl Given {
         Origins::new(&self.name, given)
     }
 
-    /// Returns where to look when the values of the keys at `paths` do not go together: the command line
-    /// before the file, and the file as a whole if none of them is written.
+    /// Returns the origin to name if the values of the keys at `paths` contradict each other: the command
+    /// line before the file, or the whole file if none was given.
     #[must_use]
     pub fn origin(&self, paths: &[&str]) -> Origin {
         debug_assert!(paths.iter().all(|path| self.table.find(path).is_some()), "{paths:?} are keys");
@@ -109,32 +110,32 @@ impl Given {
         overridden.or_else(|| origins().next()).cloned().unwrap_or_else(file)
     }
 
-    /// The error for values of the keys at `paths` that do not go together: `reason` names them.
+    /// Creates the error for contradicting values of the keys at `paths`; `reason` names them.
     #[must_use]
     pub fn conflict(&self, paths: &[&str], reason: String) -> Error {
         Error::Conflict { origin: self.origin(paths), reason }
     }
 
-    /// Returns the integer at `path`, given or its default.
+    /// Returns the integer at `path`: the given value or the default.
     ///
     /// # Errors
-    /// A value that the key does not take.
+    /// A value that the key does not accept.
     pub fn integer(&self, path: &str) -> Result<u64> {
         self.read_at(path, codec::integer)
     }
 
-    /// Returns the number at `path`, given or its default.
+    /// Returns the number at `path`: the given value or the default.
     ///
     /// # Errors
-    /// A value that the key does not take.
+    /// A value that the key does not accept.
     pub fn number(&self, path: &str) -> Result<f64> {
         self.read_at(path, codec::number)
     }
 
-    /// Returns the string or name at `path`, given or its default.
+    /// Returns the string or name at `path`: the given value or the default.
     ///
     /// # Errors
-    /// A value that the key does not take.
+    /// A value that the key does not accept.
     pub fn text(&self, path: &str) -> Result<String> {
         self.read_at(path, |value, takes| match value {
             Value::Text(text) if takes.names().is_empty() || takes.names().contains(&text.as_str()) => {
@@ -152,7 +153,7 @@ impl Given {
         }
     }
 
-    /// Reads the value of `key`, given or its default, with `read`.
+    /// Reads the value of `key`, given or default, with `read`.
     pub(crate) fn read<T>(&self, key: &Key, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T> {
         read_entry(key, self.entry(key), read)
     }
@@ -167,7 +168,7 @@ impl Given {
         read_entry(key, self.unwritten(value), read)
     }
 
-    /// The value of `key`: given or its fixed default.
+    /// Returns the entry of `key`: given or its fixed default.
     fn entry(&self, key: &Key) -> Entry {
         if let Some(entry) = self.entries.get(key.path) {
             return entry.clone();
@@ -183,7 +184,7 @@ impl Given {
         Entry { shown: value.to_string(), value, origin: self.origin(&[]) }
     }
 
-    /// Refuses the first value that needs a feature that is not built.
+    /// Refuses the first value that needs a feature which is not built.
     fn refuse_unbuilt(&self) -> Result<()> {
         for key in self.table.keys() {
             let (Some(unbuilt), Some(entry)) = (key.unbuilt, self.entries.get(key.path)) else { continue };
@@ -195,8 +196,8 @@ impl Given {
         Ok(())
     }
 
-    /// Refuses keys that belong to another kind. Those of the file are dropped silently where the command
-    /// line has changed the kind: `--set data.kind=synthetic` must not need an edited file.
+    /// Refuses keys that belong to another kind. Keys in the file are dropped silently if the command line
+    /// changed the kind: `--set data.kind=synthetic` must not require an edited file.
     fn sift(&mut self) -> Result<()> {
         let paths: Vec<&'static str> = self.table.keys().iter().map(|key| key.path).collect();
         for path in paths {
@@ -207,7 +208,7 @@ impl Given {
             if kinds.iter().any(|only| only.allows(&kind.value)) {
                 continue;
             }
-            // A kind that does not exist is reported as such, later.
+            // A kind that does not exist is reported later.
             let exists = match (&kind_key.takes, &kind.value) {
                 (takes, Value::Text(name)) => takes.names().contains(&name.as_str()),
                 (Takes::ChoiceOrIntegers(..), Value::List(_)) => true,

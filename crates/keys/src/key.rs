@@ -1,54 +1,54 @@
-//! Everything about a key but the type of its field.
+//! Keys: everything about a key except the type of its field.
 
 use crate::takes::Takes;
 use crate::value::Value;
 
-/// A key of the configuration: its name, the values that it takes, its default and what it decides.
+/// A key of the configuration: its name, the values that it accepts, its default and what it decides.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// The section's name.
+    /// Name of the section.
     pub section: &'static str,
-    /// The key's name within its section.
+    /// Name of the key within its section.
     pub name: &'static str,
-    /// `section.name`.
+    /// Path of the key, `section.name`.
     pub path: &'static str,
-    /// The lines of its documentation.
+    /// The lines of the key's documentation.
     pub doc: &'static [&'static str],
-    /// The values that it takes.
+    /// The values that the key accepts.
     pub takes: Takes,
-    /// The value that holds when the key is not written.
+    /// The value if the key is not written.
     pub default: Default,
-    /// The values of another key that this key belongs to: it is refused with any other.
+    /// Values of another key to which this key belongs: it is refused with any other.
     pub only: Option<Only>,
-    /// True if the value decides the losses and weights of a run.
+    /// Whether the value decides a run's losses and weights.
     pub decides_bits: bool,
-    /// True if a run may be continued with another value: always where the value decides no bits.
+    /// Whether a run may be continued with another value; true for all keys that decide no bits.
     pub may_change: bool,
-    /// True if the value decides how long a layer of a run takes on a device.
+    /// Whether the value decides how long a layer of a run takes on a device.
     pub decides_times: bool,
-    /// True for a path of this machine, which ranks on other machines may have elsewhere.
+    /// Whether the value is a path of this machine, which may differ on other machines of the job.
     pub is_local: bool,
-    /// Values that are known and refused.
+    /// Values that are known but refused.
     pub unbuilt: Option<Unbuilt>,
-    /// The key's former name.
+    /// Former name of the key.
     pub renamed: Option<Renamed>,
 }
 
-/// The value that holds when a key is not written.
+/// The value of a key that is not written.
 #[derive(Clone, Copy, Debug)]
 pub enum Default {
-    /// A value as TOML.
+    /// A value, as TOML.
     Literal(&'static str),
-    /// A value that follows from other keys, in words; its row has the rule as code.
+    /// A value that follows from other keys, described in words; the key's row has the rule as code.
     Derived(&'static str),
 }
 
-/// The values of another key that a key belongs to.
+/// The values of another key to which a key belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Only {
-    /// The path of the other key.
+    /// Path of the other key.
     pub key: &'static str,
-    /// Its values, which are names.
+    /// Names of the other key's values.
     pub is: &'static [&'static str],
 }
 
@@ -60,12 +60,13 @@ impl Only {
     }
 }
 
-/// Values of a key that are known and refused.
+/// Values of a key that are known but refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Unbuilt {
-    /// Returns true for a value that needs the feature. Values that are wrong in another way do not.
+    /// Returns whether a value needs the feature. Returns false for values that are invalid for another
+    /// reason.
     pub needs: fn(&Value) -> bool,
-    /// The feature and its verb, before "not built yet".
+    /// The feature with its verb, printed before "not built yet".
     pub what: &'static str,
 }
 
@@ -74,7 +75,7 @@ pub struct Unbuilt {
 pub struct Renamed {
     /// The former path, `section.name`.
     pub from: &'static str,
-    /// How a value translates, with its separator; empty if it is the same.
+    /// How a value translates, with its separator; empty if it is unchanged.
     pub how: &'static str,
 }
 

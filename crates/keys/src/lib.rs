@@ -1,13 +1,13 @@
-//! Configuration keys: one definition per key, from which everything about it follows.
+//! Configuration keys: one definition per key, from which everything about it is derived.
 //!
 //! The one idea: a section of the configuration is written once, as a struct whose fields carry their rows
-//! ([`section!`]). A [`Row`] holds the field's type, the values that it takes, its default, what it decides,
-//! and how it is read and written; the doc comment of the field is the documentation of the key. From the
-//! rows come the typed struct, the refusal of wrong values in one sentence that names key, file and line
-//! ([`Error`]), the suggestion for a misspelt name, the resolved text, and the [`reference()`].
+//! ([`section!`]). A [`Row`] has the field's type, the values that the key accepts, its default, what it
+//! decides, and how it is read and written. The field's doc comment documents the key. The rows give the
+//! typed struct, the refusal of invalid values in one sentence that names key, file and line ([`Error`]), the
+//! suggestion for a misspelt name, the resolved text, and the [`reference()`].
 //!
-//! This crate knows no key. `config` and the model families of `nn` define theirs with it, collect them in a
-//! [`Table`], and read a file and the command line through [`Given`].
+//! This crate contains no keys. `config` and the model families of `nn` define theirs with it, collect them
+//! in a [`Table`], and read a file and the command line through [`Given`].
 //!
 //! ```
 //! use std::path::Path;

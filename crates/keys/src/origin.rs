@@ -1,26 +1,26 @@
-//! The place where a value was written.
+//! Origins: where values were written.
 
 use std::fmt;
 
 /// The place where a value was written, as messages name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A line of the configuration file, from 1; no line for a value that the file does not have.
+    /// A line of the configuration file, from 1; no line for a value that is not in the file.
     File {
-        /// The file as it was named.
+        /// Name of the file as given.
         name: String,
-        /// The line, if there is one.
+        /// Number of the line, if any.
         line: Option<usize>,
     },
     /// An override on the command line.
     Override {
-        /// The argument after `--set`.
+        /// The argument of `--set`.
         argument: String,
     },
 }
 
 impl Origin {
-    /// Returns true for an override on the command line.
+    /// Returns whether the origin is an override on the command line.
     #[must_use]
     pub fn is_override(&self) -> bool {
         matches!(self, Self::Override { .. })

@@ -1,11 +1,11 @@
-//! Where each value of a configuration was written, for errors that are found after it was resolved.
+//! Origins of a configuration's values, for errors found after the configuration was resolved.
 
 use std::collections::BTreeMap;
 
 use crate::origin::Origin;
 use crate::value::Value;
 
-/// The origins of a configuration's values, by key. They are not part of what it says: any two compare equal.
+/// The origins of a configuration's values, by key. They do not affect comparison: any two compare equal.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     name: String,

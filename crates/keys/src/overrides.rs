@@ -1,4 +1,4 @@
-//! The arguments of `--set`.
+//! Parsing of `--set` arguments.
 
 use toml::de::DeValue;
 
@@ -9,7 +9,7 @@ use crate::table::Table;
 use crate::takes::Takes;
 use crate::value::Value;
 
-/// Reads `section.key=value`. Errors: another form, a key that does not exist.
+/// Parses `section.key=value`. Errors: another form, a key that does not exist.
 pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entry)> {
     let origin = Origin::Override { argument: shorten(argument) };
     let Some((path, text)) = argument.split_once('=').map(|(path, text)| (path.trim(), text.trim())) else {
@@ -22,8 +22,8 @@ pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entr
     if text.is_empty() && !matches!(key.takes, Takes::Text) {
         return Err(Error::BadOverride { origin });
     }
-    // A shell has taken the quotes of a string away: text that is not TOML is a string, and so is all that a
-    // key of strings is given without quotes.
+    // Shells remove the quotes of strings. Therefore text that is not TOML is a string, and so is any
+    // unquoted text given to a key of strings.
     let string = match key.takes {
         Takes::Text | Takes::Choice(_) => !text.starts_with(['"', '\'']),
         Takes::ChoiceOrIntegers(..) => !text.starts_with(['"', '\'', '[']),

@@ -1,4 +1,4 @@
-//! A table of keys as text for people.
+//! The reference: tables of keys as text.
 
 use std::fmt::Write;
 
@@ -6,8 +6,8 @@ use crate::key::{Default, Only};
 use crate::table::Table;
 use crate::takes::{Takes, quoted};
 
-/// Returns every key as a Markdown table: its values, its default, whether it decides the bits of the
-/// weights and may change all the same when a run goes on, its meaning. Ends with a newline.
+/// Returns all keys as a Markdown table: accepted values, default, whether the value decides the bits of the
+/// weights (and may still change when a run is continued), and meaning. Ends with a newline.
 #[must_use]
 pub fn reference(table: &Table) -> String {
     let mut text =
@@ -21,7 +21,7 @@ pub fn reference(table: &Table) -> String {
             Takes::Choice(names) => {
                 names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", ")
             }
-            // While the other values are not built yet, the default is all there is.
+            // While other values are not built yet, the default is the only one.
             _ if key.unbuilt.is_some() => format!("only {default} so far"),
             _ => key.takes.to_string(),
         };
@@ -33,13 +33,13 @@ pub fn reference(table: &Table) -> String {
             (true, true) => "yes, may change",
         };
         let meaning = key.meaning();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "| `{}` | {takes} | {default} | {bits} | {meaning}{only} |", key.path);
     }
     text
 }
 
-/// Returns every key with its meaning and default, as a configuration file in which all of them are commented
+/// Returns all keys with their meanings and defaults, as a configuration file in which every key is commented
 /// out.
 #[must_use]
 pub fn defaults(table: &Table) -> String {

@@ -1,4 +1,4 @@
-//! The row of a key: the key, and how its field is read and written.
+//! Rows: a key together with how its field is read and written.
 
 use crate::codec::{self, Reading};
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::value::Value;
 
 /// The definition of a key whose field has type `T`.
 ///
-/// A new row decides bits and has no default but an empty string: [`Row::default`] or [`Row::derived`] gives
+/// A new row decides bits, and its default is an empty string until [`Row::default`] or [`Row::derived`] sets
 /// one.
 pub struct Row<T> {
     pub(crate) key: Key,
@@ -20,20 +20,20 @@ pub struct Row<T> {
 }
 
 impl<T> Row<T> {
-    /// A row with its own way of reading and writing.
+    /// Creates a row with its own functions for reading and writing.
     #[must_use]
     pub const fn new(takes: Takes, read: fn(&Value, &Takes) -> Reading<T>, write: fn(&T) -> Value) -> Self {
         Self { key: Key::new(takes), read, write, rule: None, finish: None }
     }
 
-    /// The value that holds when the key is not written, as TOML.
+    /// Sets the value of a key that is not written, as TOML.
     #[must_use]
     pub const fn default(mut self, literal: &'static str) -> Self {
         self.key.default = Default::Literal(literal);
         self
     }
 
-    /// A default that follows from other keys: the rule in words, and as code.
+    /// Sets a default that follows from other keys: the rule in words and as code.
     #[must_use]
     pub const fn derived(mut self, words: &'static str, rule: fn(&Given) -> Result<Value>) -> Self {
         self.key.default = Default::Derived(words);
@@ -48,57 +48,58 @@ impl<T> Row<T> {
         self
     }
 
-    /// States that the value decides neither losses nor weights: a run may be continued with another.
+    /// Declares that the value decides neither losses nor weights, so a run may be continued with another
+    /// value.
     #[must_use]
     pub const fn any_bits(mut self) -> Self {
         self.key.decides_bits = false;
         self.may_change()
     }
 
-    /// States that a run may be continued with another value, which decides the bits from there on.
+    /// Declares that a run may be continued with another value, which decides the bits from there on.
     #[must_use]
     pub const fn may_change(mut self) -> Self {
         self.key.may_change = true;
         self
     }
 
-    /// States that the value decides how long a layer takes on a device: measured times hold for this value
-    /// only.
+    /// Declares that the value decides how long a layer takes on a device: measured times are valid for this
+    /// value only.
     #[must_use]
     pub const fn decides_times(mut self) -> Self {
         self.key.decides_times = true;
         self
     }
 
-    /// States that the value is a path of this machine.
+    /// Declares that the value is a path of this machine.
     #[must_use]
     pub const fn local(mut self) -> Self {
         self.key.is_local = true;
         self
     }
 
-    /// Refuses the values for which `needs` holds with "`what` not built yet".
+    /// Refuses the values for which `needs` returns true, with "`what` not built yet".
     #[must_use]
     pub const fn unbuilt(mut self, what: &'static str, needs: fn(&Value) -> bool) -> Self {
         self.key.unbuilt = Some(Unbuilt { needs, what });
         self
     }
 
-    /// Refuses the former path `from` with the new one, and with `how` a value translates.
+    /// Refuses the former path `from`, naming the present one and, in `how`, how a value translates.
     #[must_use]
     pub const fn renamed(mut self, from: &'static str, how: &'static str) -> Self {
         self.key.renamed = Some(Renamed { from, how });
         self
     }
 
-    /// Passes the value that was read, or the default, through `finish`, which may look at other keys.
+    /// Passes the value that was read, or the default, through `finish`, which may read other keys.
     #[must_use]
     pub const fn finish(mut self, finish: fn(T, &Given) -> Result<T>) -> Self {
         self.finish = Some(finish);
         self
     }
 
-    /// Gives the row its place in a section. For [`crate::section!`].
+    /// Sets the row's section and name. Used by [`crate::section!`].
     #[must_use]
     pub const fn at(
         mut self,
@@ -119,10 +120,10 @@ impl<T> Row<T> {
         &self.key
     }
 
-    /// Reads the value that was given, or the default.
+    /// Reads the given value or the default.
     ///
     /// # Errors
-    /// A value that the key does not take.
+    /// A value that the key does not accept.
     pub fn read(&self, given: &Given) -> Result<T> {
         let value = match self.rule.filter(|_| !given.is_given(self.key.path)) {
             Some(rule) => given.read_value(&self.key, rule(given)?, self.read)?,
@@ -134,14 +135,14 @@ impl<T> Row<T> {
         }
     }
 
-    /// Returns the value as a configuration writes it.
+    /// Returns the value as it is written in a configuration.
     pub fn write(&self, value: &T) -> Value {
         (self.write)(value)
     }
 }
 
 impl Row<u64> {
-    /// An integer, both bounds included.
+    /// Creates a row for an integer, with both bounds included.
     #[must_use]
     pub const fn integer(least: u64, most: u64) -> Self {
         Self::new(Takes::Integer(least, most), codec::integer, |number| (*number).into())
@@ -149,7 +150,7 @@ impl Row<u64> {
 }
 
 impl Row<u32> {
-    /// An integer of 32 bits, both bounds included.
+    /// Creates a row for a 32-bit integer, with both bounds included.
     #[must_use]
     pub const fn small(least: u32, most: u32) -> Self {
         let takes = Takes::Integer(least as u64, most as u64);
@@ -162,7 +163,7 @@ impl Row<u32> {
 }
 
 impl Row<usize> {
-    /// A count, both bounds included.
+    /// Creates a row for a count, with both bounds included.
     #[must_use]
     pub const fn count(least: u64, most: u64) -> Self {
         Self::new(
@@ -174,7 +175,7 @@ impl Row<usize> {
 }
 
 impl Row<f64> {
-    /// A number in an interval.
+    /// Creates a row for a number in an interval.
     #[must_use]
     pub const fn number(interval: Interval) -> Self {
         Self::new(Takes::Number(interval), codec::number, |number| (*number).into())
@@ -182,7 +183,7 @@ impl Row<f64> {
 }
 
 impl Row<bool> {
-    /// `true` or `false`.
+    /// Creates a row for `true` or `false`.
     #[must_use]
     pub const fn flag() -> Self {
         Self::new(Takes::Flag, codec::flag, |flag| (*flag).into())
@@ -190,7 +191,7 @@ impl Row<bool> {
 }
 
 impl Row<String> {
-    /// Any string.
+    /// Creates a row for any string.
     #[must_use]
     pub const fn text() -> Self {
         Self::new(Takes::Text, codec::text, |text| text.as_str().into())
@@ -198,7 +199,7 @@ impl Row<String> {
 }
 
 impl Row<Vec<String>> {
-    /// A list of strings.
+    /// Creates a row for a list of strings.
     #[must_use]
     pub const fn texts() -> Self {
         Self::new(Takes::Texts, codec::texts, |texts| texts.as_slice().into())
@@ -206,17 +207,17 @@ impl Row<Vec<String>> {
 }
 
 impl Row<Vec<usize>> {
-    /// A list of at least `count` integers, each within the bounds.
+    /// Creates a row for a list of at least `count` integers, each within the bounds.
     #[must_use]
     pub const fn counts(count: usize, least: u64, most: u64) -> Self {
         Self::new(Takes::Integers(count, least, most), codec::integers, |counts| counts.as_slice().into())
     }
 }
 
-/// A row that takes the names of some values of an enumeration.
+/// Creates a row for the names of some values of an enumeration.
 ///
 /// `Row::choice!(Type, VALUES)`: `VALUES` is a constant slice or array, and `Type::name` a `const fn` that
-/// takes a copy. With a third argument, that function names the values instead.
+/// takes its argument by value. A third argument replaces that function.
 ///
 /// ```
 /// #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,11 +1,11 @@
-//! A section as a struct, made together with its rows.
+//! Sections: structs that are defined together with their rows.
 
 use crate::error::Result;
 use crate::given::Given;
 use crate::key::Key;
 use crate::value::Value;
 
-/// A section of the configuration, or the keys in it that belong to one kind.
+/// A section of the configuration, or those of its keys that belong to one kind.
 pub trait Section: Sized {
     /// The keys, in the order of the fields.
     fn keys() -> Vec<&'static Key>;
@@ -13,7 +13,7 @@ pub trait Section: Sized {
     /// Reads all fields.
     ///
     /// # Errors
-    /// The first value that its key does not take.
+    /// The first value that its key does not accept.
     fn read(given: &Given) -> Result<Self>;
 
     /// The values of all keys, in the order of [`Section::keys`].
@@ -23,7 +23,7 @@ pub trait Section: Sized {
 /// Defines a section: a struct, the rows of its keys, and [`Section`] for it.
 ///
 /// Each field is `name: Type = row;` after a doc comment, which documents both the field and the key. The
-/// path of a key is a constant of the field's name: `Train::steps` is `"train.steps"`.
+/// path of a key is a constant named after the field: `Train::steps` is `"train.steps"`.
 #[macro_export]
 macro_rules! section {
     (
@@ -38,7 +38,7 @@ macro_rules! section {
             $($(#[doc = $doc])+ pub $field: $type,)+
         }
 
-        // Fields and associated constants have names of their own each.
+        // Fields and associated constants are separate namespaces, so they may share names.
         #[allow(non_upper_case_globals)]
         impl $section {
             $(

@@ -1,11 +1,11 @@
-//! All keys that exist, in the order of the file.
+//! The table of all keys, in the order of the file.
 
 use crate::entry::shorten;
 use crate::error::Error;
 use crate::key::{Key, Only};
 use crate::origin::Origin;
 
-/// All keys that exist, section by section. Several kinds may have a key of one path.
+/// All existing keys, section by section. Several kinds may have a key with the same path.
 #[derive(Clone, Debug)]
 pub struct Table {
     keys: Vec<Key>,
@@ -16,7 +16,7 @@ pub struct Table {
 const NEAR: f64 = 0.5;
 
 impl Table {
-    /// A table of `keys`, of which those of a section follow each other.
+    /// Creates a table of `keys`; the keys of a section must be adjacent.
     #[must_use]
     pub fn new(keys: Vec<Key>) -> Self {
         Self { keys, foreign: &[] }
@@ -35,7 +35,7 @@ impl Table {
         &self.keys
     }
 
-    /// Returns the first key of a path.
+    /// Returns the first key with this path.
     pub(crate) fn find(&self, path: &str) -> Option<&Key> {
         self.keys.iter().find(|key| key.path == path)
     }
@@ -44,12 +44,12 @@ impl Table {
         self.keys.iter().map(|key| key.section).find(|section| *section == name)
     }
 
-    /// All values of other keys that the keys of this path belong to.
+    /// Returns all conditions on other keys to which the keys with this path belong.
     pub(crate) fn kinds(&self, path: &str) -> Vec<Only> {
         self.keys.iter().filter(|key| key.path == path).filter_map(|key| key.only).collect()
     }
 
-    /// The error for a path that does not exist.
+    /// Creates the error for a path that does not exist.
     pub(crate) fn unknown_key(&self, origin: Origin, path: &str) -> Error {
         for key in &self.keys {
             if let Some(renamed) = key.renamed.filter(|renamed| renamed.from == path) {
@@ -57,7 +57,7 @@ impl Table {
             }
         }
         let (section, last) = path.rsplit_once('.').unwrap_or(("", path));
-        // The right name in the wrong section is nearer than any spelling.
+        // The right name in the wrong section is a better suggestion than any similar spelling.
         let moved = self.keys.iter().find(|key| key.name == last).map(|key| key.path);
         let foreign = || self.foreign(last).or_else(|| self.foreign(section));
         let near = || {
@@ -73,7 +73,7 @@ impl Table {
         Error::Unknown { origin, what: "key", name: shorten(path), hint: hint(found) }
     }
 
-    /// The error for a section that does not exist.
+    /// Creates the error for a section that does not exist.
     pub(crate) fn unknown_section(&self, origin: Origin, section: &str) -> Error {
         let near = nearest(section, self.keys.iter().map(|key| key.section)).map(|near| format!("[{near}]"));
         let found = self.foreign(section).map(str::to_owned).or(near);
@@ -87,7 +87,7 @@ impl Table {
     }
 }
 
-/// The end of an error's sentence: a name that may be meant, or advice in words.
+/// Returns the end of an error's sentence: a suggested name, or advice in words.
 fn hint(found: Option<&str>) -> String {
     match found {
         None => String::new(),
@@ -96,9 +96,9 @@ fn hint(found: Option<&str>) -> String {
     }
 }
 
-/// Returns the most similar of some names, if it is similar.
+/// Returns the most similar of some names, if any is similar.
 pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    // The comparison takes the product of the lengths: a long name is cut.
+    // The comparison takes time in proportion to the product of the lengths, so long names are cut.
     let name: String = name.chars().take(80).collect();
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);
     let best = names.max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;

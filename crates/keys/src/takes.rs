@@ -1,11 +1,11 @@
-//! The values that a key takes.
+//! The values that a key accepts.
 
 use std::fmt;
 
-/// The values that a key takes. Its text is how messages and the reference name them.
+/// The values that a key accepts. Messages and the reference print its `Display` text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Takes {
-    /// An integer, both bounds included.
+    /// An integer, with both bounds included.
     Integer(u64, u64),
     /// A number that is finite in single precision.
     Number(Interval),
@@ -13,7 +13,7 @@ pub enum Takes {
     Flag,
     /// One of some names.
     Choice(&'static [&'static str]),
-    /// One of some names, or an integer, both bounds included.
+    /// One of some names, or an integer with both bounds included.
     ChoiceOrInteger(&'static [&'static str], u64, u64),
     /// One of some names, or a list of integers within the bounds.
     ChoiceOrIntegers(&'static [&'static str], u64, u64),
@@ -21,11 +21,11 @@ pub enum Takes {
     Text,
     /// A list of strings.
     Texts,
-    /// A list of at least so many integers, each within the bounds.
+    /// A list of at least the given number of integers, each within the bounds.
     Integers(usize, u64, u64),
 }
 
-/// The interval that a number must lie in.
+/// The interval of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// \[0, ∞)
@@ -39,7 +39,7 @@ pub enum Interval {
 }
 
 impl Takes {
-    /// The names among the values; empty if there are none.
+    /// The names among the values; empty if none.
     #[must_use]
     pub fn names(&self) -> &'static [&'static str] {
         match *self {
@@ -50,7 +50,7 @@ impl Takes {
         }
     }
 
-    /// The bounds of an integer, or of the integers in a list.
+    /// Returns `number` if it lies within the bounds of an integer, or of the integers in a list.
     pub(crate) fn contains(&self, number: i128) -> Option<u64> {
         let (Self::Integer(least, most)
         | Self::ChoiceOrInteger(_, least, most)
@@ -64,8 +64,8 @@ impl Takes {
 }
 
 impl Interval {
-    /// Returns whether `number` lies in the interval in single precision, which training computes in: 1e-60
-    /// is zero there and 1e60 is infinite.
+    /// Returns whether `number` lies in the interval in single precision, in which training computes: there
+    /// 1e-60 is zero and 1e60 is infinite.
     pub(crate) fn contains(self, number: f64) -> bool {
         let single = number as f32;
         single.is_finite()
@@ -103,7 +103,7 @@ impl fmt::Display for Takes {
     }
 }
 
-/// `"a" or "b"`.
+/// Formats as `"a" or "b"`.
 pub(crate) fn quoted(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     quoted.join(" or ")

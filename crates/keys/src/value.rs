@@ -1,4 +1,4 @@
-//! A value as TOML writes it, before its key has judged it.
+//! Values as written in TOML, before their keys check them.
 
 use std::fmt;
 use toml::de::DeValue;
@@ -6,7 +6,7 @@ use toml::de::DeValue;
 /// A value of a configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// An integer, wider than any key allows so that a range error can name it; wider ones saturate.
+    /// An integer, wider than any key allows so that a range error can show it; even wider ones saturate.
     Integer(i128),
     /// A floating-point number.
     Float(f64),
@@ -16,7 +16,7 @@ pub enum Value {
     Text(String),
     /// A list.
     List(Vec<Value>),
-    /// A date or a table, named with its article: no key takes one.
+    /// A date or a table, named with its article: no key accepts one.
     Other(&'static str),
 }
 
@@ -38,7 +38,7 @@ impl Value {
         }
     }
 
-    /// The name of its type with the article: "the integer" goes before the value itself.
+    /// Returns the name of the value's type with its article, to be printed before the value.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Integer(_) => "the integer",
@@ -51,12 +51,13 @@ impl Value {
     }
 }
 
-/// As TOML.
+/// Prints the value as TOML.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(number) => write!(f, "{number}"),
-            // Debug: the shortest text that reads back as the same number, always recognisable as a float.
+            // Debug prints the shortest text that reads back as the same number and is always recognisable as
+            // a float.
             Self::Float(number) => write!(f, "{number:?}"),
             Self::Flag(flag) => write!(f, "{flag}"),
             Self::Text(text) => quote(f, text),
@@ -72,7 +73,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// A TOML basic string on one line.
+/// Prints a TOML basic string on one line.
 fn quote(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     f.write_str("\"")?;
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! Data parallelism: every rank has the whole stage and runs other micro-batches.
+//! Data parallelism: every rank has the whole stage and runs its own share of the micro-batches.
 
 mod buckets;
 mod collectives;

@@ -11,31 +11,32 @@ use crate::pipeline::Action;
 /// Result of a call of this crate.
 pub type Result<T> = std::result::Result<T, ParallelError>;
 
-/// A refused or failed call.
+/// A call of this crate that was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ParallelError {
-    /// Numbers of ranks, lanes or micro-batches that do not go together.
+    /// Numbers of ranks, lanes or micro-batches that do not fit together.
     #[error("{0}")]
     Grid(String),
-    /// A use of a parameter whose gradient backward never gave.
-    #[error("backward gave no gradient for {parameter}: it takes no part in the loss")]
+    /// A use of a parameter for which backward produced no gradient.
+    #[error("backward gave no gradient for {parameter}: the loss does not depend on it")]
     MissingGradient {
-        /// The parameter's name.
+        /// Name of the parameter.
         parameter: String,
     },
     /// A stage whose output does not depend on its input.
-    #[error("backward gave no gradient for the input of stage {stage}: it takes no part in the loss")]
+    #[error("backward gave no gradient for the input of stage {stage}: the loss does not depend on it")]
     MissingInputGradient {
         /// The stage, from 0.
         stage: usize,
     },
-    /// A schedule whose action lacks its input: [`validate`](crate::pipeline::validate) refuses it.
-    #[error("the schedule has {action} where nothing is there for it")]
+    /// A schedule with an action whose input does not exist; [`validate`](crate::pipeline::validate) refuses
+    /// it.
+    #[error("the schedule has {action} before its input exists")]
     Unsound {
-        /// The action there.
+        /// The action without input.
         action: Action,
     },
-    /// A stage could not be run.
+    /// A stage failed.
     #[error(transparent)]
     Model(#[from] NnError),
     /// Backward failed.

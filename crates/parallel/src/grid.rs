@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::{ParallelError, Result};
 
-/// An axis of the grid: a way in which ranks divide the work.
+/// An axis of the grid: a way in which ranks share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Axis {
     /// Ranks hold the same stages and run different micro-batches.
@@ -17,10 +17,10 @@ pub enum Axis {
 pub(crate) const AXES: usize = Axis::ALL.len();
 
 impl Axis {
-    /// Every axis.
+    /// All axes.
     pub const ALL: [Axis; 2] = [Axis::Data, Axis::Pipeline];
 
-    /// The name in messages.
+    /// Name used in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Axis::Data => "data",
@@ -34,20 +34,20 @@ impl Axis {
     }
 }
 
-/// Ranks of the world that differ along one axis only.
+/// The ranks of the world that differ along one axis only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The axis.
+    /// The axis of the group.
     pub axis: Axis,
-    /// Numbers of the ranks in the world, by coordinate along the axis.
+    /// World numbers of the ranks, by coordinate along the axis.
     pub ranks: Vec<usize>,
     /// Coordinate of this rank.
     pub index: usize,
 }
 
-/// The grid of ranks as one rank sees it: an immutable value that is handed down.
+/// The grid of ranks as seen by one rank: an immutable value that is passed down.
 ///
-/// All arithmetic on ranks is here. Ranks are numbered with the last axis of the list varying fastest.
+/// All arithmetic on ranks is here. Ranks are numbered with the last listed axis varying fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of ranks along each axis.
@@ -59,8 +59,8 @@ pub struct RankGrid {
 }
 
 impl RankGrid {
-    /// Rank `rank` of a grid with these sizes, the axis that varies slowest first. An axis that is not listed
-    /// has size 1.
+    /// Creates the view of rank `rank` of a grid with these sizes; the first axis varies slowest. An axis
+    /// that is not listed has size 1.
     ///
     /// # Errors
     /// A rank outside the grid, an empty grid, or an axis that is listed twice.
@@ -105,7 +105,7 @@ impl RankGrid {
         rank / self.strides[axis.index()] % self.size(axis)
     }
 
-    /// The same grid as another rank sees it.
+    /// Returns the same grid as seen by another rank.
     ///
     /// # Errors
     /// A rank outside the grid.
@@ -116,8 +116,8 @@ impl RankGrid {
         Err(ParallelError::Grid(format!("rank {rank} is not one of {} ranks", self.world_size)))
     }
 
-    /// The rank of the world with these coordinates, each below its axis's size, and this rank's coordinates
-    /// along the axes that are not listed.
+    /// Returns the rank of the world with these coordinates, each below its axis's size. Along other axes it
+    /// has this rank's coordinates.
     pub fn rank_at(&self, coordinates: &[(Axis, usize)]) -> usize {
         coordinates.iter().fold(self.rank, |rank, (axis, coordinate)| {
             let stride = self.strides[axis.index()];
@@ -125,33 +125,33 @@ impl RankGrid {
         })
     }
 
-    /// The ranks that differ from this one along an axis only, this one included.
+    /// Returns the ranks that differ from this one along `axis` only, including this one.
     pub fn group(&self, axis: Axis) -> Group {
         let ranks = (0..self.size(axis)).map(|coordinate| self.rank_at(&[(axis, coordinate)])).collect();
         Group { axis, ranks, index: self.coordinate(axis) }
     }
 
-    /// The groups of all ranks along an axis, by their first ranks.
+    /// Returns the groups of all ranks along an axis, ordered by their first ranks.
     pub fn groups(&self, axis: Axis) -> Vec<Vec<usize>> {
         let firsts = (0..self.world_size).filter(|rank| self.coordinate_of(axis, *rank) == 0);
         firsts.map(|rank| RankGrid { rank, ..*self }.group(axis).ranks).collect()
     }
 
-    /// The micro-batches of `count` in a step that this rank's replica runs: a contiguous share along
-    /// [`Axis::Data`].
+    /// Returns the micro-batches, of `count` in a step, that this rank's replica runs: a contiguous share
+    /// along [`Axis::Data`].
     pub fn micro_batches(&self, count: usize) -> Range<usize> {
         let each = count / self.size(Axis::Data);
         let replica = self.coordinate(Axis::Data);
         replica * each..(replica + 1) * each
     }
 
-    /// The number of validation micro-batches of `count` that this rank's replica runs: they are dealt out in
-    /// turn along [`Axis::Data`].
+    /// Returns the number of validation micro-batches, of `count`, that this rank's replica runs: they are
+    /// dealt in turn along [`Axis::Data`].
     pub fn validation_micro_batches(&self, count: u64) -> u64 {
         count.saturating_sub(self.coordinate(Axis::Data) as u64).div_ceil(self.size(Axis::Data) as u64)
     }
 
-    /// The replica that runs validation micro-batch `index`, and its place among those of that replica.
+    /// Returns the replica that runs validation micro-batch `index`, and the index among that replica's.
     pub fn validated_by(&self, index: usize) -> (usize, usize) {
         (index % self.size(Axis::Data), index / self.size(Axis::Data))
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_axes_that_are_not_in_a_grid_are_refused() {
+    fn ranks_and_axes_outside_the_grid_are_refused() {
         let refused = |axes: &[(Axis, usize)], rank| RankGrid::new(axes, rank).unwrap_err().to_string();
         assert_eq!(refused(&AXES, 6), "rank 6 is not one of 3 × 2 ranks");
         assert_eq!(refused(&[(Axis::Data, 0)], 0), "rank 0 is not one of 0 ranks");

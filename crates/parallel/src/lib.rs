@@ -1,10 +1,10 @@
 //! The grid of ranks, data parallelism with a reduction whose bits do not depend on the grid, and pipelines.
 //!
 //! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are
-//! added.** Lane l of `lanes` owns a contiguous run of micro-batches; within a lane gradients add up in
-//! micro-batch order, and lanes are added in a balanced binary tree. A rank owns a contiguous run of lanes,
-//! so the tree's lower levels lie on one rank and its upper levels between ranks: the same sum, in the same
-//! order, for every number of ranks that divides the lanes.
+//! added.** Lane l of `lanes` owns a contiguous range of micro-batches; within a lane gradients add up in
+//! micro-batch order, and lanes are added in a balanced binary tree. A rank owns a contiguous range of lanes,
+//! so the tree's lower levels lie within one rank and its upper levels between ranks: the same sum, in the
+//! same order, for every number of ranks that divides the lanes.
 //!
 //! ```
 //! use parallel::{Axis, RankGrid};
@@ -13,10 +13,10 @@
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!
-//! [`pipeline`] has the schedules of pipelines as data, generated, validated, simulated and drawn, and their
-//! executor. [`Planes`] are the transports of a rank, asked for by axis.
+//! [`pipeline`] represents pipeline schedules as data that is generated, validated, simulated and drawn, and
+//! executes them. [`Planes`] gives the transports of a rank by axis.
 //!
-//! The crate never knows which model it runs.
+//! The crate does not know which model it runs.
 
 pub mod data;
 mod error;

@@ -15,14 +15,14 @@ use device::{Region, StreamKind};
 use crate::error::{ParallelError, Result};
 use crate::grid::{AXES, Axis, RankGrid};
 
-/// A region and the coordinate of the peer that it goes to or comes from.
+/// A region, and the coordinate of the peer that it is sent to or received from.
 pub type PeerRegion<'a> = (usize, Region<'a>);
 
 /// The transports of one rank of a grid.
 ///
-/// A group that is the whole world uses the world's plane, and a rank alone along an axis a plane of its own;
-/// any other group of an axis with collectives has a plane split from the world's. Ranks of a pipeline only
-/// send to each other, which needs no communicator of their own: their transfers go over the world's plane.
+/// A group that is the whole world uses the world's plane, and a rank alone along an axis has a plane of its
+/// own. Any other group along an axis with collectives has a plane split from the world's. Pipeline ranks
+/// only send to each other, which needs no communicator of their own: their transfers use the world's plane.
 pub struct Planes {
     communicator: Communicator,
     grid: RankGrid,
@@ -30,7 +30,7 @@ pub struct Planes {
     own: [Option<Box<dyn DataPlane>>; AXES],
 }
 
-/// Returns true for axes whose ranks run collectives; the others only send and receive.
+/// Returns whether ranks along an axis run collectives; otherwise they only send and receive.
 const fn runs_collectives(axis: Axis) -> bool {
     match axis {
         Axis::Data => true,
@@ -39,14 +39,16 @@ const fn runs_collectives(axis: Axis) -> bool {
 }
 
 impl Planes {
-    /// Splits the planes of a grid from that of the world. All ranks call it.
+    /// Splits the planes of a grid from the world's plane. All ranks call it.
     ///
     /// # Errors
-    /// A grid of another number of ranks; a failure of a rank or of the transport.
+    /// A grid with another number of ranks than the world; a failure of a rank or of the transport.
     pub fn new(mut communicator: Communicator, grid: RankGrid) -> Result<Self> {
         if communicator.world_size() != grid.world_size() {
             let (ranks, size) = (communicator.world_size(), grid.world_size());
-            return Err(ParallelError::Grid(format!("{ranks} ranks do not make a grid of {size}")));
+            return Err(ParallelError::Grid(format!(
+                "a grid of {size} ranks does not fit a world of {ranks}"
+            )));
         }
         let mut own = [const { None }; AXES];
         for axis in Axis::ALL.into_iter().filter(|axis| runs_collectives(*axis)) {
@@ -59,7 +61,7 @@ impl Planes {
         Ok(Planes { communicator, grid, own })
     }
 
-    /// The grid.
+    /// The grid of ranks.
     pub fn grid(&self) -> &RankGrid {
         &self.grid
     }
@@ -79,8 +81,8 @@ impl Planes {
         &mut *self.communicator.data
     }
 
-    /// The data plane of this rank's group along an axis, for collectives. A rank's number in it is its
-    /// coordinate.
+    /// Returns the data plane of this rank's group along an axis, for collectives. A rank's number on the
+    /// plane is its coordinate.
     ///
     /// # Errors
     /// An axis whose ranks only send and receive, in a grid with other axes.
@@ -91,7 +93,7 @@ impl Planes {
         if self.grid.size(axis) == self.grid.world_size() {
             return Ok(&mut *self.communicator.data);
         }
-        Err(ParallelError::Grid(format!("ranks along the {} axis have no collectives", axis.name())))
+        Err(ParallelError::Grid(format!("ranks along the {} axis run no collectives", axis.name())))
     }
 
     /// Sends `region` to the rank at `coordinate` along an axis. May wait for the receive.
@@ -145,7 +147,7 @@ impl Planes {
         Ok(plane.exchange(&sends, &receives, stream)?)
     }
 
-    /// The plane that carries transfers along an axis, and the number in it of the rank at a coordinate.
+    /// Returns the plane that carries transfers along an axis, and the rank number on it of a coordinate.
     fn transfers(&mut self, axis: Axis, coordinate: usize) -> (&mut dyn DataPlane, usize) {
         let rank = self.number(axis, coordinate);
         match &mut self.own[axis.index()] {
@@ -161,8 +163,8 @@ impl Planes {
         }
     }
 
-    /// Makes the connections for `world`, and for `along` on the planes of those axes, so that none is made
-    /// later.
+    /// Makes the connections of `world`, and those of `along` on the planes of those axes, so that none is
+    /// made later.
     ///
     /// # Errors
     /// As for [`DataPlane::warm_up`].
@@ -182,7 +184,7 @@ impl Planes {
         Ok(())
     }
 
-    /// Tells `observer` of every call that begins from now on, on all planes.
+    /// Registers `observer` for every call that begins from now on, on all planes.
     pub fn observe(&mut self, observer: &Observer) {
         self.communicator.control.observe(observer.clone());
         self.communicator.data.observe(observer.clone());

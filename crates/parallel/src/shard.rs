@@ -1,4 +1,4 @@
-//! The part of a tensor that one rank owns.
+//! Shards: the parts of tensors that ranks own.
 
 use std::ops::Range;
 
@@ -10,30 +10,29 @@ use crate::grid::Axis;
 /// A contiguous part of a tensor that one rank owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// The axis along which other ranks own the other elements; `None` where every rank owns the whole
-    /// tensor.
+    /// The axis along which other ranks own the other elements; `None` if every rank owns the whole tensor.
     pub axis: Option<Axis>,
-    /// The elements owned.
+    /// Range of the owned elements.
     pub range: Range<usize>,
 }
 
 impl Shard {
-    /// All of a tensor of so many elements, on every rank.
+    /// Returns the shard that is a whole tensor of `elements` elements, on every rank.
     pub fn whole(elements: usize) -> Self {
         Shard { axis: None, range: 0..elements }
     }
 
-    /// The elements `range` of a tensor, whose other elements belong to other ranks along `axis`.
+    /// Returns the shard of the elements `range`; the other elements belong to other ranks along `axis`.
     pub fn along(axis: Axis, range: Range<usize>) -> Self {
         Shard { axis: Some(axis), range }
     }
 
-    /// Returns true if the rank owns nothing of the tensor.
+    /// Returns whether the rank owns none of the tensor.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// The owned part of `whole`: a view, or the tensor itself where that is all of it.
+    /// Returns the owned part of `whole`: a view, or the tensor itself if the rank owns all of it.
     ///
     /// # Errors
     /// A tensor that is shorter than the range's end.

@@ -1,4 +1,4 @@
-//! The reduction: the same sums, in the same order, however ranks and buckets divide the work.
+//! Reductions give the same sums, in the same order, for any distribution over ranks and buckets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod direct;
@@ -14,14 +14,14 @@ use parallel::data::{
 use parallel::{ParallelError, Result};
 use tensor::Tensor;
 
-/// The gradient of a use in a micro-batch: values whose sum depends on the order of addition.
+/// Returns the gradient of a use in a micro-batch: values whose sum depends on the order of addition.
 fn gradient(use_id: u32, micro_batch: usize, elements: usize) -> Vec<f32> {
     let key = philox::key_of_name(u64::from(use_id), "gradient");
     let block = |i: usize| philox::normals(philox::philox4x32(key, [i as u32, micro_batch as u32, 0, 0]));
     (0..elements).map(|i| block(i)[0] * 10_f32.powi((i % 7) as i32)).collect()
 }
 
-/// The value of `dtype` that is nearest.
+/// Returns the nearest value of `dtype`.
 fn rounded(value: f32, dtype: DType) -> f32 {
     if dtype == DType::Bf16 { bf16::from_f32(value).to_f32() } else { value }
 }
@@ -40,14 +40,13 @@ fn read(tensor: &Tensor) -> tensor::Result<Vec<f32>> {
     })
 }
 
-/// The sum that the design asks for, computed directly: every micro-batch's sum and every node is rounded to
-/// `dtype`.
+/// Computes the sum by its definition: every micro-batch's sum and every node is rounded to `dtype`.
 fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize, dtype: DType) -> Vec<f32> {
     let per_lane = micro_batches / lanes;
     let add = |a: Vec<f32>, b: &[f32]| -> Vec<f32> {
         a.iter().zip(b).map(|(a, b)| rounded(a + b, dtype)).collect()
     };
-    // What is written first is rounded, what is added is not: an operator adds in f32.
+    // The first gradient is rounded when written; later ones are added in f32 before rounding.
     let lane = |lane: usize| {
         let first = gradient(use_id, lane * per_lane, elements);
         let first = first.into_iter().map(|value| rounded(value, dtype)).collect();
@@ -62,7 +61,7 @@ fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize, dt
 
 const SHAPES: [usize; 5] = [9000, 5, 300, 9500, 128];
 
-/// Five parameters, the first of which is used twice.
+/// Creates five parameters, the first of which is used twice.
 fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
     let mut parameters = Parameters::new(device, 1, dtype);
     let mut uses: Vec<_> = (0..SHAPES.len())
@@ -73,7 +72,7 @@ fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
 }
 
 /// One rank's part of one sum: parameter, first element, values.
-type Part = (usize, usize, Vec<f32>);
+type OwnedPart = (usize, usize, Vec<f32>);
 
 fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: How) -> ReductionOptions {
     let (ranks, rank) = (communicator.world_size(), communicator.rank());
@@ -81,7 +80,7 @@ fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: 
     ReductionOptions { lanes, ranks, rank, dtype, bucket_bytes, reduction, zero_stage, loss: true }
 }
 
-/// How gradients are added, the ZeRO stage, and the type of the gradients.
+/// Kind of reduction, ZeRO stage, and dtype of the gradients.
 type How = (Reduction, u32, DType);
 const ALL: [How; 6] = [
     (Reduction::Tree, 0, DType::F32),
@@ -92,7 +91,7 @@ const ALL: [How; 6] = [
     (Reduction::Library, 0, DType::Bf16),
 ];
 
-/// Runs two steps of made-up backward passes as one rank and returns the loss and gradients of the second.
+/// Runs two steps of simulated backward passes as one rank, and returns the loss and gradients of the second.
 fn run(
     mut communicator: Communicator,
     lanes: usize,
@@ -100,7 +99,7 @@ fn run(
     bucket_bytes: usize,
     how: How,
     from: f64,
-) -> Result<(f32, Vec<Part>)> {
+) -> Result<(f32, Vec<OwnedPart>)> {
     let (rank, data) = (communicator.rank(), communicator.world_size());
     let device = Device::cpu(rank, &DeviceOptions::default())?;
     let (parameters, uses) = parameters(&device, how.2);
@@ -137,8 +136,8 @@ fn run(
     Ok((reduction.loss()?.unwrap().to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
 }
 
-/// Puts the parts of some ranks together; every element must be there once.
-fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<Part>)>) -> Vec<Vec<f32>> {
+/// Assembles the parts of some ranks; every element must be present once.
+fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<OwnedPart>)>) -> Vec<Vec<f32>> {
     let mut all = SHAPES.map(|elements| vec![None; elements]);
     for (parameter, first, values) in ranks.flat_map(|(_, parts)| parts) {
         for (index, value) in values.iter().enumerate() {
@@ -149,7 +148,7 @@ fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<Part>)>) -> Vec<Vec<f3
 }
 
 #[test]
-fn every_grid_gives_the_sum_of_the_design() {
+fn every_grid_gives_the_defined_sum() {
     for (lanes, micro_batches) in [(1, 1), (1, 3), (2, 4), (4, 4), (8, 8), (4, 12)] {
         let loss = expected(99, 1, micro_batches, lanes, DType::F32)[0];
         let references = [DType::F32, DType::Bf16].map(|dtype| {
@@ -163,11 +162,10 @@ fn every_grid_gives_the_sum_of_the_design() {
             reference
         });
         for data in [1, 2, 4, 8].into_iter().filter(|data| *data <= lanes) {
-            // A bucket for each gradient, some gradients, all of them.
+            // One bucket for each gradient, for some gradients, and for all.
             let trees = [1, 1 << 20].into_iter().flat_map(|bytes| [(bytes, ALL[0]), (bytes, ALL[1])]);
             for (bucket_bytes, how) in ALL.map(|how| (40_000, how)).into_iter().chain(trees) {
-                // With what ranks have of each other's memory, and without; while backward goes on, and after
-                // it.
+                // With and without peer access; reduced during backward, and after it.
                 let overs = [direct::apart as direct::Over, direct::over];
                 for (over, from) in
                     overs.into_iter().flat_map(|over| [0.0, 0.5, 1.0].map(|from| (over, from)))
@@ -191,13 +189,13 @@ fn every_grid_gives_the_sum_of_the_design() {
     }
 }
 
-/// Values that say where they belong, exact in bf16 too.
+/// Values that identify their element, exact in bf16 too.
 fn mark(parameter: usize, element: usize) -> f32 {
     (1 + parameter + (element / 4096) * 16) as f32
 }
 
 #[test]
-fn every_rank_gets_the_weights_that_others_keep() {
+fn every_rank_gets_the_weights_that_others_own() {
     let kinds = [(DType::F32, direct::apart as direct::Over), (DType::Bf16, direct::apart)];
     let kinds = kinds.into_iter().chain([(DType::Bf16, direct::over as direct::Over)]);
     for (ranks, (dtype, over)) in [1, 2, 4, 8].into_iter().flat_map(|n| kinds.clone().map(move |k| (n, k))) {
@@ -216,7 +214,7 @@ fn every_rank_gets_the_weights_that_others_keep() {
             communicator.data.share(&reduction.shared(&parameters), PeerAccessOptions::default())?;
             gather_weights(&mut *communicator.data, &reduction, &parameters, ..1)?;
             gather_weights(&mut *communicator.data, &reduction, &parameters, 1..)?;
-            // They are on their way, group by group, and who comes to one waits for all of its group.
+            // Groups arrive one by one; the first use of a weight waits for its whole group.
             for (number, group) in reduction.weight_groups().iter().filter(|_| ranks > 1).enumerate() {
                 assert!(group.iter().all(|parameter| weights[*parameter].is_arriving()), "group {number}");
                 for parameter in group {
@@ -237,7 +235,7 @@ fn every_rank_gets_the_weights_that_others_keep() {
 }
 
 #[test]
-fn sums_that_one_rank_each_has_are_gathered_exactly() {
+fn disjoint_sums_are_gathered_exactly() {
     let values = gradient(3, 0, 777);
     let expected = values.iter().map(|value| value * value).collect::<Vec<_>>();
     for ranks in [1, 2, 4, 8] {
@@ -308,7 +306,7 @@ fn the_tree_adds_in_rank_order() {
 }
 
 #[test]
-fn a_gradient_that_never_comes_is_named() {
+fn missing_gradients_are_named() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let (parameters, uses) = parameters(&device, DType::F32);
     let mut communicator = Communicator::solo();

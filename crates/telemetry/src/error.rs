@@ -58,7 +58,7 @@ pub enum TelemetryError {
         /// Reason.
         reason: String,
     },
-    /// The content of a file is wrong.
+    /// The content of a file is invalid.
     #[error("{}: {source}", path.display())]
     In {
         /// The file.
@@ -67,8 +67,8 @@ pub enum TelemetryError {
         #[source]
         source: Box<TelemetryError>,
     },
-    /// The process has a log already.
-    #[error("this process has a log already")]
+    /// The process already has a log.
+    #[error("this process already has a log")]
     SecondLog,
 }
 

@@ -1,8 +1,8 @@
 //! Reports about a run: statistics by rank, tables, logs, progress, pages, and the files of its directory.
 //!
 //! **A statistic is a variant of one enumeration**, [`Statistic`], whose documentation says what it counts
-//! and what it excludes. Messages between ranks, tables and files iterate over the enumeration, so a new
-//! statistic is one variant and the place where its value is taken.
+//! and excludes. Messages between ranks, tables and files iterate over the enumeration, so a new statistic is
+//! one variant and one expression for its value.
 //!
 //! ```
 //! use collective::{Communicator, Traffic};

@@ -1,8 +1,8 @@
-//! Logs with rank and step, to standard error and to a file for each rank in the run directory.
+//! Logs with rank and step, written to standard error and to one file per rank in the run directory.
 //!
 //! Rank and step are fields of spans: a worker enters [`rank_span`] once and [`step_span`] for each step, and
 //! every event inside, from any crate, is logged with them. A process that is one rank of a job sets its rank
-//! ([`Log::set_rank`]) for events outside of these spans.
+//! for events outside these spans ([`Log::set_rank`]).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -31,20 +31,20 @@ use crate::progress::write_beside_bars;
 /// Environment variable with the log filter, such as `debug` or `warn,collective=trace`.
 pub const VARIABLE: &str = "PLIMSOLL_LOG";
 
-/// Span of everything that a rank does.
+/// Returns the span of a rank's work.
 pub fn rank_span(rank: usize) -> Span {
     tracing::error_span!("rank", rank)
 }
 
-/// Span of a step, inside the span of its rank.
+/// Returns the span of a step, to be entered inside the rank's span.
 pub fn step_span(step: u64) -> Span {
     tracing::error_span!("step", step)
 }
 
 /// The log of a process. Clones share it.
 ///
-/// Standard error gets the lines of rank 0 and of no rank, and warnings and errors of other ranks. The file
-/// of a rank gets all its lines.
+/// Standard error gets the lines of rank 0, lines without a rank, and warnings and errors of other ranks. The
+/// file of a rank gets all its lines.
 #[derive(Clone, Debug)]
 pub struct Log(Arc<State>);
 
@@ -55,10 +55,10 @@ struct State {
     files: Mutex<LogFiles>,
 }
 
-/// Files that lines are written to besides standard error.
+/// Files that lines are written to, in addition to standard error.
 #[derive(Debug, Default)]
 struct LogFiles {
-    /// Rank of events outside of a rank's span.
+    /// Rank of events outside a rank's span.
     rank: Option<usize>,
     directory: Option<PathBuf>,
     /// Files by rank; `None` for a file that could not be opened, which has been reported.
@@ -66,18 +66,18 @@ struct LogFiles {
 }
 
 impl Log {
-    /// A log to standard error, and to files once [`Log::set_directory`] is called.
+    /// Creates a log that writes to standard error, and to files once [`Log::set_directory`] is called.
     pub fn new() -> Self {
         Log(Arc::new(State { began: Instant::now(), terminal: true, files: Mutex::default() }))
     }
 
-    /// A log to files only.
+    /// Creates a log that writes to files only.
     pub fn files_only() -> Self {
         Log(Arc::new(State { began: Instant::now(), terminal: false, files: Mutex::default() }))
     }
 
     /// Makes this the log of the process, filtered by [`VARIABLE`]; by default, level `info`. Errors: an
-    /// invalid filter; the process has a log already.
+    /// invalid filter; the process already has a log.
     pub fn install(&self) -> Result<()> {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         let subscriber = self.subscriber(&text)?;
@@ -98,12 +98,12 @@ impl Log {
         Ok(Registry::default().with(filter).with(RankLayer(self.clone())))
     }
 
-    /// Sets the rank of events outside of a rank's span.
+    /// Sets the rank of events outside a rank's span.
     pub fn set_rank(&self, rank: usize) {
         self.files().rank = Some(rank);
     }
 
-    /// Starts to write the lines of each rank to `directory/rank-N.log`. Errors: the directory cannot be
+    /// Starts writing the lines of each rank to `directory/rank-N.log`. Errors: the directory cannot be
     /// created.
     pub fn set_directory(&self, directory: &Path) -> Result<()> {
         std::fs::create_dir_all(directory)
@@ -192,7 +192,7 @@ impl Visit for Origin {
     fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
 }
 
-/// Text of an event: its message, then its other fields.
+/// Text of an event: the message, then the other fields.
 #[derive(Default)]
 struct Text(String);
 

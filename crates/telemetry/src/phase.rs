@@ -5,17 +5,17 @@ use std::time::Duration;
 /// A phase of a training step, on the device's compute stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Reading micro-batches and copying them to the device, and waiting for a host that is late with them.
+    /// Reading micro-batches and copying them to the device, including waits for a slow host.
     Inputs,
     /// Forward passes, including the loss.
     Forward,
     /// Backward passes. Excludes the reduction that overlaps them.
     Backward,
     /// Waiting for other stages: the pipeline's bubble and exposed transfers. On the CPU, all transfers,
-    /// since nothing overlaps.
+    /// because none overlaps.
     Pipeline,
-    /// Waiting for other ranks, including slower ones: for reduced gradients and, with a sharded optimizer,
-    /// for the norm and for new weights. On the CPU, all of this communication, since nothing overlaps.
+    /// Waiting for other ranks, including slower ones: for reduced gradients and, with sharded optimizer
+    /// state, for the norm and updated weights. On the CPU, all of this communication, because none overlaps.
     Reduce,
     /// Gradient norm, clipping and the update of the weights.
     Update,
@@ -26,12 +26,12 @@ impl Phase {
     pub const ALL: [Phase; 6] =
         [Phase::Inputs, Phase::Forward, Phase::Backward, Phase::Pipeline, Phase::Reduce, Phase::Update];
 
-    /// Returns whether the phase is waiting for other ranks.
+    /// Returns whether the phase consists of waiting for other ranks.
     pub fn waits(self) -> bool {
         matches!(self, Phase::Pipeline | Phase::Reduce)
     }
 
-    /// Name in tables and in keys.
+    /// Name used in tables and keys.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Inputs => "inputs",
@@ -49,28 +49,28 @@ impl Phase {
     }
 }
 
-/// Times of a rank's steps, in microseconds. A step is the sum of its phases; the median step need not be the
-/// sum of the medians of the phases.
+/// Times of a rank's steps, in microseconds. A step is the sum of its phases, but the median step may differ
+/// from the sum of the phases' medians.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTimes {
     /// Number of timed steps.
     pub steps: u64,
     /// Median time of each phase.
     pub median: [u64; Phase::ALL.len()],
-    /// Time of each phase in all steps together.
+    /// Total time of each phase over all steps.
     pub whole: [u64; Phase::ALL.len()],
     /// Median step.
     pub median_step: u64,
 }
 
 impl PhaseTimes {
-    /// Time of all steps together.
+    /// Total time of all steps.
     pub fn whole_step(&self) -> u64 {
         self.whole.iter().sum()
     }
 }
 
-/// Number of last steps that medians are taken over.
+/// Number of latest steps whose median is taken.
 const KEPT: usize = 1024;
 
 /// Collects the phase times of consecutive steps.
@@ -78,7 +78,7 @@ const KEPT: usize = 1024;
 pub struct PhaseCounter {
     steps: u64,
     whole: [Duration; Phase::ALL.len()],
-    /// The last steps; a ring buffer once it is full.
+    /// The latest steps; a ring buffer once it is full.
     last: Vec<[Duration; Phase::ALL.len()]>,
 }
 

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::units::{duration, grouped};
 
-/// Bars on the terminal of this process. Other output is written while they are hidden.
+/// Bars on this process's terminal. They are hidden while other output is written.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// Writes to standard error without damaging a bar.
@@ -36,8 +36,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress of rank `rank` towards step `steps`. On rank 0, lines for every `every`-th step, below them a
-    /// bar if standard error is a terminal; nothing on other ranks.
+    /// Creates the progress of rank `rank` towards step `steps`. Rank 0 shows lines for every `every`-th step
+    /// and, if standard error is a terminal, a bar below them. Other ranks show nothing.
     pub fn new(rank: usize, steps: u64, every: u64) -> Self {
         if rank != 0 {
             return Self::to(Output::Nowhere, steps, every);
@@ -46,14 +46,15 @@ impl Progress {
             return Self::lines(Box::new(std::io::stderr()), steps, every);
         }
         let bar = BARS.add(ProgressBar::new(steps));
-        // The template is constant and valid; otherwise the default style is used.
+        // The template is constant and valid; if it were not, the default style would be used.
         if let Ok(style) = ProgressStyle::with_template("step {pos}/{len} {wide_bar} {msg}") {
             bar.set_style(style);
         }
         Self::to(Output::Bar(bar), steps, every)
     }
 
-    /// Writes lines to `writer`: for the first step, the last, and every `every`-th (0 counts as 1).
+    /// Creates progress that writes lines to `writer`: for the first step, the last, and every `every`-th (0
+    /// counts as 1).
     pub fn lines(writer: Box<dyn Write + Send>, steps: u64, every: u64) -> Self {
         Self::to(Output::Lines(writer), steps, every)
     }
@@ -62,7 +63,7 @@ impl Progress {
         Progress { output, steps, every: every.max(1), first: None }
     }
 
-    /// Shows that step `step` (from 1) is done, with its throughput if known.
+    /// Shows that step `step` (from 1) is done, with the throughput if known.
     pub fn step(&mut self, step: u64, loss: f32, tokens_per_second: Option<f64>) {
         let now = Instant::now();
         let (first, since) = *self.first.get_or_insert((step, now));

@@ -1,4 +1,4 @@
-//! The statistics of one rank, and their way to rank 0.
+//! The statistics of one rank, and gathering them on rank 0.
 
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use collective::{ControlPlane, Traffic};
@@ -10,12 +10,12 @@ use crate::error::{Result, TelemetryError};
 use crate::phase::PhaseTimes;
 use crate::statistic::Statistic;
 
-/// Limit of the bytes that decoding a message may use.
+/// Most bytes that decoding a message may use.
 const MESSAGE_LIMIT: usize = 1 << 16;
-/// Maximum length of the name of a host or device, in characters.
+/// Longest name of a host or device, in characters.
 const NAME_LIMIT: usize = 256;
 
-/// Sources of the values.
+/// Sources of a rank's statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// Counters of the caching allocator.
@@ -26,14 +26,14 @@ pub struct Sources<'a> {
     pub at_peak: CategoryBytes,
     /// Traffic of the data planes.
     pub traffic: Traffic,
-    /// Memory of the device by its driver's account.
+    /// Memory of the device as its driver counts it.
     pub driver: DriverAccount,
-    /// Times of the phases of its steps.
+    /// Times of the phases of the rank's steps.
     pub phases: PhaseTimes,
 }
 
-/// Memory of a device by its driver's account, in bytes, and what is known of it besides the allocator. All 0
-/// without a driver.
+/// Memory of a device as its driver counts it, in bytes, and the parts outside the allocator. All 0 without a
+/// driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverAccount {
     /// See [`Statistic::ContextBytes`].
@@ -59,16 +59,16 @@ pub struct DriverAccount {
 pub struct RankStatistics {
     /// The rank.
     pub rank: usize,
-    /// Name of its host.
+    /// Name of the rank's host.
     pub host: String,
-    /// Name of its device.
+    /// Name of the rank's device.
     pub device: String,
     /// Values in the order of [`Statistic::all`].
     values: Vec<u64>,
 }
 
 impl RankStatistics {
-    /// Takes the statistics of a rank.
+    /// Collects the statistics of a rank.
     pub fn take(rank: usize, host: &str, device: &str, sources: &Sources<'_>) -> Self {
         let values = Statistic::all().iter().map(|statistic| value(*statistic, sources)).collect();
         RankStatistics { rank, host: shortened(host), device: shortened(device), values }
@@ -85,7 +85,7 @@ impl RankStatistics {
         Statistic::all().iter().copied().zip(self.values.iter().copied())
     }
 
-    /// Returns an entry of `ranks` in `summary.json`: `rank`, `host`, `device` and every statistic under its
+    /// Returns the rank's entry in `summary.json`: `rank`, `host`, `device` and every statistic under its
     /// name.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut entry = Map::new();
@@ -114,8 +114,8 @@ impl RankStatistics {
             .map_err(|error| TelemetryError::Encode { rank: self.rank, reason: error.to_string() })
     }
 
-    /// Decodes a message from rank `from`. Errors: a message that [`RankStatistics::encode`] of this version
-    /// did not write.
+    /// Decodes a message from rank `from`. Errors: a message that was not written by
+    /// [`RankStatistics::encode`] of this version.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         let refuse = |reason: String| Err(TelemetryError::Decode { rank: from, reason });
         let (statistics, read) = match bincode::serde::decode_from_slice::<Self, _>(message, wire()) {
@@ -187,11 +187,11 @@ fn value(statistic: Statistic, sources: &Sources<'_>) -> u64 {
         Statistic::LiveBytes(category) => return sources.live.get(category),
         Statistic::PeakBytes(category) => return sources.at_peak.get(category),
     };
-    // The allocator counts in i64, and none of these is ever negative.
+    // The allocator counts in i64; these counters are never negative.
     u64::try_from(count).unwrap_or(0)
 }
 
-/// Returns the name of this host, or `localhost` if the system does not tell.
+/// Returns the name of this host, or `localhost` if the system does not report it.
 pub fn host_name() -> String {
     let files = ["/proc/sys/kernel/hostname", "/etc/hostname"];
     let named =

@@ -1,4 +1,4 @@
-//! Files of a run directory that are written whole, such as `summary.json`.
+//! Files of a run directory that are written as a whole, such as `summary.json`.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,7 +10,7 @@ use system::{input, output};
 use crate::error::{Result, TelemetryError};
 use crate::rank_statistics::RankStatistics;
 
-/// The most bytes of a summary that is read: a loss takes about ten.
+/// Largest size of a summary that is read, in bytes; a loss takes about ten.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// The grid of ranks.
@@ -31,7 +31,7 @@ pub struct Summary {
     pub world_size: usize,
     /// Grid of ranks.
     pub grid: Grid,
-    /// Number of steps done.
+    /// Number of completed steps.
     pub steps: u64,
     /// Loss of each step; written as `null` if not finite.
     #[serde(deserialize_with = "losses")]
@@ -43,13 +43,13 @@ pub struct Summary {
     /// Statistics of every rank at the end of the last training step.
     #[serde(serialize_with = "rank_entries", deserialize_with = "rank_statistics")]
     pub ranks: Vec<RankStatistics>,
-    /// Further values, such as `validation_loss` and the versions of libraries.
+    /// Additional values, such as `validation_loss` and the versions of libraries.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
 impl Summary {
-    /// Writes the summary to `path`, whole or not at all. Errors: the file cannot be written.
+    /// Writes the summary to `path`, completely or not at all. Errors: the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = to_json(path, serde_json::to_vec_pretty(self))?;
         text.push(b'\n');
@@ -90,7 +90,8 @@ pub(crate) fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<
     text.map_err(|error| TelemetryError::file(path, "express the values as JSON")(error.into()))
 }
 
-/// Writes a file of the run, whole or not at all ([`output::write_own`]). Errors: the file cannot be written.
+/// Writes a file of the run, completely or not at all ([`output::write_own`]). Errors: the file cannot be
+/// written.
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     output::write_own(path, bytes).map_err(TelemetryError::file(path, "write it"))
 }

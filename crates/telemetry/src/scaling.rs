@@ -1,13 +1,13 @@
 //! Scaling of a training step over numbers of ranks: measured runs as lines of JSON, a table and two plots.
 //!
 //! A [`ScalingRun`] is one training step measured on one number of ranks. Runs that differ only in the number
-//! of ranks form a series. The efficiency of a run is its throughput per rank relative to that of the series'
-//! smallest number of ranks.
+//! of ranks form a series. A run's efficiency is its throughput per rank relative to the series' smallest
+//! run.
 //!
 //! Efficiency mixes three effects: the cost of communication, differences between devices, and the slowdown
 //! of all devices of a host when all are busy. The baseline [`Scaling::Alone`] isolates the first: every
-//! device runs a world of its own, all at the same time, so that a run relative to it shows the cost of
-//! communication only. If runs are measured in several rounds, the median round of each counts.
+//! device runs its own world, all at the same time, so that a run relative to it shows only the cost of
+//! communication. If runs are measured in several rounds, the median round of each counts.
 
 use std::path::Path;
 
@@ -28,21 +28,21 @@ mod table;
 pub use plot::{efficiency_plot, memory_plot};
 pub use table::scaling_table;
 
-/// Quantity that grows with the number of ranks.
+/// The quantity that grows with the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scaling {
-    /// None: the global batch stays the same.
+    /// Nothing: the global batch stays the same.
     Strong,
-    /// The global batch: the batch per rank stays the same.
+    /// The global batch, because the batch per rank stays the same.
     Weak,
-    /// The number of worlds of one rank each, which compute at the same time and do not communicate. Not a
-    /// series, but the baseline of the others.
+    /// The number of worlds of one rank each, which compute at the same time without communicating. The
+    /// baseline of the other series, not a series itself.
     Alone,
 }
 
 impl Scaling {
-    /// Name in files and on the command line.
+    /// Name used in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scaling::Strong => "strong",
@@ -52,18 +52,18 @@ impl Scaling {
     }
 }
 
-/// A measured training step: a line of JSON.
+/// A measured training step, stored as a line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScalingRun {
     /// Name of the model.
     pub model: String,
-    /// Number of parameters, shared ones counted once.
+    /// Number of parameters; shared ones count once.
     pub parameters: u64,
     /// Kind of device: `cpu` or `cuda`.
     pub device: String,
     /// Model of the device.
     pub device_model: String,
-    /// Versions of the libraries that compute on it.
+    /// Versions of the libraries that compute.
     pub libraries: String,
     /// Compute dtype, such as `bf16`.
     pub precision: String,
@@ -75,34 +75,34 @@ pub struct ScalingRun {
     pub ranks_are: String,
     /// Reduction of gradients over ranks: `tree` or `nccl`; `none` for [`Scaling::Alone`].
     pub reduction: String,
-    /// True if the optimizer state was sharded over the ranks.
+    /// Whether the optimizer state was sharded over the ranks.
     pub shard_optimizer: bool,
-    /// Sequences in a micro-batch.
+    /// Number of sequences in a micro-batch.
     pub micro_batch: usize,
-    /// Micro-batches in a step, over all ranks.
+    /// Number of micro-batches in a step, over all ranks.
     pub micro_batches: usize,
-    /// Tokens in a step, over all ranks.
+    /// Number of tokens in a step, over all ranks.
     pub tokens: u64,
     /// Number of timed steps.
     pub steps: u64,
     /// Minimum number of warm-up steps.
     pub warm_up: u64,
-    /// Minimum seconds of warm-up steps.
+    /// Minimum duration of the warm-up in seconds.
     #[serde(default)]
     pub warm_up_seconds: f64,
-    /// Number of warm-up steps that satisfied both minima.
+    /// Number of warm-up steps that were run.
     #[serde(default)]
     pub warm_up_steps: u64,
     /// Round of the measurement, from 1.
     #[serde(default = "first_round")]
     pub round: usize,
-    /// Median step by rank 0's clock, in seconds from the end of a step to the end of the next.
+    /// Median step by rank 0's clock, in seconds from the end of one step to the end of the next.
     pub step_seconds: f64,
     /// Shortest step, in seconds.
     pub least_seconds: f64,
     /// Longest step, in seconds.
     pub most_seconds: f64,
-    /// Loss of step `warm_up + steps`, which does not depend on how long the warm-up took.
+    /// Loss of step `warm_up + steps`, independent of the duration of the warm-up.
     pub loss: f32,
     /// Figures of each rank, in rank order.
     pub by_rank: Vec<RankFigures>,
@@ -117,9 +117,9 @@ fn first_round() -> usize {
 pub struct RankFigures {
     /// The rank; for [`Scaling::Alone`], the world.
     pub rank: usize,
-    /// Name of its host.
+    /// Name of the rank's host.
     pub host: String,
-    /// Name of its device, such as `cuda:1`.
+    /// Name of the rank's device, such as `cuda:1`.
     #[serde(default)]
     pub device: String,
     /// Median step by the rank's own clock, in seconds; 0 if not measured.
@@ -144,7 +144,7 @@ pub struct RankFigures {
 }
 
 impl RankFigures {
-    /// Figures from a rank's statistics and its median step by its own clock, in seconds.
+    /// Collects the figures from a rank's statistics and its median step by its own clock, in seconds.
     pub fn of(statistics: &RankStatistics, step_seconds: f64) -> Self {
         let phase = |phase| statistics.get(Statistic::MedianTime(phase));
         RankFigures {
@@ -165,7 +165,7 @@ impl RankFigures {
 }
 
 impl ScalingRun {
-    /// Tokens per second in the median step; for [`Scaling::Alone`], summed over the worlds.
+    /// Tokens per second of the median step; for [`Scaling::Alone`], summed over the worlds.
     pub fn tokens_per_second(&self) -> f64 {
         match self.scaling {
             Scaling::Alone => self.tokens_per_second_of_each().sum(),
@@ -179,7 +179,7 @@ impl ScalingRun {
         self.by_rank.iter().map(move |rank| part / rank.step_seconds)
     }
 
-    /// Micro-batches per rank in a step.
+    /// Number of micro-batches per rank in a step.
     pub(crate) fn micro_batches_of_each(&self) -> usize {
         self.micro_batches / self.ranks.max(1)
     }
@@ -212,10 +212,10 @@ impl ScalingRun {
         serde_json::to_string(self).map_err(told)
     }
 
-    /// Parses a line of JSON.
+    /// Parses a run from a line of JSON.
     fn from_line(text: &str) -> std::result::Result<Self, String> {
         let mut run: ScalingRun = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        // Older versions did not write `warm_up_steps`, which then equals `warm_up`.
+        // Older versions did not write `warm_up_steps`; in their runs it equals `warm_up`.
         run.warm_up_steps = run.warm_up_steps.max(run.warm_up);
         let mut seconds = vec![run.step_seconds, run.least_seconds, run.most_seconds];
         if run.scaling == Scaling::Alone {
@@ -235,7 +235,7 @@ impl ScalingRun {
     }
 }
 
-/// Parses runs, one per line; empty lines are skipped. Errors: the first line that is not a run.
+/// Parses one run per line, skipping empty lines. Errors: the first line that is not a run.
 pub fn parse_runs(text: &str) -> Result<Vec<ScalingRun>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let refuse = |line| move |reason| TelemetryError::Line { line, reason };

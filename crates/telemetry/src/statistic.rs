@@ -1,4 +1,4 @@
-//! The statistics of a rank. A new one is a line here and its value in `RankStatistics::take`.
+//! The statistics of a rank. A new one is a line here and an expression in `RankStatistics::take`.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;

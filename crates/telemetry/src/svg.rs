@@ -1,11 +1,11 @@
-//! Helpers of every drawing.
+//! Helpers shared by all drawings.
 
 /// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Round numbers of bytes from 0 to `most`, four to eight of them.
+/// Returns four to eight round numbers of bytes from 0 to `most`.
 pub(crate) fn byte_ticks(most: u64) -> Vec<u64> {
     let mut step = (most / 8).max(1).next_power_of_two();
     if most / step < 4 {

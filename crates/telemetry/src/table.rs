@@ -1,4 +1,4 @@
-//! Tables as text: aligned columns, and the tables of memory, devices and time by rank.
+//! Text tables: aligned columns, and the tables of memory, devices and time by rank.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ mod phases;
 
 pub use phases::phase_table;
 
-/// Number of ranks above which those with equal values share a row.
+/// Number of ranks above which ranks with equal values share a row.
 const LINES: usize = 16;
 /// Columns of the memory table.
 const COLUMNS: [Statistic; 4] = [
@@ -21,9 +21,9 @@ const COLUMNS: [Statistic; 4] = [
 ];
 const GAP: &str = "  ";
 
-/// A row for each rank with the bytes allocated and reserved and their peaks, then the maximum and the
-/// minimum of each with the first rank that has it. Ranks whose allocator had to retry or ran out of memory
-/// are named below the table.
+/// Returns a table with a row for each rank: allocated and reserved bytes and their peaks; then the maximum
+/// and minimum of each with the first rank that has it. Ranks whose allocator retried or ran out of memory
+/// are listed below the table.
 pub fn memory_table(ranks: &[RankStatistics]) -> String {
     let (columns, common) = name_columns(ranks);
     let mut header = columns.iter().map(|column| column.title.to_owned()).collect::<Vec<_>>();
@@ -61,8 +61,8 @@ const ACCOUNT: [Statistic; 7] = [
     Statistic::DriverUsedBytes,
 ];
 
-/// A row for each rank with the bytes used on its device by the driver's account, and their parts; empty if
-/// no device has a driver.
+/// Returns a table with a row for each rank: the bytes used on its device as the driver counts them, and
+/// their parts. Empty if no device has a driver.
 pub fn device_table(ranks: &[RankStatistics]) -> String {
     if ranks.iter().all(|rank| rank.get(Statistic::DriverUsedBytes) == 0) {
         return String::new();
@@ -79,8 +79,8 @@ pub fn device_table(ranks: &[RankStatistics]) -> String {
     format!("device by rank\n{}", aligned(&rows, 1, &[1]))
 }
 
-/// A row for each statistic that is not 0 on all ranks: its value for one rank; for several ranks, its
-/// maximum and minimum with the first rank that has it.
+/// Returns a table with a row for each statistic that is not 0 on all ranks: the value of one rank or, for
+/// several ranks, the maximum and minimum with the first rank that has each.
 pub fn full_table(ranks: &[RankStatistics]) -> String {
     let mut rows = vec![match ranks.len() {
         1 => vec!["statistic".to_owned(), format!("rank {}", ranks[0].rank)],
@@ -100,7 +100,7 @@ pub fn full_table(ranks: &[RankStatistics]) -> String {
     aligned(&rows, 1, &[1])
 }
 
-/// Returns whether the first value replaces the second as the extreme one.
+/// Returns whether the first value replaces the second as the extreme.
 type Wins = fn(u64, u64) -> bool;
 const EXTREMES: [(&str, Wins); 2] = [("maximum", |new, old| new > old), ("minimum", |new, old| new < old)];
 
@@ -110,13 +110,13 @@ struct NameColumn {
     name: fn(&RankStatistics) -> &str,
 }
 
-/// Columns besides the rank, shown if ranks differ in them.
+/// Columns besides the rank, shown if the ranks' values differ.
 const NAMES: [NameColumn; 2] = [
     NameColumn { title: "host", name: |rank| &rank.host },
     NameColumn { title: "device", name: |rank| &rank.device },
 ];
 
-/// Returns the columns that name a row, and the text of the title for the names that all ranks share.
+/// Returns the columns that name a row, and the title's text for names that all ranks share.
 fn name_columns(ranks: &[RankStatistics]) -> (Vec<NameColumn>, String) {
     let mut columns = vec![NameColumn { title: "rank", name: |_| "" }];
     let mut common = String::new();
@@ -131,7 +131,7 @@ fn name_columns(ranks: &[RankStatistics]) -> (Vec<NameColumn>, String) {
     (columns, common)
 }
 
-/// Groups the ranks of each row: one rank, or above [`LINES`] ranks all those with equal cells, in the order
+/// Groups the ranks of each row: one rank or, above [`LINES`] ranks, all ranks with equal cells, in the order
 /// of the first.
 fn groups<'a>(ranks: &'a [RankStatistics], columns: &[NameColumn]) -> Vec<Vec<&'a RankStatistics>> {
     let mut groups: Vec<Vec<&RankStatistics>> = Vec::new();
@@ -160,7 +160,7 @@ fn exact(statistic: Statistic, value: u64) -> String {
     }
 }
 
-/// The extreme value over all ranks, and the first rank that has it.
+/// Returns the extreme value over all ranks, with the first rank that has it.
 fn extreme(ranks: &[RankStatistics], statistic: Statistic, wins: Wins) -> String {
     let values = ranks.iter().map(|rank| (rank.get(statistic), rank.rank));
     let best = values.reduce(|old, new| if wins(new.0, old.0) { new } else { old });
@@ -173,7 +173,7 @@ fn extreme(ranks: &[RankStatistics], statistic: Statistic, wins: Wins) -> String
     if everywhere { format!("{short} on all") } else { format!("{short} on rank {rank}") }
 }
 
-/// A line for each rank whose allocator had to retry or ran out of memory.
+/// Returns a line for each rank whose allocator retried or ran out of memory.
 fn troubles(ranks: &[RankStatistics]) -> String {
     let mut text = String::new();
     for rank in ranks {

@@ -1,5 +1,5 @@
-//! Timelines of steps: the work of each rank's streams, in Chrome's trace format, which Perfetto
-//! (ui.perfetto.dev) shows. A rank is a process of the trace, a row a thread.
+//! Timelines of steps: the work on each rank's streams, in Chrome's trace format, which Perfetto
+//! (ui.perfetto.dev) displays. Ranks are processes of the trace, rows are threads.
 
 use std::path::Path;
 
@@ -10,16 +10,16 @@ use system::output::{OutputFile, Replace};
 
 use crate::error::{Result, TelemetryError};
 
-/// Row of a span.
+/// The row of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Row {
     /// Phases of each step, on the compute stream.
     Phases,
     /// Kernels, matmuls and copies on the compute stream.
     Compute,
-    /// Work on the stream of the reduction.
+    /// Work on the reduce stream.
     Reduce,
-    /// Work on the stream of transfers.
+    /// Work on the transfer stream.
     Transfer,
 }
 
@@ -39,17 +39,17 @@ impl Row {
 /// A piece of work with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// Row.
+    /// Row that shows the span.
     pub row: Row,
     /// Name of the work.
     pub name: String,
     /// Category of the work, such as a family of kernels.
     pub category: String,
-    /// Beginning, in microseconds from the beginning of the first step.
+    /// Start, in microseconds from the start of the first step.
     pub begin: f64,
     /// Duration in microseconds.
     pub length: f64,
-    /// True if compute waited for other ranks meanwhile.
+    /// Whether compute waited for other ranks meanwhile.
     pub exposed: bool,
 }
 
@@ -77,19 +77,18 @@ pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Opti
     all.map(|all| all.iter().enumerate().map(decode).collect()).transpose()
 }
 
-/// Writes the timelines as a trace, whole or not at all. Errors: the file cannot be written, or is of another
-/// program.
+/// Writes the timelines as a trace, completely or not at all. Errors: the file cannot be written, or was not
+/// written by this program.
 pub fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {
     let output = OutputFile::new(path, Replace::Marked(MARK));
     let written = output.and_then(|output| output.write(chrome_trace(ranks).as_bytes()));
     written.map_err(TelemetryError::file(path, "write it"))
 }
 
-/// A text at the start of every trace.
+/// Text near the start of every trace, by which existing traces are recognised.
 const MARK: &str = r#""writer":"plimsoll""#;
 
-/// Returns the timelines as a trace in JSON. Spans of a row must not overlap, as is the case for work on one
-/// stream.
+/// Returns the timelines as a trace in JSON. Spans of a row must not overlap; work on one stream never does.
 fn chrome_trace(ranks: &[RankTimeline]) -> String {
     let mut events = Vec::new();
     for RankTimeline { rank, host, spans } in ranks {

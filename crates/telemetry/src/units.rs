@@ -1,20 +1,20 @@
-//! Numbers as text: bytes, counts, durations, shares.
+//! Numbers as text: bytes, counts, durations, percentages.
 
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, FormattedDuration, HumanCount};
 
-/// Bytes with two decimals in the largest binary unit that leaves at least 1, as in `1.39 MiB`.
+/// Formats bytes with two decimals in the largest binary unit that gives at least 1, as in `1.39 MiB`.
 pub fn bytes(bytes: u64) -> String {
     BinaryBytes(bytes).to_string()
 }
 
-/// A count with its digits in groups of three, as in `1,457,152`.
+/// Formats a count with its digits in groups of three, as in `1,457,152`.
 pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// A count with its noun, as in `1 step`, `1,200 steps` and `2 micro-batches`.
+/// Formats a count with its noun, as in `1 step`, `1,200 steps` and `2 micro-batches`.
 pub fn counted(number: u64, noun: &str) -> String {
     let ending = match (number, noun.ends_with("ch")) {
         (1, _) => "",
@@ -24,12 +24,12 @@ pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", grouped(number))
 }
 
-/// Microseconds as milliseconds with three decimals, as in `1,234.056 ms`.
+/// Formats microseconds as milliseconds with three decimals, as in `1,234.056 ms`.
 pub fn milliseconds(microseconds: u64) -> String {
     format!("{}.{:03} ms", grouped(microseconds / 1000), microseconds % 1000)
 }
 
-/// Seconds as hours, minutes and seconds, as in `01:02:05`; `unknown` for values that are no duration.
+/// Formats seconds as hours, minutes and seconds, as in `01:02:05`; `unknown` if not a valid duration.
 pub fn duration(seconds: f64) -> String {
     match Duration::try_from_secs_f64(seconds.round()) {
         Ok(duration) => FormattedDuration(duration).to_string(),
@@ -37,12 +37,12 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A share of 1 as a percentage with one decimal, as in `12.5 %`.
+/// Formats a fraction as a percentage with one decimal, as in `12.5 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Ascending numbers with consecutive ones joined, as in `0-3,8`.
+/// Formats ascending numbers with consecutive ones joined, as in `0-3,8`.
 pub fn ranges(numbers: impl Iterator<Item = usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for number in numbers {
@@ -58,7 +58,7 @@ pub fn ranges(numbers: impl Iterator<Item = usize>) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(",")
 }
 
-/// Bytes for the ticks of an axis: at most two decimals, without trailing zeros, as in `1.5 GiB`.
+/// Formats bytes for the ticks of an axis: at most two decimals, without trailing zeros, as in `1.5 GiB`.
 pub(crate) fn axis_bytes(number: u64) -> String {
     let text = bytes(number);
     match text.split_once(' ') {
@@ -67,8 +67,8 @@ pub(crate) fn axis_bytes(number: u64) -> String {
     }
 }
 
-/// A number with at most `digits` significant digits, as in `0.0005`, `3.446` or `2e-5`; `–` for values that
-/// are not finite.
+/// Formats a number with at most `digits` significant digits, as in `0.0005`, `3.446` or `2e-5`; `–` if not
+/// finite.
 pub(crate) fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -90,7 +90,7 @@ pub(crate) fn significant(value: f64, digits: i32) -> String {
     }
 }
 
-/// A decimal number without the zeros that end its fraction.
+/// Removes the zeros at the end of a decimal fraction.
 fn without_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }

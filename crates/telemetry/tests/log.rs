@@ -1,5 +1,5 @@
 //! Logs of ranks that share a process.
-#![allow(clippy::unwrap_used)] // a test stops at the first surprise
+#![allow(clippy::unwrap_used)] // in tests, a panic is the report of a failure
 
 use std::fs::read_to_string;
 
@@ -8,7 +8,7 @@ use telemetry::log::{Log, rank_span, step_span};
 use tracing::subscriber::with_default;
 use tracing::{debug, error, info};
 
-/// A line without its time.
+/// Returns a line without its time.
 fn without_time(line: &str) -> &str {
     line.split_once(' ').unwrap().1.trim_start()
 }

@@ -1,4 +1,4 @@
-//! Files of a run directory, and lines of progress.
+//! Files of a run directory, and progress lines.
 
 use serde_json::{Map, Value};
 use telemetry::TelemetryError;
@@ -20,7 +20,7 @@ fn metrics_read_back_to_the_bit() {
             StepMetrics { step: index as u64 + 1, loss, allocated_bytes: 512, more, ..Default::default() };
         writer.write(&line).unwrap();
         writer.syncer().sync().unwrap();
-        // Read while the writer is open, since a killed run must have these lines.
+        // Read while the writer is open, because a killed run must have these lines.
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.ends_with('\n'));
         assert_eq!(text.lines().count(), index + 1);
@@ -47,7 +47,7 @@ fn metrics_continue_after_a_step() {
     let line = |step: u64| format!("{{\"step\":{step},\"loss\":null}}\n");
     let all = |steps: std::ops::RangeInclusive<u64>| steps.map(line).collect::<String>();
     let none = String::new;
-    // The content before, the step to continue after, the content that is kept, what is moved aside.
+    // The content before, the step to continue after, the content that is kept, and the content moved aside.
     let table = [
         (all(1..=5), 3, all(1..=3), none()),
         (all(1..=5), 5, all(1..=5), none()),
@@ -112,7 +112,7 @@ fn a_summary_has_its_stable_keys() {
     assert!(Summary::read(&directory.path().join("missing")).unwrap().is_none());
     let names: Vec<_> =
         std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(names, ["summary.json"], "nothing temporary is left");
+    assert_eq!(names, ["summary.json"], "no temporary file is left");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_failed_write_names_the_file_and_keeps_the_old_one() {
         error.starts_with(&format!("{}: cannot write it: it is a directory", occupied.display())),
         "{error}"
     );
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing temporary is left");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
     assert!(atomic_write(std::path::Path::new("/"), b"x").is_err());
 }
 

@@ -1,5 +1,5 @@
-//! Runs of the scaling suite as lines of JSON, table and plots.
-#![allow(clippy::unwrap_used)] // a test stops at the first surprise
+//! Runs of the scaling suite as lines of JSON, as a table and as plots.
+#![allow(clippy::unwrap_used)] // in tests, a panic is the report of a failure
 
 use telemetry::scaling::{
     RankFigures, Scaling, ScalingRun, efficiency_plot, memory_plot, parse_runs, read_runs, scaling_table,
@@ -12,7 +12,7 @@ fn recorded() -> Vec<ScalingRun> {
     parse_runs(RECORDED).unwrap()
 }
 
-/// Two devices alone with one micro-batch each: 64,000 and 60,000 tokens/s.
+/// Returns two devices alone with one micro-batch each: 64,000 and 60,000 tokens/s.
 fn alone(round: usize) -> ScalingRun {
     let two = recorded()[1].clone();
     let mut by_rank = two.by_rank.clone();
@@ -23,7 +23,7 @@ fn alone(round: usize) -> ScalingRun {
     ScalingRun { scaling: Scaling::Alone, reduction: "none".to_owned(), round, by_rank, ..two }
 }
 
-/// The recorded run on two ranks, changed to `ranks` ranks and a step of `seconds`.
+/// Returns the recorded run on two ranks, changed to `ranks` ranks and a step of `seconds`.
 fn on(ranks: usize, scaling: Scaling, seconds: f64) -> ScalingRun {
     let mut run = recorded()[1].clone();
     let one = run.by_rank[0].clone();
@@ -110,7 +110,7 @@ fn runs_are_compared_with_devices_alone() {
         "{svg}"
     );
     assert_eq!(svg.matches("class=\"label\"").count(), 2);
-    // More work per device, other devices or fewer devices are no baseline.
+    // Runs with more work per device, with other devices or with fewer devices are no baseline.
     let others: [fn(&mut ScalingRun); 7] = [
         |alone| alone.by_rank[1].device = "cuda:3".to_owned(),
         |alone| alone.by_rank[1].host = "another".to_owned(),
@@ -129,7 +129,7 @@ fn runs_are_compared_with_devices_alone() {
         change(&mut other);
         let table = scaling_table(&[runs[1].clone(), other.clone()]);
         assert!(table.contains("against alone") && !table.contains("93.5 %"), "{table}");
-        // Nor do they hide one.
+        // Such runs do not hide a baseline either.
         for both in [[alone(1), other.clone()], [other, alone(1)]] {
             let table = scaling_table(&[&runs[1..2], &both].concat());
             assert!(table.contains("93.5 %") && table.matches("alone    –").count() == 2, "{table}");
@@ -201,7 +201,7 @@ fn tables_show_differences_between_runs() {
             ],
             &[],
         ),
-        // Runs of different global batches are different series.
+        // Runs with different global batches are different series.
         (with(&|run| run.micro_batches = 4), &["204,800"], &["80.0 %", "the last loss"]),
         (
             with(&|run| run.model = "gpt2-124m".to_owned()),
@@ -228,7 +228,7 @@ fn efficiency_without_one_rank_is_relative_to_the_fewest() {
     assert!(efficiency_plot(&runs).contains("relative to 2 ranks"));
 }
 
-/// Every number after `name="`.
+/// Returns every number after `name="`.
 fn numbers(svg: &str, name: &str) -> Vec<f64> {
     let start = format!(" {name}=\"");
     svg.split(&start).skip(1).map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()

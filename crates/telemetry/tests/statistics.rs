@@ -1,5 +1,5 @@
 //! Statistics in messages, tables and files.
-#![allow(clippy::unwrap_used)] // a test stops at the first surprise
+#![allow(clippy::unwrap_used)] // in tests, a panic is the report of a failure
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use telemetry::{
     DriverAccount, Phase, PhaseTimes, RankStatistics, Sources, Statistic, TelemetryError, Unit, gather,
 };
 
-/// Statistics of an allocator that holds `mebibytes` MiB of parameters and has freed as many of activations.
+/// Returns the statistics of an allocator with `mebibytes` MiB of parameters and as many freed activations.
 fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
     let mut allocator = Allocator::new(Counting::new(1 << 40), Settings::default()).unwrap();
     allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
@@ -42,7 +42,7 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
     RankStatistics::take(rank, host, "cpu", &sources)
 }
 
-/// Statistics of an allocator that ran out of memory.
+/// Returns the statistics of an allocator that ran out of memory.
 fn exhausted(rank: usize) -> RankStatistics {
     let mut allocator = Allocator::new(Counting::new(1 << 20), Settings::default()).unwrap();
     allocator.allocate(1 << 30, Stream(0), Tag::default()).unwrap_err();
@@ -221,7 +221,7 @@ fn the_device_table_needs_a_driver() {
     assert_eq!(first, ["0", "500", "30", "11", "7", "67108864", "5", "1000"], "{table}");
 }
 
-/// Statistics of a rank with three steps that took `median` microseconds in each phase.
+/// Returns the statistics of a rank with three steps that took `median` microseconds in each phase.
 fn timed(rank: usize, median: [u64; Phase::ALL.len()]) -> RankStatistics {
     let allocator = Allocator::new(Counting::new(1 << 20), Settings::default()).unwrap();
     let sources = Sources {

@@ -346,13 +346,13 @@ fn pipelines_that_cannot_be_are_refused_by_name() {
         ),
         (
             &["parallel.pipeline=2", "parallel.partition=[1, 2]"],
-            "--set parallel.partition=[1, 2]: parallel.partition = [1, 2]: the stages' layers add up to 3, \
+            "--set parallel.partition=[1, 2]: parallel.partition = [1, 2]: the stages' layers add up to 3; \
              the model has 4",
         ),
         (
             &["parallel.pipeline=2", "parallel.partition=[1, 1, 2]"],
-            "--set parallel.partition=[1, 1, 2]: parallel.partition = [1, 1, 2]: layers are counted for 3 \
-             stages, there are 2",
+            "--set parallel.partition=[1, 1, 2]: parallel.partition = [1, 1, 2]: the layer counts are for 3 \
+             stages; the pipeline has 2",
         ),
         (
             &["parallel.partition=fast"],

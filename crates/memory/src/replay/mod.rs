@@ -56,7 +56,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
 
 fn parse_text(bytes: &[u8]) -> Result<Vec<Recording>, RecordingError> {
     let text = std::str::from_utf8(bytes).map_err(|_| RecordingError::format("it is not text"))?;
-    // Only the first value of an object or list has none of these before it.
+    // Every value but the outermost follows one of these characters, so their number bounds the values.
     let values = bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
     if values > MOST_VALUES {
         let text = format!("it has more than {MOST_VALUES} values, which is the limit");

@@ -1,16 +1,16 @@
-//! The flat buckets that hold the gradients of a model.
+//! The flat buckets that hold a model's gradients.
 
 use autograd::UseId;
 use device::DType;
 use nn::Parameters;
 use tensor::ops::norm::CHUNK;
 
-/// The place of a gradient in the buckets.
+/// The position of a gradient in the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSlot {
     /// Index of the bucket.
     pub bucket: usize,
-    /// First element in the bucket.
+    /// Index of the first element in the bucket.
     pub offset: usize,
 }
 
@@ -19,24 +19,24 @@ pub struct BucketSlot {
 pub struct Gradient {
     /// Number of elements.
     pub elements: usize,
-    /// True if the parameter has other uses, in this stage or in another.
+    /// Whether the parameter has other uses, in this stage or another.
     pub shared: bool,
 }
 
 /// The buckets of one gradient set, filled in the order in which backward completes gradients.
 ///
-/// Every gradient begins on a multiple of the norm's chunk, and so does every rank's part of a bucket: a
-/// rank's part of a gradient has the whole's chunks. The gradients of a parameter with several uses each have
-/// a bucket of their own: these buckets are equally long, so a rank's part is the same of all uses, and the
-/// uses are added where they are, without another exchange. The price is a bucket or two that close early, of
-/// what is mostly a large table anyway.
+/// Every gradient, and every rank's part of a bucket, begins at a multiple of the norm's chunk, so that the
+/// parts have the same chunks as the whole gradient. Each gradient of a parameter with several uses has a
+/// bucket of its own. These buckets are equally long, so a rank owns the same part of each, and the uses are
+/// added without another exchange. This costs one or two buckets that close early; such a parameter is mostly
+/// a large table anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketLayout {
     /// Elements of each bucket, a multiple of ranks × [`CHUNK`].
     pub elements: Vec<usize>,
-    /// Gradients in each bucket.
+    /// Number of gradients in each bucket.
     pub members: Vec<usize>,
-    /// Slot of each use.
+    /// Position of each use's gradient.
     pub slots: Vec<BucketSlot>,
 }
 
@@ -55,7 +55,7 @@ impl BucketLayout {
         BucketLayout::new(&gradients, bucket_bytes / dtype.bytes(), ranks)
     }
 
-    /// Lays out `gradients` (index: use), last use first, closing a bucket before it would exceed
+    /// Lays out `gradients`, indexed by use, last use first. A bucket is closed before it would exceed
     /// `bucket_elements`; a larger gradient, and a shared one, has a bucket of its own.
     pub fn new(gradients: &[Gradient], bucket_elements: usize, ranks: usize) -> Self {
         let mut layout = BucketLayout {
@@ -87,12 +87,12 @@ impl BucketLayout {
         }
     }
 
-    /// The slot of a use; `None` if there is no such use.
+    /// The position of a use's gradient; `None` if there is no such use.
     pub fn slot(&self, use_id: UseId) -> Option<BucketSlot> {
         self.slots.get(use_id.0 as usize).copied()
     }
 
-    /// The slot of the gradient of each parameter's first use; `None` for a parameter without uses.
+    /// The position of the gradient of each parameter's first use; `None` for a parameter without uses.
     pub fn first_uses(&self, parameters: &Parameters) -> Vec<Option<BucketSlot>> {
         let mut first = vec![None; parameters.list().len()];
         for (used, slot) in parameters.uses().iter().zip(&self.slots) {
@@ -101,7 +101,7 @@ impl BucketLayout {
         first
     }
 
-    /// Elements of the largest bucket.
+    /// Number of elements of the largest bucket.
     pub fn largest(&self) -> usize {
         self.elements.iter().copied().max().unwrap_or(0)
     }
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gradients_lie_apart_on_chunks_and_inside(
+        fn gradients_are_disjoint_aligned_and_inside_their_bucket(
             gradients in prop::collection::vec((1_usize..20_000, prop::bool::weighted(0.1)), 0..40),
             bucket_elements in 1_usize..60_000,
             ranks in prop::sample::select(vec![1_usize, 2, 4, 8]),
@@ -138,7 +138,7 @@ mod tests {
                 prop_assert!(start % CHUNK == 0 && *end <= layout.elements[*bucket]);
             }
             prop_assert!(spans.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1));
-            // Backward order: later uses come no later.
+            // In backward order, later uses are never in later buckets.
             prop_assert!(layout.slots.windows(2).all(|pair| pair[0].bucket >= pair[1].bucket));
             for (slot, gradient) in layout.slots.iter().zip(&gradients) {
                 prop_assert!(!gradient.shared || layout.members[slot.bucket] == 1);

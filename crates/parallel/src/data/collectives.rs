@@ -1,4 +1,5 @@
-//! The collectives of data parallelism, so that exactly their connections are made before the first step.
+//! The collectives of data parallelism, listed so that exactly their connections are made before the first
+//! step.
 
 use collective::CollectiveUse;
 use device::DType;
@@ -11,29 +12,29 @@ use super::zero::shards_optimizer;
 pub struct DataCollectives {
     /// How gradients are added over ranks.
     pub reduction: Reduction,
-    /// ZeRO stage: from 1 on, ranks own different parts of the optimizer state.
+    /// ZeRO stage: from 1 on, optimizer state is sharded over ranks.
     pub zero_stage: u32,
     /// Type of the gradients.
     pub dtype: DType,
-    /// True if ranks have access to each other's memory for sums and for updated weights.
+    /// Whether ranks have access to each other's memory for sums and updated weights.
     pub peer_access: bool,
 }
 
 impl DataCollectives {
-    /// The collectives and peers of a step on `ranks` ranks along [`Axis::Data`](crate::Axis::Data); none for
-    /// one rank.
+    /// Returns the collectives and peers of a step on `ranks` ranks along [`Axis::Data`](crate::Axis::Data);
+    /// empty for one rank.
     pub fn uses(self, ranks: usize) -> Vec<CollectiveUse> {
         if ranks == 1 {
             return Vec::new();
         }
         let DataCollectives { reduction, zero_stage, dtype, peer_access } = self;
         let sharded = shards_optimizer(zero_stage);
-        // The losses are gathered, or added, also where gradients are not.
+        // Losses are gathered or summed even if gradients are not.
         let mut uses = match (reduction, sharded) {
             (Reduction::Tree, _) if peer_access => Vec::new(),
             (Reduction::Tree, _) => vec![CollectiveUse::AllGather],
-            // Large sums go around the same ring as a gather, small ones perhaps another way: these are
-            // warmed up.
+            // Large sums use the same ring as a gather, but small ones may use another algorithm, so those
+            // are warmed up.
             (Reduction::Library, false) => {
                 vec![
                     CollectiveUse::AllReduce(dtype),
@@ -46,7 +47,7 @@ impl DataCollectives {
             }
         };
         if sharded && reduction == Reduction::Tree {
-            // Sums for the norm.
+            // Chunk sums of the gradient norm.
             uses.push(CollectiveUse::AllReduce(DType::F32));
         }
         if !peer_access && (sharded || reduction == Reduction::Tree) {

@@ -1,13 +1,12 @@
-//! Exchanges between ranks that own different parts of the optimizer state: sums for the norm, and updated
-//! weights.
+//! Exchanges between ranks with sharded optimizer state: chunk sums of the norm, and updated weights.
 //!
-//! Both go over the reduction's stream, after the compute work before them. Compute waits for the sums at
-//! once, and for weights when it needs them, group by group: most of them travel while the next forward pass
-//! computes with those that have arrived ([`Tensor::arrives`]).
+//! Both run on the reduce stream, after the compute work before them. Compute waits for the sums at once, and
+//! for weights group by group when it needs them: most travel while the next forward pass computes with those
+//! that have arrived ([`Tensor::arrives`]).
 //!
-//! Nobody writes to a weight with which others still compute. A rank sends its parts once its own update is
-//! enqueued on compute, behind the step's passes, and receives in the same call, behind its own passes. The
-//! next update comes after the next sums of gradients, which are behind all of this on the same stream.
+//! No rank writes a weight that others still use. A rank sends its parts once its own update is enqueued on
+//! the compute stream, behind the step's passes, and receives in the same call, behind its own passes. The
+//! next update follows the next sums of gradients, which come after all of this on the same stream.
 
 use std::ops::{Range, RangeBounds};
 
@@ -21,10 +20,10 @@ use crate::error::Result;
 use crate::grid::Axis;
 use crate::shard::Shard;
 
-/// Gives every rank of `plane`, that of the world, all of `sums`, of which each element is 0 on all ranks but
-/// one.
+/// Gives every rank of `plane`, the world's, the complete `sums`, of which each element is nonzero on at most
+/// one rank.
 ///
-/// 0 + x is x in whatever order a transport adds, so this is a gather whose parts may be anywhere and of any
+/// 0 + x is x in any order of addition, so the sum is a gather whose parts may lie anywhere and have any
 /// length.
 ///
 /// # Errors
@@ -33,9 +32,9 @@ pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || Ok(plane.all_reduce(sums.region(), DType::F32, StreamKind::Reduce)?))
 }
 
-/// Begins to give every rank of `plane`, that of [`Axis::Data`], the parts that the others own of some of
-/// [`GradientReduction::weight_groups`], after the compute work so far. What touches a weight waits for its
-/// group to arrive. Does nothing where every rank owns everything.
+/// Starts to give every rank of `plane`, the plane of [`Axis::Data`], the parts that other ranks own of some
+/// of [`GradientReduction::weight_groups`], after the compute work so far. Later uses of a weight wait for
+/// the arrival of its group. Does nothing if every rank owns everything.
 ///
 /// # Errors
 /// A failed collective.
@@ -59,7 +58,7 @@ pub fn gather_weights(
     Ok(())
 }
 
-/// Exchanges the weights of a group in one call of all ranks, also of a rank that owns none of them.
+/// Exchanges the weights of a group in one call of all ranks, including ranks that own none of them.
 fn exchange_parts(
     plane: &mut dyn DataPlane,
     reduction: &GradientReduction,
@@ -90,8 +89,8 @@ fn exchange_parts(
     Ok(())
 }
 
-/// Runs what `enqueue` puts on the reduction's stream after the compute work so far and before that which
-/// follows.
+/// Runs `enqueue`, whose work on the reduce stream comes after the compute work so far and before later
+/// compute work.
 pub(crate) fn between_compute(device: &Device, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
     device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
     enqueue()?;

@@ -1,16 +1,16 @@
-//! Groups of weights that travel together where ranks own different parts of the optimizer state.
+//! Groups of weights that are exchanged together when optimizer state is sharded.
 
 use nn::Parameters;
 
 use super::buckets::BucketLayout;
 
-/// Minimum number of groups: with more, forward begins sooner; each costs a call.
+/// Minimum number of groups. With more groups forward starts sooner, but each costs a call.
 const GROUPS: usize = 16;
 
-/// The numbers of the parameters of each group, in the order in which forward uses them.
+/// Returns the parameter numbers of each group, in the order in which forward uses them.
 ///
-/// A group is one bucket or several. Every rank owns an equal part of a bucket, so that all ranks send as
-/// much. A single bucket may exceed the bytes of a group.
+/// A group is one or several buckets. Every rank owns an equal part of each bucket, so that all ranks send
+/// the same amount. A single bucket may exceed the bytes of a group.
 pub(super) fn weight_groups(parameters: &Parameters, layout: &BucketLayout) -> Vec<Vec<usize>> {
     let mut buckets = vec![Vec::new(); layout.elements.len()];
     for (parameter, slot) in layout.first_uses(parameters).into_iter().enumerate() {
@@ -52,7 +52,7 @@ mod tests {
     fn groups_are_buckets_in_the_order_of_forward() {
         let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
         let chunk = tensor::ops::norm::CHUNK;
-        // A table that is used twice, then layers of two parameters.
+        // A table that is used twice, then layers with two parameters each.
         let mut parameters = Parameters::new(&device, 1, DType::F32);
         parameters.create("table", [64 * chunk], Init::Constant(0.0)).unwrap();
         for layer in 0..20 {
@@ -66,7 +66,7 @@ mod tests {
             let layout = BucketLayout::of(&parameters, DType::F32, bucket_bytes, 2);
             weight_groups(&parameters, &layout)
         };
-        // (64 + 20 · 6) / 16 chunks at most: a layer of 6, or three parameters, of 5, 1 and 5 or of 1, 5 and
+        // At most (64 + 20 · 6) / 16 chunks: a layer of 6, or three parameters, of 5, 1 and 5 or of 1, 5 and
         // 1.
         let by_layer = groups(4 * 6 * chunk);
         assert_eq!(by_layer.len(), 21);

@@ -12,7 +12,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Divides `lanes` lanes, of `micro_batches` micro-batches in all, over `data` ranks.
+    /// Distributes `lanes` lanes, with `micro_batches` micro-batches in total, over `data` ranks.
     ///
     /// # Errors
     /// Numbers that do not divide each other.
@@ -27,22 +27,23 @@ impl Lanes {
         Ok(Lanes { local: lanes / data, micro_batches_per_lane: micro_batches / lanes })
     }
 
-    /// Number of micro-batches of this rank in a step.
+    /// Number of micro-batches that this rank runs in a step.
     pub fn micro_batches(&self) -> usize {
         self.local * self.micro_batches_per_lane
     }
 
-    /// Number of gradient sets that are alive at once: 1 + log2 of the lanes.
+    /// Number of gradient sets that exist at once: 1 + log2 of the lanes.
     pub fn sets(&self) -> usize {
         1 + self.local.ilog2() as usize
     }
 
-    /// The set in which lane `lane` adds up: the number of subtrees to its left that wait for their sibling.
+    /// Index of the set in which lane `lane` is summed: the number of finished subtrees that wait for a
+    /// sibling.
     pub fn set_of(&self, lane: usize) -> usize {
         lane.count_ones() as usize
     }
 
-    /// Number of subtrees that lane `lane` completes: how often the topmost set is then added to the one
+    /// Number of subtrees that lane `lane` completes, which is how often the topmost set is added to the one
     /// below.
     pub fn folds_after(&self, lane: usize) -> usize {
         lane.trailing_ones() as usize
@@ -53,7 +54,7 @@ impl Lanes {
 mod tests {
     use super::Lanes;
 
-    /// Runs the folds on names instead of gradients.
+    /// Applies the folds to names instead of gradients.
     fn sum(lanes: usize) -> (String, usize) {
         let plan = Lanes::new(lanes, lanes, 1).unwrap();
         let mut sets = vec![String::new(); plan.sets()];
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn folds_make_the_balanced_tree_in_log_sets() {
+    fn folds_build_the_balanced_tree_in_logarithmic_sets() {
         assert_eq!(sum(1), ("0".into(), 1));
         assert_eq!(sum(2), ("(0+1)".into(), 2));
         assert_eq!(sum(4), ("((0+1)+(2+3))".into(), 3));

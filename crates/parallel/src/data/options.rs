@@ -4,20 +4,20 @@ use device::DType;
 
 use super::lanes::Lanes;
 
-/// How gradients are added over ranks.
+/// How gradients are summed over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Plimsoll adds, in the order of a fixed tree: the same bits on every grid.
+    /// Plimsoll sums in the order of a fixed tree: the same bits on every grid.
     Tree,
-    /// The transport adds, in an order of its own: the same bits on the same grid.
+    /// The transport sums in its own order: the same bits only on the same grid.
     Library,
 }
 
 impl Reduction {
-    /// Every way.
+    /// All kinds of reduction.
     pub const ALL: [Reduction; 2] = [Reduction::Tree, Reduction::Library];
 
-    /// The name in the configuration.
+    /// Name used in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Reduction::Tree => "tree",
@@ -35,15 +35,15 @@ pub struct ReductionOptions {
     pub ranks: usize,
     /// This rank's coordinate along [`Axis::Data`](crate::Axis::Data).
     pub rank: usize,
-    /// Type of gradients, to which each lane's sum and each node of the tree is rounded: f32, or the type of
+    /// Type of gradients, to which each lane's sum and each node of the tree is rounded: f32, or the dtype of
     /// the weights.
     pub dtype: DType,
-    /// Bytes that a bucket of several gradients does not exceed.
+    /// Most bytes of a bucket with several gradients.
     pub bucket_bytes: usize,
-    /// How gradients are added over ranks.
+    /// How gradients are summed over ranks.
     pub reduction: Reduction,
     /// ZeRO stage: from 1 on, each rank gets only the sums of the parts that it owns.
     pub zero_stage: u32,
-    /// True where the model ends: losses are added here.
+    /// Whether this rank has the last stage, where losses are summed.
     pub loss: bool,
 }

@@ -1,4 +1,4 @@
-//! The gradients of a step: added up in lanes as backward gives them, and over ranks as buckets fill.
+//! The reduction of a step's gradients: summed in lanes during backward, and over ranks as buckets fill.
 
 mod over_ranks;
 mod sink;
@@ -16,59 +16,59 @@ use crate::error::{ParallelError, Result};
 pub use sink::MicroBatchSink;
 use views::ShardGradients;
 
-/// Elements per rank of the bucket of the loss: 512 bytes.
+/// Elements per rank of the loss's bucket: 512 bytes.
 const ALIGNMENT: usize = 128;
 
-/// The persistent gradient buffers of one stage on one rank, and the state of the step in them.
+/// The persistent gradient buffers of one stage on one rank, and the state of the current step.
 ///
-/// A step calls, for each of the rank's micro-batches in order, [`GradientReduction::sink`] for backward and
-/// [`GradientReduction::end_micro_batch`] with the loss, and then [`GradientReduction::finish`]; after that
-/// the gradients can be read. The `plane` of all calls is that of [`Axis::Data`](crate::Axis::Data).
+/// For each of the rank's micro-batches in order, a step calls [`GradientReduction::sink`] for backward and
+/// [`GradientReduction::end_micro_batch`] with the loss. Then it calls [`GradientReduction::finish`], after
+/// which the gradients can be read. The `plane` of all calls is the plane of
+/// [`Axis::Data`](crate::Axis::Data).
 #[derive(Debug)]
 pub struct GradientReduction {
     device: Device,
     options: ReductionOptions,
     layout: BucketLayout,
-    /// Buckets by set. Where the model ends, one more bucket after those of the layout holds the loss, in
-    /// f32.
+    /// Buckets by set. On the last stage there is one more bucket, in f32, for the loss.
     sets: Vec<Vec<Tensor>>,
     scratch: Option<Scratch>,
     shards: OptimizerShards,
     weight_groups: Vec<Vec<usize>>,
-    /// Views of set 0 that the optimizer reads.
+    /// Views of set 0, which the optimizer reads.
     gradients: ShardGradients,
-    /// Name of the parameter of each use.
+    /// Name of each use's parameter.
     names: Vec<String>,
     micro_batch: usize,
-    /// Number of gradients that the current backward pass has yet to give, by bucket.
+    /// Number of gradients that the current backward pass still has to produce, by bucket.
     missing: Vec<usize>,
-    /// Number of elements in full buckets before the first bucket is reduced over ranks.
+    /// Number of elements that full buckets must have before the first is reduced over ranks.
     held: usize,
     /// Full buckets that are not reduced yet.
     waiting: Vec<usize>,
 }
 
-/// Properties of a micro-batch that decide what its backward pass asks of the gradient buffers.
+/// Properties of a micro-batch that decide how its backward pass uses the gradient buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SinkPhase {
-    /// Gradients are added to those of the lane.
+    /// Whether gradients are added to those of the lane.
     accumulates: bool,
-    /// Gradients are reduced over ranks.
+    /// Whether gradients are reduced over ranks.
     reduces: bool,
 }
 
 impl SinkPhase {
-    /// Returns true if two phases differ, and only in that gradients are written or added.
+    /// Returns whether two phases differ only in whether gradients are written or added.
     pub(crate) fn differs_in_accumulation(self, other: SinkPhase) -> bool {
         self == SinkPhase { accumulates: !other.accumulates, ..other }
     }
 }
 
-/// Buffers for what the other ranks send of one bucket, for [`Reduction::Tree`].
+/// Buffers for the other ranks' values of one bucket, for [`Reduction::Tree`].
 #[derive(Debug)]
 struct Scratch {
     gradients: Tensor,
-    /// Buffer for the loss, in f32, where the model ends.
+    /// Buffer for the loss, in f32, on the last stage.
     loss: Option<Tensor>,
 }
 
@@ -133,10 +133,9 @@ impl GradientReduction {
         self.held = if fraction < 1.0 { (fraction * all as f64) as usize } else { usize::MAX };
     }
 
-    /// The regions that ranks access in each other's memory
-    /// ([`DataPlane::share`](collective::DataPlane::share)): the buckets and, where optimizer state is
-    /// sharded, the weights; none where a library sums or there is one rank. The plane must be dropped before
-    /// this and the parameters.
+    /// Regions that ranks access in each other's memory ([`DataPlane::share`](collective::DataPlane::share)):
+    /// the buckets and, if optimizer state is sharded, the weights. Empty if a library sums or there is one
+    /// rank. The plane must be dropped before this value and the parameters.
     pub fn shared<'a>(&'a self, parameters: &'a Parameters) -> Vec<Region<'a>> {
         if self.scratch.is_none() {
             return Vec::new();
@@ -146,7 +145,7 @@ impl GradientReduction {
         self.sets[0].iter().map(Tensor::region).chain(weights).collect()
     }
 
-    /// Returns true if the next micro-batch is the step's last, whose gradients are reduced over ranks.
+    /// Returns whether the next micro-batch is the step's last, whose gradients are reduced over ranks.
     pub fn reduces_next(&self) -> bool {
         self.phase(self.micro_batch).reduces
     }
@@ -165,7 +164,7 @@ impl GradientReduction {
         self.micro_batch += micro_batches;
     }
 
-    /// Ends a micro-batch, all of whose gradients exist. Where the model ends, adds its loss in the same
+    /// Ends a micro-batch after all its gradients were produced. On the last stage, adds its loss in the same
     /// lanes and tree.
     pub fn end_micro_batch(&mut self, loss: Option<&Tensor>) -> Result<()> {
         if let Some(loss) = loss.filter(|_| self.options.loss) {
@@ -187,7 +186,7 @@ impl GradientReduction {
     /// Checks that all micro-batches of the step have ended.
     ///
     /// # Errors
-    /// A micro-batch that did not run; a gradient that backward never gave.
+    /// A micro-batch that did not run; a gradient that backward did not produce.
     pub fn check_complete(&self) -> Result<()> {
         let expected = self.options.lanes.micro_batches();
         if self.micro_batch != expected {
@@ -207,18 +206,18 @@ impl GradientReduction {
         &self.shards
     }
 
-    /// The numbers of the parameters that travel together where ranks own different parts of them, in the
-    /// order in which forward uses them.
+    /// Parameter numbers of each group of weights that is exchanged together if optimizer state is sharded,
+    /// in the order in which forward uses them.
     pub fn weight_groups(&self) -> &[Vec<usize>] {
         &self.weight_groups
     }
 
-    /// The summed gradient of each of this rank's shards, in their order; the next step overwrites them.
+    /// The summed gradient of each of this rank's shards, in their order. The next step overwrites them.
     pub fn gradients(&self) -> &[Tensor] {
         &self.gradients.first
     }
 
-    /// The summed loss, one element, where the model ends; the next step overwrites it.
+    /// The summed loss, one element, on the last stage. The next step overwrites it.
     pub fn loss(&self) -> Result<Option<Tensor>> {
         let bucket = self.sets[0].get(self.layout.elements.len());
         Ok(bucket.map(|bucket| bucket.view(0, [1])).transpose()?)
@@ -240,7 +239,7 @@ impl GradientReduction {
         (self.micro_batch + 1).is_multiple_of(self.options.lanes.micro_batches_per_lane)
     }
 
-    /// Adds up the levels of the tree that lie inside this rank and that the current lane completes.
+    /// Adds up the tree's levels that lie within this rank and that the current lane completes.
     fn fold(&self, bucket: usize) -> Result<()> {
         let top = self.set();
         for level in (0..self.options.lanes.folds_after(self.lane())).map(|fold| top - fold) {

@@ -1,7 +1,7 @@
 //! Sums over ranks in a fixed order.
 //!
-//! With peer access, ranks sum in one pass over each other's memory ([`DataPlane::sum_shared`]). Without,
-//! they exchange shards, add them in tree order in one pass, and gather. The bits are the same.
+//! With peer access, ranks sum in one pass over each other's memory ([`DataPlane::sum_shared`]). Without it,
+//! they exchange shards, sum them in tree order in one pass, and gather the sums. The bits are the same.
 
 use collective::{DataPlane, SharedSum};
 use device::StreamKind;
@@ -9,19 +9,19 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 
-/// A bucket to replace by its sum over ranks, added as a balanced binary tree in rank order and rounded to
-/// its dtype at every node. It divides into one equal shard per rank.
+/// A bucket to be replaced by its sum over ranks, a balanced binary tree in rank order that is rounded to the
+/// dtype at every node. The bucket divides into one equal shard per rank.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeSum<'a> {
     /// The bucket that is summed in place.
     pub bucket: &'a Tensor,
-    /// Workspace of the same length, which is overwritten; several sums may have it in common.
+    /// Workspace of the same length, which is overwritten; several sums may share it.
     pub scratch: &'a Tensor,
-    /// True if every rank gets the whole sum; false if each gets its own shard only.
+    /// Whether every rank gets the whole sum; if false, each gets only its own shard.
     pub everywhere: bool,
 }
 
-/// Sums buckets over ranks, in their order, on `stream`. `alone` tells that the device has nothing else to do
+/// Sums buckets over ranks, in their order, on `stream`. `alone` says that the device has no other work
 /// meanwhile; it affects speed, never results.
 ///
 /// # Errors
@@ -73,7 +73,7 @@ fn exchange_and_add(
     Ok(ops::tree::into_on(&own, &sums, stream)?)
 }
 
-/// Shard number `index` of a tensor that divides into one per rank.
+/// Returns shard `index` of a tensor that divides into one per rank.
 pub(super) fn shard(plane: &dyn DataPlane, tensor: &Tensor, index: usize) -> Result<Tensor> {
     let elements = tensor.elements() / plane.world_size();
     Ok(tensor.view(index * elements, [elements])?)

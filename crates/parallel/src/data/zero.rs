@@ -1,8 +1,8 @@
-//! ZeRO: the part of every parameter whose optimizer state a data-parallel rank owns.
+//! ZeRO: the parts of parameters whose optimizer state a data-parallel rank owns.
 //!
-//! At stage 0 every rank owns all of every parameter. From stage 1 on each rank owns its equal part of every
-//! bucket of gradients, and with it gradient sums, moments and master weights of the parameters that lie
-//! there. The weights that a model computes with are whole on every rank.
+//! At stage 0 every rank owns all parameters. From stage 1 on, each rank owns an equal part of every gradient
+//! bucket, and with it the gradient sums, moments and master weights of the parameters there. The weights
+//! used for computing are whole on every rank.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ use crate::error::Result;
 use crate::grid::Axis;
 use crate::shard::Shard;
 
-/// Returns true if data-parallel ranks own different parts of the optimizer state at this ZeRO stage.
+/// Returns whether optimizer state is sharded over data-parallel ranks at this ZeRO stage.
 pub fn shards_optimizer(zero_stage: u32) -> bool {
     zero_stage >= 1
 }
 
-/// The elements of a parameter that data-parallel rank `rank` of `ranks` owns, where its gradient lies at
-/// `slot` of a bucket of `bucket` elements. From a multiple of the norm's chunk on; empty where the rank owns
-/// none.
+/// Returns the range of a parameter's elements that data-parallel rank `rank` of `ranks` owns, if the
+/// parameter's gradient lies at `slot` of a bucket of `bucket` elements. It starts at a multiple of the
+/// norm's chunk, and is empty if the rank owns none.
 fn owned(elements: usize, slot: BucketSlot, bucket: usize, ranks: usize, rank: usize) -> Range<usize> {
     let part = bucket / ranks;
     let inside = |end: usize| end.saturating_sub(slot.offset).min(elements);
@@ -31,14 +31,14 @@ fn owned(elements: usize, slot: BucketSlot, bucket: usize, ranks: usize, rank: u
 /// The part of one parameter that a rank owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterShard {
-    /// Number of the parameter.
+    /// Index of the parameter.
     pub parameter: usize,
-    /// The part.
+    /// The owned part.
     pub shard: Shard,
 }
 
 impl ParameterShard {
-    /// The owned part of a tensor as long as the parameter.
+    /// Returns the owned part of a tensor of the parameter's length.
     ///
     /// # Errors
     /// A tensor that is shorter than the shard's end.
@@ -47,18 +47,18 @@ impl ParameterShard {
     }
 }
 
-/// The shards of all data-parallel ranks, which together are every parameter once. A rank has at most one
+/// The shards of all data-parallel ranks, which together contain each parameter once. A rank has at most one
 /// shard of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptimizerShards {
-    /// Shards by rank; one entry where every rank owns everything.
+    /// Shards by rank; a single entry if every rank owns everything.
     by_rank: Vec<Vec<ParameterShard>>,
     own: usize,
 }
 
 impl OptimizerShards {
-    /// The shards at a ZeRO stage of the parameters whose gradients lie as `layout` says; `rank` is this rank
-    /// of `ranks` along [`Axis::Data`].
+    /// Computes the shards at a ZeRO stage of the parameters whose gradients `layout` places; `rank` is this
+    /// rank of `ranks` along [`Axis::Data`].
     pub fn new(
         zero_stage: u32,
         parameters: &Parameters,
@@ -84,7 +84,7 @@ impl OptimizerShards {
         OptimizerShards { by_rank: (0..ranks).map(shards_of).collect(), own: rank }
     }
 
-    /// Returns true if ranks own different parts.
+    /// Returns whether ranks own different parts.
     pub fn is_sharded(&self) -> bool {
         self.by_rank.len() > 1
     }
@@ -94,13 +94,13 @@ impl OptimizerShards {
         &self.by_rank[self.own]
     }
 
-    /// The shards of each rank; one entry where every rank owns everything.
+    /// The shards of each rank; a single entry if every rank owns everything.
     pub fn by_rank(&self) -> &[Vec<ParameterShard>] {
         &self.by_rank
     }
 
-    /// The elements of a parameter that `rank` owns; empty if it owns none. Rank 0 stands for all where every
-    /// rank owns everything.
+    /// The range of a parameter's elements that `rank` owns; empty if it owns none. If every rank owns
+    /// everything, rank 0 stands for all.
     pub fn range(&self, rank: usize, parameter: usize) -> Range<usize> {
         let shards = self.by_rank.get(rank).map_or(&[][..], Vec::as_slice);
         let found = shards.binary_search_by_key(&parameter, |shard| shard.parameter);
@@ -118,7 +118,7 @@ mod tests {
     use super::{BucketLayout, OptimizerShards, ParameterShard};
     use crate::grid::Axis;
 
-    /// Parameters of these sizes, some of which have a second use.
+    /// Creates parameters of these sizes, some of them with a second use.
     fn parameters(sizes: &[usize], reused: &[usize]) -> Parameters {
         let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
         let mut parameters = Parameters::new(&device, 1, DType::F32);
@@ -146,7 +146,7 @@ mod tests {
             prop_assert_eq!(shards.own(), &*shards.by_rank()[ranks - 1]);
             prop_assert_eq!(shards.is_sharded(), ranks > 1);
             for (parameter, size) in sizes.iter().enumerate() {
-                // Each rank's part begins where the one before ended.
+                // Each rank's part begins where the previous one ends.
                 let mut end = 0;
                 for rank in 0..ranks {
                     let range = shards.range(rank, parameter);
@@ -163,7 +163,7 @@ mod tests {
                 }
                 prop_assert_eq!(end, *size);
             }
-            // A rank has the part of a parameter that it owns of the gradients of all its uses.
+            // A rank owns the same part of a parameter in the gradients of all its uses.
             for used in parameters.uses() {
                 let slot = layout.slots[used.id.0 as usize];
                 for rank in 0..ranks {
@@ -175,7 +175,7 @@ mod tests {
                     }
                 }
             }
-            // In order, and no rank has more than its part of the buckets of first uses.
+            // Shards are in order, and no rank has more than its part of the buckets of first uses.
             for owned in shards.by_rank() {
                 prop_assert!(owned.windows(2).all(|pair| pair[0].parameter < pair[1].parameter));
                 let kept: usize = owned.iter().map(|owned| owned.shard.range.len()).sum();

@@ -1,8 +1,8 @@
-//! Exchanges of pipeline stages between backward and update: gradients of tied weights, and the
+//! Exchanges between pipeline stages after backward and before the update: gradients of tied weights, and the
 //! loss.
 //!
-//! Both go over the reduction's stream, between events: compute work before is done when they begin, and
-//! later compute work begins when they are done.
+//! Both run on the reduce stream between events: they start after the compute work before them, and later
+//! compute work starts after them.
 
 use collective::CollectiveUse;
 use device::{Category, DType, Request, StreamKind};
@@ -13,19 +13,19 @@ use crate::error::Result;
 use crate::grid::{Axis, RankGrid};
 use crate::planes::Planes;
 
-/// The collectives and peers of the world's plane that several stages use, so that exactly their connections
-/// are made before the first step; none where there is one stage.
+/// Returns the collectives and peers that stages use on the world's plane, so that exactly their connections
+/// are made before the first step; empty with one stage.
 pub fn stage_uses(grid: &RankGrid) -> Vec<CollectiveUse> {
     let group = grid.group(Axis::Pipeline);
     if group.ranks.len() == 1 {
         return Vec::new();
     }
     let peers = group.ranks.into_iter().map(CollectiveUse::Peer);
-    // Tensors between stages, tied gradients and the loss; and the sums for the norm.
+    // Tensors between stages, tied gradients, the loss, and chunk sums of the norm.
     peers.chain([CollectiveUse::AllReduce(DType::F32)]).collect()
 }
 
-/// Gives every rank of a pipeline the values that `tensor` has on its last rank.
+/// Copies `tensor` from the last rank of a pipeline to all its ranks.
 ///
 /// # Errors
 /// A failed transfer.
@@ -41,7 +41,7 @@ pub fn share_from_last(planes: &mut Planes, tensor: &Tensor) -> Result<()> {
     })
 }
 
-/// A gradient of this rank whose weight is tied: another rank along an axis holds the whole weight too.
+/// A gradient of this rank whose weight is tied: another rank along an axis also holds the whole weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TiedGradient {
     /// Index of the gradient among this rank's.
@@ -52,8 +52,8 @@ pub struct TiedGradient {
     pub peer: usize,
 }
 
-/// Adds to the gradient of a tied weight that of its use on the other rank, which does the same: one rounded
-/// addition of two numbers, whose bits do not depend on their order.
+/// Adds to the gradient of a tied weight the gradient of its use on the other rank, which does the same: one
+/// rounded addition of two numbers, whose bits do not depend on their order.
 ///
 /// # Errors
 /// A failed transfer; out of memory.

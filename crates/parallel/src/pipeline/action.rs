@@ -1,4 +1,4 @@
-//! The entries of a schedule.
+//! Actions: the entries of a schedule.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use std::fmt;
 pub enum ActionKind {
     /// Computes the stage's output from its input; in the last stage, the loss.
     Forward,
-    /// Computes the gradient of the input from that of the output, and keeps what the weight gradients need.
+    /// Computes the gradient of the input from the gradient of the output, and keeps what the weight
+    /// gradients need.
     BackwardInput,
     /// Computes the weight gradients from what `BackwardInput` kept.
     BackwardWeight,
@@ -26,22 +27,22 @@ pub enum ActionKind {
 }
 
 impl ActionKind {
-    /// Returns true for sends and receives.
+    /// Returns whether the action is a send or a receive.
     pub fn is_transfer(self) -> bool {
         self.is_send() || self.is_receive()
     }
 
-    /// Returns true for the two sends.
+    /// Returns whether the action is a send.
     pub fn is_send(self) -> bool {
         matches!(self, ActionKind::SendForward | ActionKind::SendBackward)
     }
 
-    /// Returns true for the two receives.
+    /// Returns whether the action is a receive.
     pub fn is_receive(self) -> bool {
         matches!(self, ActionKind::ReceiveForward | ActionKind::ReceiveBackward)
     }
 
-    /// Returns true for actions that occupy the compute stream.
+    /// Returns whether the action occupies the compute stream.
     pub fn is_compute(self) -> bool {
         !self.is_transfer() && self != ActionKind::Reduce
     }

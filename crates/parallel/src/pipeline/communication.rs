@@ -1,12 +1,13 @@
-//! Places of transfers and reductions among the passes.
+//! Insertion of transfers and reductions between the passes of a schedule.
 //!
-//! A transfer too early in a list holds up those after it; one too late is not hidden; two ranks whose lists
-//! disagree deadlock as soon as a send waits for its receive. So the passes are timed in a dry run, with
-//! equal times and transfers that take next to none, and all transfers of all ranks are ordered by their
-//! start in that run. Every list is then a part of one order in which each action comes after what it needs.
+//! A transfer that is listed too early delays the ones after it; one listed too late is not hidden by
+//! compute. Two ranks whose lists disagree deadlock as soon as a send waits for its receive. Therefore the
+//! passes are timed in a dry run, with equal times and almost free transfers, and all transfers of all ranks
+//! are ordered by their start in that run. Every list is then a part of one global order in which each action
+//! follows its inputs.
 //!
-//! A transfer starts when its tensor exists and a pass works on the tensor before it, into the same stage
-//! from the same side: one buffer per stage and direction is filled ahead.
+//! A transfer starts when its tensor exists and the pass that consumes the previous tensor, into the same
+//! stage from the same side, has started: one buffer per stage and direction is filled ahead.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::kind::ScheduleKind;
@@ -15,10 +16,10 @@ use crate::pipeline::schedule::Schedule;
 /// Time of one forward, input-backward or weight-backward pass; a transfer takes 1.
 const PASS: u64 = 1_000_000;
 
-/// Start times in the dry run; `None` where not known yet.
+/// Start times in the dry run; `None` while unknown.
 type Times = Vec<Option<u64>>;
 
-/// Adds transfers and reductions to the lists of a schedule that has passes only.
+/// Adds transfers and reductions to the lists of a schedule that consists of passes.
 pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
     let run = DryRun::of(schedule);
     let mut lists: Vec<Vec<(Key, Action)>> = vec![Vec::new(); schedule.ranks];
@@ -46,10 +47,10 @@ pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
     lists.into_iter().map(sorted).collect()
 }
 
-/// Sort key, one order for all ranks: start, class, direction, stage, micro-batch.
+/// Sort key, the same order on all ranks: start, class, direction, stage, micro-batch.
 type Key = (u64, Class, usize, usize, usize);
 
-/// Order at equal times: what was ready comes before what starts then.
+/// Order at equal times: transfers and reductions that are ready come before passes that start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Transfer,
@@ -63,7 +64,7 @@ enum Direction {
     Backward,
 }
 
-/// A tensor that crosses from one stage `into` a neighbouring one.
+/// A tensor that is passed from one stage `into` a neighbouring one.
 #[derive(Clone, Copy)]
 struct Transfer {
     direction: Direction,
@@ -88,7 +89,7 @@ impl Transfer {
     }
 }
 
-/// All transfers between ranks.
+/// Returns all transfers between ranks.
 fn transfers(schedule: &Schedule) -> impl Iterator<Item = Transfer> {
     let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
     let cuts = if schedule.ranks == 1 { 1..1 } else { 1..stages };
@@ -109,7 +110,7 @@ fn duration(action: Action) -> u64 {
     if action.kind == ActionKind::Backward { 2 * PASS } else { PASS }
 }
 
-/// The dry run: the start of every pass, by stage and micro-batch and by place.
+/// The dry run: the start of every pass, by stage and micro-batch and by index in the list.
 struct DryRun<'a> {
     schedule: &'a Schedule,
     forward: Times,
@@ -150,7 +151,7 @@ impl<'a> DryRun<'a> {
         stage * self.schedule.micro_batches + micro_batch
     }
 
-    /// Time at which an action has what it needs; `None` while not known.
+    /// Time at which the inputs of an action exist; `None` while unknown.
     fn ready(&self, action: Action) -> Option<u64> {
         let Action { stage, micro_batch, kind } = action;
         let input = match kind {
@@ -165,7 +166,7 @@ impl<'a> DryRun<'a> {
         if self.schedule.ranks == 1 { self.made(input) } else { Some(self.transfer_start(input)? + 1) }
     }
 
-    /// Time at which the tensor exists; `None` while not known.
+    /// Time at which the tensor exists; `None` while unknown.
     fn made(&self, transfer: Transfer) -> Option<u64> {
         let from = self.at(transfer.from(), transfer.micro_batch);
         match transfer.direction {
@@ -183,7 +184,7 @@ impl<'a> DryRun<'a> {
             Direction::Backward => &self.backward,
         };
         let buffer_free = match transfer.micro_batch.checked_sub(1) {
-            // Strictly after: the receive comes behind that pass in the list.
+            // The time is strictly later, so that the receive follows that pass in the list.
             Some(before) => consumers[self.at(transfer.into, before)]? + 1,
             None => 0,
         };

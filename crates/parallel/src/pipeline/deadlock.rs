@@ -1,4 +1,4 @@
-//! Deadlocks between ranks that follow their lists one action at a time.
+//! Deadlocks between ranks that execute their lists one action at a time.
 
 use crate::pipeline::action::Action;
 use crate::pipeline::error::Stuck;
@@ -7,15 +7,16 @@ use crate::pipeline::schedule::Schedule;
 /// Behaviour of a send whose receive has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
-    /// The message is buffered and the sender goes on.
+    /// The message is buffered and the sender continues.
     Buffered,
     /// The sender waits, as with large messages over MPI and NCCL.
     Rendezvous,
 }
 
-/// Runs the lists against each other, each transfer at its place, and returns the ranks that never end.
+/// Executes the lists against each other, each transfer in list order, and returns the ranks that never
+/// finish.
 ///
-/// Sends are taken to match receives, as [`validate`](crate::pipeline::validate) checks.
+/// Sends must match receives, which [`validate`](crate::pipeline::validate) checks.
 pub fn deadlock(schedule: &Schedule, sends: Sends) -> Vec<Stuck> {
     let mut walk = Walk {
         schedule,
@@ -29,11 +30,11 @@ pub fn deadlock(schedule: &Schedule, sends: Sends) -> Vec<Stuck> {
     (0..schedule.ranks).filter_map(stuck).collect()
 }
 
-/// All ranks on their way down their lists.
+/// The progress of all ranks through their lists.
 struct Walk<'a> {
     schedule: &'a Schedule,
     sends: Sends,
-    /// Next place by rank.
+    /// Next index in each rank's list.
     places: Vec<usize>,
     /// Messages sent and not yet received, by sender × receiver.
     sent: Vec<usize>,
@@ -57,7 +58,7 @@ impl Walk<'_> {
         self.places[rank] > before
     }
 
-    /// Does a transfer if it can be done now, also at the peer where that has waited in its send.
+    /// Executes a transfer if possible, including the peer's half if the peer waits in its send.
     fn transfer(&mut self, rank: usize, peer: usize, action: Action) -> bool {
         let ranks = self.schedule.ranks;
         let waits = self.current(peer).filter(|other| self.schedule.peer(*other) == Some(rank));

@@ -1,4 +1,4 @@
-//! Errors of schedules, each with the rank and the place in its list.
+//! Errors of schedules, each with the rank and the index in its list.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::pipeline::kind::ScheduleKind;
 /// Result of a call on schedules.
 pub type Result<T> = std::result::Result<T, ScheduleError>;
 
-/// A rank that waits for ever.
+/// A rank that waits forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The rank.
@@ -25,70 +25,70 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// A refused or unsound schedule. A place is an index into the rank's list, from 0.
+/// An invalid schedule. A place is an index into the rank's list, from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// Numbers of ranks, stages and micro-batches that this kind cannot schedule.
     #[error("{kind}: {reason}")]
     Shape {
-        /// The kind asked for.
+        /// The requested kind.
         kind: ScheduleKind,
-        /// Why it is refused.
+        /// The reason for the refusal.
         reason: String,
     },
     /// Times for another number of stages.
     #[error("times are given for {given} stages, the schedule has {stages}")]
     Times {
-        /// Stages that times are given for.
+        /// Number of stages with times.
         given: usize,
-        /// Stages of the schedule.
+        /// Number of stages of the schedule.
         stages: usize,
     },
-    /// A stage or micro-batch that does not exist, or a transfer where nothing is transferred.
+    /// A stage or micro-batch that does not exist, or a transfer between stages of one rank.
     #[error("rank {rank}, place {place}: {action}: there is no such action in this schedule")]
     Unknown {
         /// The rank.
         rank: usize,
         /// Index into its list.
         place: usize,
-        /// The action there.
+        /// The invalid action.
         action: Action,
     },
-    /// An action of a stage that another rank holds.
+    /// An action of a stage that is on another rank.
     #[error("rank {rank}, place {place}: {action}: that stage is on rank {home}")]
     WrongRank {
         /// The rank.
         rank: usize,
         /// Index into its list.
         place: usize,
-        /// The action there.
+        /// The invalid action.
         action: Action,
-        /// The rank that holds the stage.
+        /// The rank of the stage.
         home: usize,
     },
-    /// An action that is done a second time.
+    /// An action that is listed twice.
     #[error("rank {rank}, place {place}: {action}: it is done already")]
     Twice {
         /// The rank.
         rank: usize,
         /// Index into its list.
         place: usize,
-        /// The action there.
+        /// The repeated action.
         action: Action,
     },
-    /// An action that comes before what it needs.
+    /// An action that is listed before its input.
     #[error("rank {rank}, place {place}: {action}: it needs {needs} first")]
     TooEarly {
         /// The rank.
         rank: usize,
         /// Index into its list.
         place: usize,
-        /// The action there.
+        /// The action that is too early.
         action: Action,
         /// The action that must come before.
         needs: Action,
     },
-    /// An action that is never done.
+    /// An action that is not listed.
     #[error("rank {rank}: {action}: it is missing")]
     Missing {
         /// The rank.
@@ -96,16 +96,17 @@ pub enum ScheduleError {
         /// The missing action.
         action: Action,
     },
-    /// A stage's backward passes out of micro-batch order: gradients would add up in another order.
+    /// Backward passes of a stage out of micro-batch order, which would change the order in which gradients
+    /// add up.
     #[error("rank {rank}, place {place}: {action}: it comes after that of micro-batch {after}")]
     OutOfOrder {
         /// The rank.
         rank: usize,
         /// Index into its list.
         place: usize,
-        /// The action there.
+        /// The action out of order.
         action: Action,
-        /// The later micro-batch that came before.
+        /// The later micro-batch whose pass came before.
         after: usize,
     },
     /// A send whose receiver expects another tensor.
@@ -127,21 +128,21 @@ pub enum ScheduleError {
         /// The receive.
         received: Action,
     },
-    /// More micro-batches in flight than the schedule's kind may hold.
+    /// More micro-batches in flight than this kind of schedule may hold.
     #[error("rank {rank}, place {place}: {action}: {held} micro-batches are held, the bound is {bound}")]
     TooMany {
         /// The rank.
         rank: usize,
         /// Index into its list.
         place: usize,
-        /// The action there.
+        /// The action that exceeds the bound.
         action: Action,
-        /// Micro-batches held at that place.
+        /// Micro-batches held during the action.
         held: usize,
-        /// The most that the kind may hold.
+        /// The most that this kind may hold.
         bound: usize,
     },
-    /// Ranks that wait for each other for ever.
+    /// Ranks that wait for each other forever.
     #[error("deadlock: {}", .0.iter().map(Stuck::to_string).collect::<Vec<_>>().join("; "))]
     Deadlock(Vec<Stuck>),
 }

@@ -1,4 +1,4 @@
-//! Making a schedule of a kind and shape.
+//! Generation of schedules by kind and shape.
 
 use crate::pipeline::error::{Result, ScheduleError};
 use crate::pipeline::kind::ScheduleKind;
@@ -13,8 +13,8 @@ impl Schedule {
     /// Generates the schedule of a kind and shape.
     ///
     /// # Errors
-    /// A shape with a zero; several chunks per rank where the kind is not interleaved; an interleaved
-    /// schedule whose micro-batches are not a multiple of its ranks; more passes than a list can hold.
+    /// A shape with a zero; several chunks per rank unless the kind is interleaved; an interleaved schedule
+    /// whose micro-batches are not a multiple of its ranks; more passes than a list can hold.
     pub fn new(kind: ScheduleKind, shape: Shape) -> Result<Self> {
         Self::check(kind, shape)?;
         let Shape { ranks, chunks, micro_batches } = shape;

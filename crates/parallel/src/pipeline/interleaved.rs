@@ -1,16 +1,16 @@
-//! Interleaved 1F1B: several model chunks per rank, for a bubble that is as many times smaller.
+//! Interleaved 1F1B: several model chunks per rank, which divide the bubble by their number.
 //!
 //! Narayanan and others, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*,
-//! 2021. Stage s of p × v is on rank s modulo p. A rank goes through its chunks in groups of p micro-batches:
-//! p of them through its first chunk, the same p through its second, and so on, then the next p; backward
-//! likewise from its last chunk. Rank r runs 2 (p − 1 − r) + (v − 1) p forward passes, then one forward and
-//! one backward in turn. With one chunk per rank it is 1F1B, whose warm-up is half as long.
+//! 2021. Stage s of p × v is on rank s modulo p. A rank processes micro-batches in groups of p: p of them
+//! through its first chunk, the same p through its second, and so on, then the next p; backward likewise from
+//! its last chunk. Rank r runs 2 (p − 1 − r) + (v − 1) p forward passes, then alternates one forward and one
+//! backward. With one chunk per rank it is 1F1B, whose warm-up is half as long.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::one_f_one_b;
 use crate::pipeline::shape::Shape;
 
-/// The passes of a rank, in order. The micro-batches must be a multiple of the ranks.
+/// Returns the passes of a rank, in order. The micro-batches must be a multiple of the ranks.
 pub(crate) fn order(shape: Shape, rank: usize) -> Vec<Action> {
     let Shape { ranks, chunks, micro_batches } = shape;
     if chunks == 1 {
@@ -36,13 +36,13 @@ pub(crate) fn order(shape: Shape, rank: usize) -> Vec<Action> {
     actions
 }
 
-/// Number of forward passes of a rank before its first backward pass.
+/// Returns the number of forward passes of a rank before its first backward pass.
 pub(crate) fn warm_up(shape: Shape, rank: usize) -> usize {
     let Shape { ranks, chunks, micro_batches } = shape;
     (2 * (ranks - 1 - rank) + (chunks - 1) * ranks).min(micro_batches * chunks)
 }
 
-/// The chunk and the micro-batch of the i-th pass in one direction.
+/// Returns the chunk and micro-batch of the i-th pass in one direction.
 fn nth(ranks: usize, chunks: usize, i: usize) -> (usize, usize) {
     let (group, within) = (i / (ranks * chunks), i % (ranks * chunks));
     (within / ranks, group * ranks + within % ranks)

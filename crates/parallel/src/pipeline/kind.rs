@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A way to order the passes of a pipeline.
+/// A kind of pipeline schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScheduleKind {
     /// All forward passes, then all backward passes (Huang and others, *GPipe*, 2019), here
@@ -17,13 +17,13 @@ pub enum ScheduleKind {
     ZeroBubble,
 }
 
-/// A name that no schedule has.
+/// A name that is not a kind of schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a schedule: there are gpipe, 1f1b, interleaved and zero-bubble")]
+#[error("{0:?} is not a schedule: gpipe, 1f1b, interleaved and zero-bubble are")]
 pub struct UnknownSchedule(pub String);
 
 impl ScheduleKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [ScheduleKind; 4] = [
         ScheduleKind::GPipe,
         ScheduleKind::OneForwardOneBackward,
@@ -31,7 +31,7 @@ impl ScheduleKind {
         ScheduleKind::ZeroBubble,
     ];
 
-    /// The name in the configuration.
+    /// Name used in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             ScheduleKind::GPipe => "gpipe",

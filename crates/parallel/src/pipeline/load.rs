@@ -1,24 +1,25 @@
-//! Micro-batches in flight: activations, kept weight halves and received tensors, at each place of a
+//! Loads: micro-batches in flight (activations, kept weight halves and received tensors) at each index of a
 //! schedule.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 
-/// Number of micro-batches whose tensors are held.
+/// Numbers of micro-batches whose tensors are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Held {
     /// Activations, from the forward pass to the end of the backward pass or of its input half.
     pub activations: usize,
     /// Tensors kept for the weight gradients, from the end of `BackwardInput` to the end of `BackwardWeight`.
     pub weights: usize,
-    /// Inputs received ahead, from the receive to the forward pass, whose activation they become.
+    /// Inputs received ahead, from the receive to the forward pass, where they become part of the
+    /// activations.
     pub received_forward: usize,
-    /// Output gradients received ahead, from the receive to the backward pass, which consumes them.
+    /// Output gradients received ahead, from the receive to the backward pass that consumes them.
     pub received_backward: usize,
 }
 
 impl Held {
-    /// The elementwise maximum.
+    /// Returns the elementwise maximum.
     pub fn max(self, other: Held) -> Held {
         Held {
             activations: self.activations.max(other.activations),
@@ -32,7 +33,7 @@ impl Held {
         self.max(other) == self
     }
 
-    /// Returns what is held while an action runs, and after it.
+    /// Returns the numbers held while an action runs, and after it.
     fn step(mut self, action: Action, received: bool) -> (Held, Held) {
         let received = usize::from(received);
         match action.kind {
@@ -59,19 +60,19 @@ impl Held {
     }
 }
 
-/// Micro-batches that a stage or a rank holds along its list. Places are indices into the rank's list: the
-/// order in which its host enqueues and allocates, so the counts are exact whatever the passes take.
+/// Micro-batches that a stage or a rank holds along its list. Indices are those of the rank's list: the order
+/// in which its host enqueues and allocates, so the counts are exact for any durations of passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Held while the action at each place runs.
+    /// Numbers held during the action at each index.
     pub during: Vec<Held>,
-    /// The elementwise maximum over all places.
+    /// The elementwise maximum over all indices.
     pub peak: Held,
 }
 
 impl Load {
-    /// Pairs of activations and kept halves held at once that no other pair exceeds in both. The largest sum
-    /// `activations × a + weights × w` is at one of them, whatever a and w.
+    /// Returns the pairs of activations and kept halves held at once that no other pair exceeds in both. The
+    /// maximum of `activations × a + weights × w` is at one of them, for any a and w.
     pub fn levels(&self) -> Vec<Held> {
         let only =
             |held: &Held| Held { activations: held.activations, weights: held.weights, ..Held::default() };
@@ -94,13 +95,13 @@ impl Load {
 /// Micro-batches that the stages and ranks of a schedule hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loads {
-    /// Load of each stage, over the places of its rank's list.
+    /// Load of each stage, over the indices of its rank's list.
     pub stages: Vec<Load>,
     /// Load of each rank, the sum over its stages.
     pub ranks: Vec<Load>,
 }
 
-/// Counts the micro-batches that a sound schedule holds.
+/// Counts the micro-batches that a valid schedule holds.
 pub fn loads(schedule: &Schedule) -> Loads {
     let mut stages = vec![Load::default(); schedule.stages];
     let mut ranks = vec![Load::default(); schedule.ranks];
@@ -121,7 +122,7 @@ pub fn loads(schedule: &Schedule) -> Loads {
     Loads { stages, ranks }
 }
 
-/// Returns true for a pass whose input comes from another rank.
+/// Returns whether the input of a pass comes from another rank.
 fn is_received(schedule: &Schedule, action: Action) -> bool {
     let receive = match action.kind {
         ActionKind::Forward => ActionKind::ReceiveForward,

@@ -1,12 +1,12 @@
-//! Pipeline parallelism: the stages of a model on several ranks, with micro-batches in flight.
+//! Pipeline parallelism: the stages of a model on several ranks, with several micro-batches in flight.
 //!
-//! The one idea: **a schedule is data.** A generator lists the actions of every rank in order ([`Schedule`]);
-//! [`validate`] proves the lists sound, [`simulate`] computes their times and idle time, [`loads`] the
-//! micro-batches they hold, and [`text`] and [`svg`] draw them. None of this needs a device or a model.
-//! [`Executor`] walks the lists.
+//! The one idea: **a schedule is data.** A generator lists the actions of every rank in order ([`Schedule`]).
+//! [`validate`] proves the lists correct, [`simulate`] computes their times and idle time, [`loads`] counts
+//! the micro-batches they hold, and [`text`] and [`svg`] draw them. None of this needs a device or a model.
+//! [`Executor`] executes the lists.
 //!
-//! Every schedule runs the backward passes of a stage in increasing micro-batch order, weights included:
-//! gradients add up in that order, so every schedule gives the same bits.
+//! Every schedule runs the backward passes of a stage in increasing micro-batch order, weight gradients
+//! included. Gradients add up in that order, so every schedule gives the same bits.
 //!
 //! ```
 //! use parallel::pipeline::{ActionTimes, Schedule, ScheduleKind, Shape, simulate, text, validate};

@@ -1,12 +1,12 @@
-//! 1F1B: as few micro-batches in flight as keep every stage busy.
+//! 1F1B: the fewest micro-batches in flight that keep every stage busy.
 //!
 //! Narayanan and others, *Memory-Efficient Pipeline-Parallel DNN Training* (PipeDream-Flush), 2021: stage i
-//! of p runs p − 1 − i forward passes, then one forward and one backward in turn, then the backward passes
-//! that are left. Its bubble is GPipe's, and it holds at most p − i micro-batches.
+//! of p runs p − 1 − i forward passes, then alternates one forward and one backward, then runs the remaining
+//! backward passes. Its bubble is that of GPipe, and it holds at most p − i micro-batches.
 
 use crate::pipeline::action::{Action, ActionKind};
 
-/// The passes of a stage, in order.
+/// Returns the passes of a stage, in order.
 pub(crate) fn order(stages: usize, stage: usize, micro_batches: usize) -> Vec<Action> {
     let warm_up = (stages - 1 - stage).min(micro_batches);
     let mut actions: Vec<_> = (0..warm_up).map(|k| Action::new(stage, ActionKind::Forward, k)).collect();

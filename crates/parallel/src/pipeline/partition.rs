@@ -6,7 +6,7 @@ use nn::Stage;
 
 use crate::pipeline::load::Load;
 
-/// A partition that is refused.
+/// Reason why a partition is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartitionError {
     /// A partition into 0 stages.
@@ -15,17 +15,17 @@ pub enum PartitionError {
     /// More stages than layers.
     #[error("{layers} layers cannot be divided into {stages} stages: a stage would be empty")]
     TooManyStages {
-        /// Stages asked for.
+        /// Requested number of stages.
         stages: usize,
-        /// Layers of the model.
+        /// Number of layers of the model.
         layers: usize,
     },
-    /// Counts for another number of stages.
-    #[error("layers are counted for {counts} stages, there are {stages}")]
+    /// Layer counts for another number of stages.
+    #[error("the layer counts are for {counts} stages; the pipeline has {stages}")]
     Counts {
-        /// Counts given.
+        /// Number of counts given.
         counts: usize,
-        /// Stages of the pipeline.
+        /// Number of stages of the pipeline.
         stages: usize,
     },
     /// A stage without a layer.
@@ -34,32 +34,32 @@ pub enum PartitionError {
         /// The stage, from 0.
         stage: usize,
     },
-    /// Counts that do not add up to the model.
-    #[error("the stages' layers add up to {sum}, the model has {layers}")]
+    /// Layer counts whose sum is not the model's number of layers.
+    #[error("the stages' layers add up to {sum}; the model has {layers}")]
     Sum {
         /// Sum of the counts.
         sum: usize,
-        /// Layers of the model.
+        /// Number of layers of the model.
         layers: usize,
     },
 }
 
-/// Time of each layer, forward and backward of one micro-batch, in any one unit.
+/// Time of each layer for forward and backward of one micro-batch, in any common unit.
 ///
-/// The first layer includes what comes before the layers (embeddings), the last one what comes after them
+/// The first layer includes everything before the layers (embeddings), the last one everything after them
 /// (head).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerCosts {
     /// Time of each layer.
     pub layers: Vec<u64>,
-    /// Extra time of each layer where backward recomputes it; 0 where absent.
+    /// Extra time of each layer if backward recomputes it; 0 for missing entries.
     pub again: Vec<u64>,
-    /// Recomputed layers of every stage: its first ones.
+    /// Number of recomputed layers in every stage, counted from its first.
     pub recomputed: usize,
 }
 
 impl LayerCosts {
-    /// The time of a stage with these layers.
+    /// Returns the time of a stage with these layers.
     pub fn of(&self, layers: Range<usize>) -> u64 {
         let again = self.again.get(layers.clone()).unwrap_or_default().iter().take(self.recomputed);
         let own = self.layers.get(layers).unwrap_or_default();
@@ -67,26 +67,26 @@ impl LayerCosts {
     }
 }
 
-/// Bytes that one layer, or several together, hold on the device.
+/// Bytes that one or several layers hold on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldBytes {
-    /// Parameters, gradients and optimizer state.
+    /// Bytes of parameters, gradients and optimizer state.
     pub parameters: u64,
-    /// Activations of one micro-batch, from forward to the end of backward or of its input half.
+    /// Bytes of one micro-batch's activations, held from forward to the end of backward or of its input half.
     pub activations: u64,
-    /// Bytes of one micro-batch kept for the weight gradients, from the end of the input half of backward.
+    /// Bytes of one micro-batch kept for the weight gradients, from the end of backward's input half.
     pub weights: u64,
 }
 
 /// Bytes that a model holds, layer by layer.
 ///
-/// The first layer includes what comes before the layers (embeddings), the last one what comes after them
+/// The first layer includes everything before the layers (embeddings), the last one everything after them
 /// (head).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerBytes {
     /// Bytes of each layer.
     pub layers: Vec<HeldBytes>,
-    /// Bytes of the tensor that crosses from a stage to the next.
+    /// Bytes of the tensor that is passed from a stage to the next.
     pub crossing: u64,
 }
 
@@ -108,7 +108,8 @@ impl Partition {
     /// Creates the partition with `counts` layers in each stage.
     ///
     /// # Errors
-    /// Another number of counts than stages, an empty stage, or a sum that is not the model's.
+    /// Counts for another number of stages, an empty stage, or a sum that is not the model's number of
+    /// layers.
     pub fn explicit(layers: usize, stages: usize, counts: &[usize]) -> Result<Self, PartitionError> {
         check(layers, stages)?;
         if counts.len() != stages {
@@ -132,8 +133,8 @@ impl Partition {
         partition(costs.layers.len(), stages, |_, range| costs.of(range))
     }
 
-    /// Finds the partition whose largest peak of a stage is smallest, for the loads of a schedule's stages
-    /// ([`loads`](crate::pipeline::loads)). Where a rank holds several stages, each counts by itself.
+    /// Finds the partition whose largest stage peak is smallest, for the loads of a schedule's stages
+    /// ([`loads`](crate::pipeline::loads)). If a rank holds several stages, each counts separately.
     ///
     /// # Errors
     /// 0 stages, or more stages than layers.
@@ -155,7 +156,7 @@ impl Partition {
         &self.counts
     }
 
-    /// The stages, in the model's layer numbers.
+    /// The stages, as ranges of the model's layer numbers.
     pub fn stages(&self) -> Vec<Stage> {
         let of = self.counts.iter().sum();
         let mut start = 0;
@@ -190,7 +191,7 @@ fn check(layers: usize, stages: usize) -> Result<(), PartitionError> {
     Ok(())
 }
 
-/// Finds the partition with the smallest largest cost. Ties go to the smallest sum of squares, then to the
+/// Finds the partition with the smallest maximum cost. Ties go to the smallest sum of squares, then to the
 /// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first.
 fn partition(
     layers: usize,
@@ -219,8 +220,8 @@ fn partition(
     Ok(Partition { counts })
 }
 
-/// Best value, by first stage and first layer, of the partitions of the remaining layers over the remaining
-/// stages.
+/// Returns the best value, by first stage and first layer, of partitions of the remaining layers over the
+/// remaining stages.
 fn tails(
     layers: usize,
     stages: usize,

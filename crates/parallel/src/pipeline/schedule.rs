@@ -1,4 +1,4 @@
-//! A schedule: the actions of every rank, in order.
+//! Schedules: the actions of every rank, in order.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::kind::ScheduleKind;
@@ -7,46 +7,46 @@ use crate::pipeline::layout::StageLayout;
 /// The actions of every rank of a pipeline in one step, in order.
 ///
 /// A rank's list is the order in which its host enqueues: compute on one stream, transfers on another, each
-/// waiting only for what it needs. All transfers of all ranks follow one global order, which agrees with the
-/// order of the passes around them: they may be run one by one with sends that wait for their receives, and
-/// any two ranks see the transfers between them in the same order. With equal stages, one transfer stream per
+/// waiting only for its inputs. All transfers of all ranks follow one global order that agrees with the order
+/// of the passes around them. They may therefore run one by one with sends that wait for their receives, and
+/// any two ranks see their common transfers in the same order. With equal stages, one transfer stream per
 /// rank costs no time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// The kind.
+    /// Kind of the schedule.
     pub kind: ScheduleKind,
-    /// Ranks of the pipeline.
+    /// Number of pipeline ranks.
     pub ranks: usize,
-    /// Stages (model chunks) of all ranks, laid out as [`StageLayout`] says.
+    /// Number of stages (model chunks) on all ranks, assigned by [`StageLayout`].
     pub stages: usize,
-    /// Micro-batches in a step.
+    /// Number of micro-batches in a step.
     pub micro_batches: usize,
     /// Actions by rank.
     pub actions: Vec<Vec<Action>>,
 }
 
 impl Schedule {
-    /// The ranks that hold the stages.
+    /// The assignment of stages to ranks.
     pub fn layout(&self) -> StageLayout {
         StageLayout { ranks: self.ranks, stages: self.stages }
     }
 
-    /// The rank that holds a stage.
+    /// Returns the rank that holds a stage.
     pub fn rank_of(&self, stage: usize) -> usize {
         self.layout().rank_of(stage)
     }
 
-    /// The stages of a rank, first to last.
+    /// Returns the stages of a rank, first to last.
     pub fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> {
         self.layout().stages_of(rank)
     }
 
-    /// Stages per rank.
+    /// Number of stages per rank.
     pub fn chunks(&self) -> usize {
         self.layout().chunks()
     }
 
-    /// The stage at the other end of a transfer; `None` for other actions, or at the model's ends.
+    /// Returns the stage at the other end of a transfer; `None` for other actions, or at the model's ends.
     pub fn other_stage(&self, action: Action) -> Option<usize> {
         match action.kind {
             ActionKind::SendForward | ActionKind::ReceiveBackward => {
@@ -57,8 +57,8 @@ impl Schedule {
         }
     }
 
-    /// The rank at the other end of a transfer; `None` for other actions, and where both stages are on one
-    /// rank.
+    /// Returns the rank at the other end of a transfer; `None` for other actions, and if both stages are on
+    /// one rank.
     pub fn peer(&self, action: Action) -> Option<usize> {
         let peer = self.rank_of(self.other_stage(action)?);
         (peer != self.rank_of(action.stage)).then_some(peer)

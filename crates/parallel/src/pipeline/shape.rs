@@ -1,12 +1,12 @@
-//! The size of a schedule.
+//! The shape of a schedule.
 
-/// The numbers that a schedule is made for.
+/// The numbers that define a schedule together with its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Ranks of the pipeline.
+    /// Number of pipeline ranks.
     pub ranks: usize,
-    /// Stages (model chunks) per rank; 1 except for the interleaved schedule.
+    /// Number of stages (model chunks) per rank; 1 except for the interleaved schedule.
     pub chunks: usize,
-    /// Micro-batches that the pipeline runs in a step.
+    /// Number of micro-batches that the pipeline runs in a step.
     pub micro_batches: usize,
 }

@@ -1,4 +1,4 @@
-//! Simulated times of a schedule, and the idle time of its ranks.
+//! Simulation of a schedule: times of its actions, and idle time of its ranks.
 
 use crate::pipeline::action::{Action, ActionKind};
 
@@ -7,7 +7,7 @@ use crate::pipeline::load::{Held, Load};
 use crate::pipeline::schedule::Schedule;
 use crate::pipeline::validate::validate;
 
-/// Times of the passes of a stage, for one micro-batch.
+/// Times of a stage's passes for one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageTimes {
     /// Time of the forward pass.
@@ -18,25 +18,25 @@ pub struct StageTimes {
     pub backward_weight: u64,
 }
 
-/// Times of actions, in any one unit.
+/// Times of actions, in any common unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionTimes {
-    /// Times of each stage.
+    /// Times of each stage's passes.
     pub stages: Vec<StageTimes>,
     /// Time of one transfer between ranks.
     pub transfer: u64,
 }
 
 impl ActionTimes {
-    /// Equal times for all stages: forward, `BackwardInput` and `BackwardWeight`.
+    /// Returns equal times for all stages: forward, `BackwardInput` and `BackwardWeight`.
     pub fn equal(stages: usize, passes: [u64; 3], transfer: u64) -> Self {
         let [forward, backward_input, backward_weight] = passes;
         let stage = StageTimes { forward, backward_input, backward_weight };
         ActionTimes { stages: vec![stage; stages], transfer }
     }
 
-    /// The time of an action. A reduction counts 0: it has a stream of its own and nothing in the step waits
-    /// for it.
+    /// Returns the time of an action. A reduction counts 0: it has its own stream, and nothing in the step
+    /// waits for it.
     pub fn of(&self, action: Action) -> u64 {
         let stage = self.stages[action.stage];
         match action.kind {
@@ -62,12 +62,12 @@ pub struct Span {
 /// The simulated times of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// Span of each action by rank and place. A transfer has the same span at both ends: while the tensor
-    /// moves.
+    /// Span of each action by rank and index. A transfer has the same span at both ends: the time in which
+    /// the tensor moves.
     pub spans: Vec<Vec<Span>>,
     /// End of the last action.
     pub makespan: u64,
-    /// Time that each rank computes.
+    /// Time during which each rank computes.
     pub busy: Vec<u64>,
 }
 
@@ -84,19 +84,19 @@ impl Timeline {
         }
     }
 
-    /// Share of the makespan in which a rank does not compute.
+    /// Fraction of the makespan in which a rank does not compute.
     pub fn idle(&self, rank: usize) -> f64 {
         share(self.makespan - self.busy[rank], self.makespan)
     }
 
-    /// Share of the makespan in which ranks do not compute, over all ranks.
+    /// Fraction of the makespan in which ranks do not compute, over all ranks.
     pub fn bubble(&self) -> f64 {
         let all = self.makespan * self.busy.len() as u64;
         share(all - self.busy.iter().sum::<u64>(), all)
     }
 
-    /// Changes over time of the activations and kept halves of a load on a rank, each at the start of the
-    /// pass that first holds so many.
+    /// Returns the changes over time of a load's activations and kept halves on a rank, each at the start of
+    /// the pass that first holds that many.
     pub fn over_time(&self, schedule: &Schedule, rank: usize, load: &Load) -> Vec<(u64, Held)> {
         let mut changes: Vec<(u64, Held)> = Vec::new();
         for (place, action) in schedule.actions[rank].iter().enumerate() {
@@ -116,13 +116,13 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Simulates a schedule. Each rank has a compute and a transfer stream, which both follow its list, and a
-/// host that is ahead of them. A pass starts when the one before it has ended and its input is there. An end
-/// of a transfer is reached when the transfer before it on that rank has ended and, at the sender, the tensor
-/// is there; the tensor moves when both ends are reached.
+/// Simulates a schedule. Each rank has a compute stream and a transfer stream, which both follow its list,
+/// and a host that is ahead of them. A pass starts when the pass before it has ended and its input exists. A
+/// rank reaches its end of a transfer when its previous transfer has ended and, at the sender, the tensor
+/// exists; the tensor moves once both ends are reached.
 ///
 /// # Errors
-/// An unsound schedule, times for another number of stages, or a deadlock of the transfer streams.
+/// An invalid schedule, times for another number of stages, or a deadlock of the transfer streams.
 pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
     validate(schedule)?;
     let (given, stages) = (times.stages.len(), schedule.stages);
@@ -137,11 +137,11 @@ pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
 /// The streams of one rank.
 #[derive(Clone, Copy, Default)]
 struct Streams {
-    /// Next place to look at on the compute stream.
+    /// Next index of the list for the compute stream.
     compute: usize,
     /// Time at which the compute stream is free.
     compute_free: u64,
-    /// Next place to look at on the transfer stream.
+    /// Next index of the list for the transfer stream.
     transfer: usize,
     /// Time at which the transfer stream is free.
     transfer_free: u64,
@@ -154,14 +154,14 @@ struct Ends {
     receive: Option<u64>,
 }
 
-/// The ranks of a schedule on their way through it.
+/// The progress of all ranks through a schedule.
 struct Simulation<'a> {
     schedule: &'a Schedule,
     times: &'a ActionTimes,
     streams: Vec<Streams>,
-    /// Ends of the forward and input-backward passes, by direction, stage and micro-batch.
+    /// End times of the forward and input-backward passes, by direction, stage and micro-batch.
     made: Vec<Option<u64>>,
-    /// Ends of transfers, by direction, receiving stage and micro-batch.
+    /// End times of transfers, by direction, receiving stage and micro-batch.
     transfers: Vec<Ends>,
     spans: Vec<Vec<Span>>,
 }
@@ -191,7 +191,7 @@ impl<'a> Simulation<'a> {
         any
     }
 
-    /// Runs the next pass of a rank, if its input is there.
+    /// Runs the next pass of a rank, if its input exists. Returns whether it ran.
     fn compute(&mut self, rank: usize) -> bool {
         let place = self.streams[rank].compute;
         let Some(action) = self.schedule.actions[rank].get(place).copied() else { return false };
@@ -199,7 +199,7 @@ impl<'a> Simulation<'a> {
             let Some(input) = self.input(action) else { return false };
             let start = input.max(self.streams[rank].compute_free);
             let end = start + self.times.of(action);
-            // The input half of an undivided backward is sent with the rest: it is one action.
+            // The input gradient of an undivided backward is sent at its end, because it is one action.
             match action.kind {
                 ActionKind::Forward => {
                     let cell = self.cell(false, action.stage, action.micro_batch);
@@ -218,7 +218,7 @@ impl<'a> Simulation<'a> {
         true
     }
 
-    /// Time at which a pass has its input; `None` while not known.
+    /// Returns the time at which the input of a pass exists; `None` while unknown.
     fn input(&self, action: Action) -> Option<u64> {
         let (backward, receive) = match action.kind {
             ActionKind::Forward => (false, ActionKind::ReceiveForward),
@@ -246,7 +246,7 @@ impl<'a> Simulation<'a> {
         Some(Span { start, end: start + self.times.transfer })
     }
 
-    /// Reaches the rank's end of its next transfer, and completes the transfer when the other end is reached
+    /// Reaches the rank's end of its next transfer, and completes the transfer if the other end is reached
     /// too.
     fn transfer(&mut self, rank: usize) -> bool {
         let place = self.streams[rank].transfer;
@@ -267,7 +267,7 @@ impl<'a> Simulation<'a> {
         true
     }
 
-    /// Time at which a send's tensor is computed; 0 for a receive.
+    /// Returns the time at which a send's tensor is computed; 0 for a receive.
     fn sent_made(&self, action: Action) -> Option<u64> {
         let Action { stage, micro_batch, kind } = action;
         match kind.is_send() {

@@ -1,4 +1,4 @@
-//! Proving a schedule sound.
+//! Validation of schedules.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::deadlock::{Sends, deadlock};
@@ -9,24 +9,24 @@ use crate::pipeline::load::{Held, Loads, loads};
 use crate::pipeline::schedule::Schedule;
 use crate::pipeline::shape::Shape;
 
-/// Properties of a sound schedule.
+/// Properties of a valid schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Ranks that would wait for ever if sends waited for their receives; none in generated schedules.
+    /// Ranks that would wait forever if sends waited for their receives; empty for generated schedules.
     pub rendezvous: Vec<Stuck>,
-    /// True if any two ranks have all transfers between them, both directions, in the same order, as data
+    /// Whether any two ranks have all their common transfers, in both directions, in the same order, as data
     /// planes require.
     pub same_order: bool,
-    /// Micro-batches held.
+    /// Micro-batches held by stages and ranks.
     pub loads: Loads,
 }
 
-/// Proves a schedule sound: every micro-batch forward and backward once in every stage, each action after
-/// what it needs, backward passes in micro-batch order, sends and receives matching in order, no deadlock
-/// with buffered sends, and no more micro-batches in flight than its kind allows.
+/// Proves that a schedule is valid: every micro-batch runs forward and backward once in every stage, each
+/// action follows its inputs, backward passes are in micro-batch order, sends and receives match in order,
+/// there is no deadlock with buffered sends, and no more micro-batches are in flight than the kind allows.
 ///
 /// # Errors
-/// The first thing that is wrong, with rank, place and action.
+/// The first violation, with rank, index and action.
 pub fn validate(schedule: &Schedule) -> Result<Report> {
     check_shape(schedule)?;
     let mut done = Done::new(schedule);
@@ -57,7 +57,7 @@ fn check_shape(schedule: &Schedule) -> Result<()> {
     Ok(())
 }
 
-/// An action at its place in a rank's list.
+/// An action and its index in a rank's list.
 #[derive(Clone, Copy)]
 struct Listed {
     rank: usize,
@@ -68,13 +68,13 @@ struct Listed {
 /// The actions done so far.
 struct Done<'a> {
     schedule: &'a Schedule,
-    /// True where done, by stage, micro-batch and kind.
+    /// Whether each action is done, by stage, micro-batch and kind.
     done: Vec<bool>,
-    /// The latest micro-batch of a stage's input and weight halves.
+    /// The latest micro-batch of each stage's input and weight halves.
     latest: Vec<[Option<usize>; 2]>,
 }
 
-/// The kinds that are tracked: `Backward` counts as its two halves.
+/// The kinds that are tracked; `Backward` counts as its two halves.
 const KINDS: [ActionKind; 8] = [
     ActionKind::ReceiveForward,
     ActionKind::Forward,
@@ -97,7 +97,7 @@ impl<'a> Done<'a> {
         (action.stage * self.schedule.micro_batches + action.micro_batch) * KINDS.len() + kind
     }
 
-    /// Returns true for an action that the schedule should have.
+    /// Returns whether the schedule should contain an action.
     fn exists(&self, action: Action) -> bool {
         let Schedule { stages, micro_batches, .. } = *self.schedule;
         action.stage < stages
@@ -129,7 +129,7 @@ impl<'a> Done<'a> {
         Ok(())
     }
 
-    /// The first action that `action` needs on its own rank and that is not done.
+    /// Returns the first action that `action` needs on its own rank and that is not done.
     fn lacks(&self, action: Action) -> Option<Action> {
         let Action { stage, micro_batch, kind } = action;
         let of = |kind| Action::new(stage, kind, micro_batch);
@@ -148,8 +148,8 @@ impl<'a> Done<'a> {
         needs.into_iter().flatten().find(|needed| !self.done[self.at(*needed)])
     }
 
-    /// The action that brings a pass its input: a receive, or a pass of the neighbouring stage on the same
-    /// rank.
+    /// Returns the action that provides the input of a pass: a receive, or a pass of the neighbouring stage
+    /// on the same rank.
     fn input(&self, action: Action, receive: ActionKind) -> Option<Action> {
         let receive = Action { kind: receive, ..action };
         let stage = self.schedule.other_stage(receive)?;
@@ -197,7 +197,7 @@ fn halves(action: Action) -> impl Iterator<Item = Action> {
     halves.into_iter().flatten()
 }
 
-/// Checks that each pair of ranks receives what the other sends, in order. Returns true if each pair also
+/// Checks that each rank receives what its peers send, in order. Returns whether each pair of ranks also
 /// agrees on the order of both directions together.
 fn check_matching(schedule: &Schedule) -> Result<bool> {
     let mut same_order = true;
@@ -213,7 +213,7 @@ fn check_matching(schedule: &Schedule) -> Result<bool> {
     Ok(same_order)
 }
 
-/// The transfers of a rank with a peer.
+/// Returns the transfers between a rank and a peer.
 fn between(schedule: &Schedule, rank: usize, peer: usize) -> Vec<Listed> {
     let places = schedule.actions[rank].iter().enumerate();
     let places = places.map(|(place, action)| Listed { rank, place, action: *action });
@@ -238,7 +238,7 @@ fn check_direction(schedule: &Schedule, sender: &[Listed], receiver: &[Listed]) 
     Ok(())
 }
 
-/// The action at the other end of a transfer.
+/// Returns the action at the other end of a transfer.
 fn other_end(schedule: &Schedule, action: Action) -> Option<Action> {
     let kind = match action.kind {
         ActionKind::SendForward => ActionKind::ReceiveForward,
@@ -250,7 +250,7 @@ fn other_end(schedule: &Schedule, action: Action) -> Option<Action> {
     Some(Action::new(schedule.other_stage(action)?, kind, action.micro_batch))
 }
 
-/// Checks the bounds on activations, and for ZB-H1 on activations plus kept halves.
+/// Checks the bounds on activations and, for ZB-H1, on activations plus kept halves.
 fn check_in_flight(schedule: &Schedule, loads: &Loads) -> Result<()> {
     let Schedule { kind, ranks, stages, micro_batches, .. } = *schedule;
     for (rank, load) in loads.ranks.iter().enumerate() {

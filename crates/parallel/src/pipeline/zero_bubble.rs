@@ -1,15 +1,15 @@
-//! ZB-H1: 1F1B whose weight gradients wait until there is nothing better to do.
+//! ZB-H1: 1F1B whose weight gradients are computed when a rank would otherwise be idle.
 //!
 //! Qi, Wan, Huang and Lin, *Zero Bubble Pipeline Parallelism*, 2023, section 2: only the gradient of a
-//! stage's input is urgent, because the stage before waits for it. Forward and input-backward passes keep
-//! 1F1B's order; the weights' half of a micro-batch on stage i runs i micro-batches later and fills what
-//! would be idle at the end. A stage holds 1F1B's p − i activations at most, and with those whose weight half
-//! is due no more than p, what the first stage of 1F1B holds. With equal times and 2 p micro-batches or more,
-//! ranks are idle a third as long as under 1F1B.
+//! stage's input is urgent, because the previous stage waits for it. Forward and input-backward passes keep
+//! 1F1B's order. The weight half of a micro-batch on stage i runs i micro-batches later, and fills time at
+//! the end that would be idle. A stage holds at most 1F1B's p − i activations; including micro-batches whose
+//! weight half is due, it holds at most p, as the first stage of 1F1B does. With equal times and at least 2 p
+//! micro-batches, ranks are idle a third as long as under 1F1B.
 
 use crate::pipeline::action::{Action, ActionKind};
 
-/// The passes of a stage, in order.
+/// Returns the passes of a stage, in order.
 pub(crate) fn order(stages: usize, stage: usize, micro_batches: usize) -> Vec<Action> {
     let warm_up = (stages - 1 - stage).min(micro_batches);
     let mut actions: Vec<_> = (0..warm_up).map(|k| Action::new(stage, ActionKind::Forward, k)).collect();

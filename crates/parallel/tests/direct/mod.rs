@@ -1,23 +1,23 @@
-//! A plane whose ranks reach each other's memory, over the threads' transport: what it is asked there it
-//! answers by calls that add in the same order, and it refuses to move what is shared in any other way.
+//! A plane with peer access simulated over the threads' transport. It answers calls on shared memory by
+//! collectives that sum in the same order, and refuses other calls on shared regions.
 
 use collective::{
     Communicator, DataPlane, Observer, PeerAccess, PeerAccessOptions, Result, SharedSum, Traffic,
 };
 use device::{DType, Region, StreamKind};
 
-/// A test's wrapper around a rank's communicator.
+/// A test's wrapper of a rank's communicator.
 pub(crate) type Over = fn(Communicator) -> Communicator;
 
-/// The transport as it is.
+/// Returns the communicator unchanged.
 pub(crate) fn apart(communicator: Communicator) -> Communicator {
     communicator
 }
 
-/// One that shares what it is told to.
+/// Adds simulated peer access to a communicator.
 pub(crate) fn over(mut communicator: Communicator) -> Communicator {
     let alone: Vec<Vec<usize>> = vec![(0..communicator.world_size()).collect()];
-    // A plane of all ranks, to be the inner one.
+    // A second plane of all ranks serves as the inner one.
     let inner = communicator.data.split(&alone).unwrap();
     communicator.data = Box::new(Direct { inner, shared: Vec::new() });
     communicator
@@ -25,7 +25,7 @@ pub(crate) fn over(mut communicator: Communicator) -> Communicator {
 
 struct Direct {
     inner: Box<dyn DataPlane>,
-    /// Addresses and bytes.
+    /// Addresses and bytes of shared regions.
     shared: Vec<(u64, usize)>,
 }
 
@@ -44,7 +44,7 @@ impl Direct {
     fn only_elsewhere(&self, regions: &[Region<'_>]) {
         assert!(
             !regions.iter().any(|region| self.is_shared(region)),
-            "it is shared, and moved in another way"
+            "a shared region was passed to another call"
         );
     }
 }
@@ -122,7 +122,7 @@ impl DataPlane for Direct {
         for SharedSum { region, scratch, dtype, everywhere } in sums {
             assert!(
                 self.is_shared(region) && !self.is_shared(scratch),
-                "what is summed was shared, and no scratch"
+                "the summed region must be shared, and the scratch must not"
             );
             assert!(scratch.bytes >= region.bytes);
             if *everywhere {
@@ -144,7 +144,7 @@ impl DataPlane for Direct {
     ) -> Result<bool> {
         assert!(
             sends.iter().chain(receives).all(|(_, region)| self.is_shared(region)),
-            "all of it was shared"
+            "all parts must be shared"
         );
         self.inner.exchange(sends, receives, stream)?;
         Ok(true)

@@ -1,5 +1,5 @@
-//! The executor: every schedule gives the gradients of one rank, bit for bit, and holds at every
-//! place of its list exactly the received tensors that the loads say.
+//! The executor: every schedule gives the gradients of one rank, bit for bit, and at each index of its list
+//! holds exactly the received tensors that the loads predict.
 
 use autograd::{GradientSink, Mode, Tape, Var, ops};
 use collective::{Communicator, threads};
@@ -18,7 +18,7 @@ use crate::shapes::schedule;
 
 const ROWS: usize = 8;
 const WIDTH: usize = 64;
-/// Of what crosses a cut: a multiple of the allocator's granularity.
+/// Bytes of the tensor between stages: a multiple of the allocator's granularity.
 const BYTES: usize = ROWS * WIDTH * 4;
 
 /// A stage of one linear layer.
@@ -55,7 +55,7 @@ impl Model for Layer {
     }
 }
 
-/// Gives made-up micro-batches, and looks at what is held when a pass begins.
+/// A feed that provides generated micro-batches, and checks the held tensors at the start of each pass.
 struct Watching<'a> {
     device: Device,
     schedule: &'a Schedule,
@@ -74,9 +74,8 @@ impl Watching<'_> {
         Tensor::from_host(&self.device, &values, [ROWS, WIDTH], Category::Input).unwrap()
     }
 
-    /// Tensors that came from other ranks and are kept: inputs while an activation or the weights' half needs
-    /// them, gradients from their receive to the end of their pass, in this model to that of the weights'
-    /// half.
+    /// Number of tensors from other ranks that are kept: inputs while an activation or the weight half needs
+    /// them, gradients from their receive to the end of their pass, which in this model is the weight half's.
     fn expected(&self, action: Action, place: usize) -> usize {
         let last = self.schedule.stages - 1;
         let of = |stage: usize| {
@@ -128,8 +127,7 @@ impl Feed for Watching<'_> {
     }
 }
 
-/// The gradients of a rank's parameters by stage, the sum of the losses where the model ends, and the losses
-/// of a walk that records nothing.
+/// A rank's gradients by stage, the sum of the losses on the last stage, and the losses of a validation.
 type Found = (Vec<(usize, Vec<Vec<f32>>)>, Option<f32>, Vec<f32>);
 
 fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, ParallelError> {
@@ -168,7 +166,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, Pa
     };
     let mut planes = Planes::new(communicator, grid)?;
     let scale = 1.0 / schedule.micro_batches as f32;
-    // Twice: a step leaves nothing behind.
+    // The second step shows that the first leaves nothing behind.
     for _ in 0..2 {
         (feed.place, feed.passes) = (0, 0);
         executor.train(&mut parts, &mut planes, Mode::Train, scale, &mut feed)?;
@@ -190,7 +188,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, Pa
     Ok((stages.into_iter().zip(parts.iter().map(gradients)).collect(), loss, feed.losses))
 }
 
-/// The same of all ranks together.
+/// Collects the results of all ranks.
 fn run(schedule: &Schedule) -> Found {
     let shared = schedule.clone();
     let body = move |communicator: Communicator| run_rank(&shared, communicator);
@@ -206,9 +204,9 @@ fn run(schedule: &Schedule) -> Found {
 }
 
 #[test]
-fn every_schedule_has_the_gradients_of_one_rank_and_holds_what_its_loads_say() {
+fn every_schedule_gives_the_gradients_of_one_rank_and_holds_its_loads() {
     for (stages, micro_batches) in [(2, 1), (2, 5), (4, 4), (4, 8)] {
-        // All stages on one rank, which hand over to each other.
+        // All stages on one rank, which passes tensors from stage to stage.
         let alone = run(&schedule(ScheduleKind::Interleaved, 1, stages, micro_batches));
         assert_eq!((alone.0.len(), alone.2.len()), (stages, micro_batches));
         assert!(alone.1.unwrap() > 0.0);
@@ -225,7 +223,7 @@ fn every_schedule_has_the_gradients_of_one_rank_and_holds_what_its_loads_say() {
 }
 
 #[test]
-fn a_schedule_for_other_ranks_is_refused() {
+fn a_schedule_for_another_number_of_ranks_is_refused() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let grid = RankGrid::new(&[(Axis::Pipeline, 2)], 0).unwrap();
     let crossing = Crossing { shape: [ROWS, WIDTH].into(), dtype: DType::F32 };

@@ -1,10 +1,10 @@
-//! Small schedules, written out by hand after the papers' figures, and the pictures of schedules.
+//! Small schedules, written by hand from the papers' figures, and the drawings of schedules.
 
 use parallel::pipeline::{ActionTimes, Schedule, ScheduleKind, simulate, svg, text};
 
 use crate::shapes::schedule;
 
-/// The rows of a picture with equal times, without title and axis.
+/// Returns the rows of a drawing with equal times, without title and axis.
 fn rows(schedule: &Schedule, passes: [u64; 3], unit: u64) -> String {
     let timeline = simulate(schedule, &ActionTimes::equal(schedule.stages, passes, 0)).unwrap();
     text(schedule, &timeline, unit).split_inclusive('\n').skip(2).collect()
@@ -15,7 +15,7 @@ fn assert_rows(schedule: &Schedule, passes: [u64; 3], unit: u64, figure: &str) {
     assert_eq!(drawn, figure.trim_start_matches('\n'), "\n{drawn}");
 }
 
-/// GPipe, figure 2c, with backward as long as forward, and here first-in-first-out.
+/// GPipe, figure 2c, with backward as long as forward, here first-in-first-out.
 #[test]
 fn gpipe() {
     let figure = "
@@ -63,9 +63,9 @@ rank 3  ·  ·  ·  F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 
     assert_rows(&schedule(ScheduleKind::ZeroBubble, 4, 1, 8), [1, 1, 1], 1, figure);
 }
 
-/// The whole list of the last of two ranks, transfers and reduction included.
+/// The complete list of the last of two ranks, with transfers and reduction.
 #[test]
-fn transfers_stand_where_they_are_needed() {
+fn transfers_are_listed_where_they_are_needed() {
     let schedule = schedule(ScheduleKind::OneForwardOneBackward, 2, 1, 3);
     let list = |rank: usize| {
         schedule.actions[rank]
@@ -92,7 +92,7 @@ fn the_text_has_a_title_and_a_time_axis() {
     assert_eq!(lines.clone().count(), 2);
 }
 
-/// The SVG has a bar for every pass of every rank, the title and the ranks' idle shares, and its tags close.
+/// The SVG has a bar for every pass of every rank, the title and the ranks' idle fractions, and closed tags.
 #[test]
 fn the_svg_shows_every_pass() {
     for kind in ScheduleKind::ALL {

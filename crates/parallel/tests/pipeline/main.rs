@@ -1,5 +1,5 @@
-//! Pipeline schedules: sound, as fast as the papers say, holding what they say, drawn as their figures
-//! are; and executed.
+//! Pipeline schedules: valid, with the times and loads given in the papers, drawn like the papers' figures,
+//! and executed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod execution;

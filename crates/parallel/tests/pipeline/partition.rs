@@ -17,12 +17,12 @@ fn explicit_counts() {
     assert!(stages.iter().all(|stage| stage.of == 7));
     assert!(stages[0].is_first() && !stages[0].is_last() && stages[2].is_last());
     let table: [(usize, &[usize], &str); 6] = [
-        (3, &[1, 4, 1], "the stages' layers add up to 6, the model has 7"),
+        (3, &[1, 4, 1], "the stages' layers add up to 6; the model has 7"),
         (3, &[3, 0, 4], "stage 1 (from 0) has no layer"),
-        (3, &[3, 4], "layers are counted for 2 stages, there are 3"),
+        (3, &[3, 4], "the layer counts are for 2 stages; the pipeline has 3"),
         (0, &[], "a model cannot be divided into 0 stages"),
         (8, &[1; 8], "7 layers cannot be divided into 8 stages: a stage would be empty"),
-        (2, &[usize::MAX, 1], "the stages' layers add up to 18446744073709551615, the model has 7"),
+        (2, &[usize::MAX, 1], "the stages' layers add up to 18446744073709551615; the model has 7"),
     ];
     for (stages, counts, message) in table {
         assert_eq!(Partition::explicit(7, stages, counts).unwrap_err().to_string(), message);
@@ -40,8 +40,8 @@ fn an_expensive_head_gets_fewer_layers() {
         Partition::fastest(&head, 9).unwrap_err(),
         PartitionError::TooManyStages { stages: 9, layers: 8 }
     );
-    // Where all layers are computed again the head is less of a stage; where some are, the layers after them
-    // cost less.
+    // If all layers are recomputed, the head is a smaller part of its stage; if some are, the layers after
+    // them cost less.
     for (recomputed, counts) in [(usize::MAX, [2, 2, 2, 2]), (2, [1, 3, 3, 1]), (1, [2, 2, 3, 1])] {
         let again = LayerCosts { layers: with_head.clone(), again: vec![10; 8], recomputed };
         assert_eq!(Partition::fastest(&again, 4).unwrap().counts(), counts, "{recomputed}");
@@ -50,8 +50,8 @@ fn an_expensive_head_gets_fewer_layers() {
     assert_eq!(Partition::fastest(&uneven, 3).unwrap().counts(), [1, 2, 2]);
 }
 
-/// Under 1F1B the first stage holds the most micro-batches, so it gets the fewest layers; under GPipe all are
-/// alike.
+/// Under 1F1B the first stage holds the most micro-batches, so it gets the fewest layers; under GPipe all
+/// stages hold the same number.
 #[test]
 fn the_smallest_peak_follows_the_schedule() {
     let layer = HeldBytes { parameters: 10, activations: 100, weights: 0 };
@@ -65,7 +65,7 @@ fn the_smallest_peak_follows_the_schedule() {
     assert_eq!(smallest(ScheduleKind::OneForwardOneBackward), [1, 2, 3, 6]);
 }
 
-/// Every way to divide `layers` into `stages`.
+/// Returns all partitions of `layers` into `stages`.
 fn all(layers: Range<usize>, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers.len()]];

@@ -1,4 +1,4 @@
-//! Schedules that are not sound, and shapes that cannot be scheduled, are refused by name.
+//! Invalid schedules and shapes are refused with their reason.
 
 use parallel::pipeline::{
     Action, ActionKind, ActionTimes, Schedule, ScheduleError, ScheduleKind, Sends, Shape, Stuck, deadlock,
@@ -47,10 +47,10 @@ fn names() {
     assert!(error.to_string().contains("\"1f1f\" is not a schedule"), "{error}");
 }
 
-/// A damage to a schedule's lists.
+/// A change that damages a schedule's lists.
 type Change<'a> = dyn Fn(&mut Vec<Vec<Action>>) + 'a;
 
-/// Two ranks, two micro-batches of GPipe, changed; what is said.
+/// Changed lists of GPipe with two ranks and two micro-batches, and the resulting errors.
 #[test]
 fn unsound_lists() {
     let a = Action::new;
@@ -134,7 +134,7 @@ fn unsound_lists() {
     }
 }
 
-/// Each rank first receives what the other sends only after it has received.
+/// Each rank first receives a tensor that the other sends only after a receive.
 #[test]
 fn deadlocks() {
     let a = Action::new;
@@ -174,10 +174,9 @@ fn deadlocks() {
     assert!(error.to_string().starts_with(said), "{error}");
 }
 
-/// Textbook 1F1B without paired transfers: sound if sends are buffered, stuck if they
-/// wait.
+/// Textbook 1F1B without paired transfers: valid if sends are buffered, deadlocked if they wait.
 #[test]
-fn sends_that_cross_deadlock_only_if_they_wait() {
+fn crossing_sends_deadlock_only_if_they_wait() {
     let a = Action::new;
     let mut schedule = schedule(ScheduleKind::OneForwardOneBackward, 2, 1, 2);
     let find = |list: &[Action], action: Action| list.iter().position(|other| *other == action).unwrap();
@@ -208,10 +207,9 @@ fn too_many_in_flight() {
     );
 }
 
-/// ZB-H1 has two bounds: no more than 4 with the kept halves, but on the third of four stages only 2
-/// activations.
+/// ZB-H1 has two bounds: at most 4 including kept halves, but only 2 activations on the third of four stages.
 #[test]
-fn too_many_activations_although_little_is_kept() {
+fn too_many_activations_with_few_kept_halves() {
     let mut schedule = schedule(ScheduleKind::GPipe, 4, 1, 3);
     schedule.kind = ScheduleKind::ZeroBubble;
     let error = validate(&schedule).unwrap_err();
@@ -234,10 +232,10 @@ fn broken_shapes_are_errors_not_panics() {
 }
 
 proptest! {
-    /// A list that lacks an action, or has one twice, is never sound; one with two places exchanged is
-    /// refused, or runs.
+    /// A list with a missing or repeated action is never valid; a list with two exchanged actions is refused
+    /// or runs.
     #[test]
-    fn damage_is_seen(
+    fn damaged_lists_are_refused_or_run(
         kind in 0..4_usize,
         ranks in 1..=5_usize,
         rounds in 1..=3_usize,

@@ -1,11 +1,11 @@
-//! Every generator's schedules, for every shape, are sound and hold what they may.
+//! Generated schedules of every shape are valid and hold no more than they may.
 
 use parallel::pipeline::{ActionKind, Held, ScheduleKind, validate};
 
 use crate::shapes::{every, of};
 
 #[test]
-fn every_schedule_is_sound_however_sends_behave() {
+fn every_schedule_is_valid_for_both_kinds_of_sends() {
     for schedule in every() {
         let report = validate(&schedule).unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
         assert_eq!(report.rendezvous, [], "{schedule:?}");
@@ -13,7 +13,7 @@ fn every_schedule_is_sound_however_sends_behave() {
     }
 }
 
-/// Looked at apart from the validator: bits depend on it.
+/// Checked separately from the validator, because bits depend on it.
 #[test]
 fn backward_passes_are_in_micro_batch_order() {
     let halves = [
@@ -52,7 +52,7 @@ fn gpipe_holds_every_micro_batch() {
 }
 
 #[test]
-fn one_forward_one_backward_holds_as_many_as_stages_follow() {
+fn one_forward_one_backward_holds_one_per_remaining_stage() {
     for schedule in of(ScheduleKind::OneForwardOneBackward) {
         let loads = validate(&schedule).unwrap().loads;
         for (stage, load) in loads.stages.iter().enumerate() {
@@ -62,7 +62,7 @@ fn one_forward_one_backward_holds_as_many_as_stages_follow() {
     }
 }
 
-/// With the halves that wait for their weights, no stage holds more than the first stage of 1F1B.
+/// Including micro-batches whose weight half is due, no stage holds more than the first stage of 1F1B.
 #[test]
 fn zero_bubble_holds_no_more_than_one_forward_one_backward() {
     for schedule in of(ScheduleKind::ZeroBubble) {
@@ -76,7 +76,7 @@ fn zero_bubble_holds_no_more_than_one_forward_one_backward() {
 }
 
 #[test]
-fn levels_are_the_most_that_is_held_at_once() {
+fn levels_are_the_largest_pairs_held_at_once() {
     for schedule in of(ScheduleKind::ZeroBubble) {
         for load in validate(&schedule).unwrap().loads.stages {
             for (a, w) in [(1, 0), (0, 1), (1, 1), (5, 2), (2, 5)] {

@@ -1,4 +1,4 @@
-//! Bubbles as the papers give them, and a simulation that keeps to what actions need.
+//! Bubbles have the size given in the papers, and simulated actions start after their inputs.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ fn equal(schedule: &Schedule, passes: [u64; 3]) -> Timeline {
     simulate(schedule, &ActionTimes::equal(schedule.stages, passes, 0)).unwrap()
 }
 
-/// Idle time over all ranks, as a share: parts and whole, exactly.
+/// Asserts the fraction of idle time over all ranks, exactly.
 fn assert_bubble(schedule: &Schedule, timeline: &Timeline, part: usize, whole: usize) {
     let all = timeline.makespan * schedule.ranks as u64;
     let idle = all - timeline.busy.iter().sum::<u64>();
@@ -49,7 +49,7 @@ fn bubble_of_interleaved_is_smaller_by_the_number_of_chunks() {
     }
 }
 
-/// The paper's: (p − 1) (forward + input half − weights' half) instead of 1F1B's (p − 1) (all three).
+/// The paper gives (p − 1) (forward + input half − weight half) instead of 1F1B's (p − 1) (all three).
 #[test]
 fn bubble_of_zero_bubble_is_a_third() {
     for schedule in of(ScheduleKind::ZeroBubble) {
@@ -81,7 +81,7 @@ fn activations_over_time() {
     assert_eq!((over_time(0), over_time(1)), (first.to_vec(), second.to_vec()));
 }
 
-/// Two ranks, one micro-batch, a transfer of 5: the chain is plain to see.
+/// Two ranks, one micro-batch and a transfer of 5: the chain of actions is easy to follow.
 #[test]
 fn a_transfer_delays_what_needs_it() {
     let schedule = schedule(ScheduleKind::OneForwardOneBackward, 2, 1, 1);
@@ -95,7 +95,7 @@ fn a_transfer_delays_what_needs_it() {
     assert_eq!((start(0, ActionKind::Backward), timeline.makespan), (50, 70));
 }
 
-/// GPipe receives the next micro-batch while it computes, so transfers cost only at the ends.
+/// GPipe receives the next micro-batch while it computes, so transfers cost time only at the ends.
 #[test]
 fn transfers_are_hidden_except_at_the_ends() {
     let schedule = schedule(ScheduleKind::GPipe, 4, 1, 16);
@@ -103,7 +103,7 @@ fn transfers_are_hidden_except_at_the_ends() {
     assert_eq!(timeline.makespan, 300 * (16 + 3) + 2 * 3 * 20);
 }
 
-/// The end of a schedule whose transfers never wait for each other.
+/// Returns the end of a schedule whose transfers never wait for each other.
 fn end_with_free_transfers(schedule: &Schedule, times: &ActionTimes) -> u64 {
     let wire = if schedule.ranks > 1 { times.transfer } else { 0 };
     let mut made = HashMap::new();
@@ -132,7 +132,7 @@ fn end_with_free_transfers(schedule: &Schedule, times: &ActionTimes) -> u64 {
     lists.iter().map(|(free, _)| *free).max().unwrap()
 }
 
-/// With equal times, and transfers of up to a tenth of a pass, one transfer stream per rank loses nothing.
+/// With equal times, and transfers of up to a tenth of a pass, one transfer stream per rank costs no time.
 #[test]
 fn the_order_of_transfers_costs_nothing() {
     for schedule in every() {
@@ -169,9 +169,9 @@ fn stage_times() -> impl Strategy<Value = StageTimes> {
 }
 
 proptest! {
-    /// Whatever the times: passes of a rank follow each other, and everything starts after what it needs.
+    /// For any times, passes of a rank follow each other, and every action starts after its inputs exist.
     #[test]
-    fn nothing_starts_before_what_it_needs(
+    fn no_action_starts_before_its_inputs(
         (kind, shape) in shape(),
         stages in proptest::collection::vec(stage_times(), 32),
         transfer in 0..60_u64,

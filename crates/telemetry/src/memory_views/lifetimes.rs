@@ -4,39 +4,39 @@ use std::collections::HashMap;
 
 use memory::{Action, BlockState, Category, Snapshot, Tag};
 
-/// A block and the events of its allocation and its return.
+/// A block, with the events of its allocation and its return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockLife {
     pub(super) address: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub(super) size: u64,
     pub(super) begin: usize,
     pub(super) end: usize,
     pub(super) tag: Tag,
 }
 
-/// Memory from the driver and the events between which it was held.
+/// Memory from the driver, with the events between which it was held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentLife {
     pub(super) address: u64,
     pub(super) size: u64,
     pub(super) begin: usize,
     pub(super) end: usize,
-    /// True if the memory is part of an expandable segment.
+    /// Whether the memory is part of an expandable segment.
     pub(super) mapped: bool,
 }
 
 /// Bytes at one time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Bytes asked for by the owners of blocks, by category.
+    /// Bytes requested by the owners of blocks, by category.
     pub(super) by_category: [u64; Category::ALL.len()],
     /// Bytes held from the driver.
     pub(super) reserved: u64,
 }
 
 impl Moment {
-    /// Bytes in use, over all categories.
+    /// Bytes in use over all categories.
     pub(super) fn used(&self) -> u64 {
         self.by_category.iter().sum()
     }
@@ -49,13 +49,12 @@ pub(super) struct Lifetimes {
     pub(super) segments: Vec<SegmentLife>,
     /// Number of events.
     pub(super) end: usize,
-    /// Each step with the event at which it begins.
+    /// Each step with its first event.
     pub(super) steps: Vec<(u32, usize)>,
 }
 
 impl Lifetimes {
-    /// Reads a snapshot's history. Blocks and segments whose beginning is not in the history live from event
-    /// 0.
+    /// Reads a snapshot's history. Blocks and segments that are older than the history live from event 0.
     pub(super) fn of(snapshot: &Snapshot) -> Lifetimes {
         let mut lives = Lifetimes { end: snapshot.events.len().max(1), ..Lifetimes::default() };
         lives.read_blocks(snapshot);
@@ -128,8 +127,8 @@ impl Lifetimes {
         self.segments.sort_unstable_by_key(|s| (s.begin, s.address));
     }
 
-    /// Ends the pieces inside `gone`. Parts outside of it live on; parts of it that no piece covers lived
-    /// from event 0.
+    /// Ends the lifetimes inside `gone`. Parts outside `gone` live on; parts of `gone` without a recorded
+    /// start lived from event 0.
     fn close(&mut self, open: &mut Vec<SegmentLife>, gone: SegmentLife, now: usize) {
         let (hit, kept): (Vec<_>, Vec<_>) = open.drain(..).partition(|piece| overlap(piece, &gone).is_some());
         *open = kept;
@@ -166,14 +165,14 @@ impl Lifetimes {
     }
 }
 
-/// Returns the address and the bytes that two pieces share.
+/// Returns the address and size of the range that two segments share.
 fn overlap(a: &SegmentLife, b: &SegmentLife) -> Option<(u64, u64)> {
     let start = a.address.max(b.address);
     let end = (a.address + a.size).min(b.address + b.size);
     (start < end).then(|| (start, end - start))
 }
 
-/// Returns the parts of `piece` outside of `others`.
+/// Returns the parts of `piece` outside `others`.
 fn without(piece: SegmentLife, others: &[SegmentLife]) -> Vec<SegmentLife> {
     let mut others: Vec<(u64, u64)> = others.iter().map(|o| (o.address, o.address + o.size)).collect();
     others.sort_unstable();

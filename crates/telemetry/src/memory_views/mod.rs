@@ -1,5 +1,5 @@
-//! Views of an allocator: the table that PyTorch prints, a snapshot for PyTorch's viewers, and a picture for
-//! a browser.
+//! Views of an allocator: PyTorch's memory summary, a snapshot for PyTorch's viewers, and a drawing for a
+//! browser.
 //!
 //! ```
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};

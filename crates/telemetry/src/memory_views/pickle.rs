@@ -1,8 +1,8 @@
-//! Writes Python pickles of protocol 4, with only the opcodes that PyTorch's memory viewer reads.
+//! Writer of Python pickles of protocol 4, with only the opcodes that PyTorch's memory viewer reads.
 
 use std::collections::HashMap;
 
-/// Maximum number of items in a batch, which the viewer passes as arguments of a call.
+/// Largest number of items in a batch, which the viewer passes as arguments of a call.
 const BATCH: usize = 1000;
 
 const PROTO: u8 = 0x80;
@@ -26,14 +26,14 @@ const MEMOIZE: u8 = 0x94;
 const BIN_GET: u8 = b'h';
 const LONG_BIN_GET: u8 = b'j';
 
-/// An unfinished pickle. A text that repeats is a reference to the first one.
+/// An unfinished pickle. A repeated string is written as a reference to its first occurrence.
 pub(super) struct Pickle {
     bytes: Vec<u8>,
     texts: HashMap<String, u32>,
     memoized: u32,
 }
 
-/// A reference to a value that has been written.
+/// A reference to a value that was written before.
 #[derive(Clone, Copy)]
 pub(super) struct Memo(u32);
 
@@ -48,14 +48,14 @@ impl Pickle {
         self.bytes
     }
 
-    /// Returns a reference to the value that was written last.
+    /// Returns a reference to the latest value.
     pub(super) fn memoize(&mut self) -> Memo {
         self.bytes.push(MEMOIZE);
         self.memoized += 1;
         Memo(self.memoized - 1)
     }
 
-    /// Writes a value that has been written before.
+    /// Writes a reference to an earlier value.
     pub(super) fn refer(&mut self, memo: Memo) {
         match u8::try_from(memo.0) {
             Ok(short) => self.bytes.extend([BIN_GET, short]),
@@ -89,7 +89,7 @@ impl Pickle {
             self.bytes.push(BIN_INT);
             self.bytes.extend(int.to_le_bytes());
         } else {
-            // As few bytes as keep the sign.
+            // The fewest bytes that keep the sign.
             let all = value.to_le_bytes();
             let sign = if value < 0 { 0xff } else { 0 };
             let mut length = all.len();
@@ -127,7 +127,7 @@ impl Pickle {
         }
     }
 
-    /// Writes a dictionary; `write` writes keys and values in turn, fewer than [`BATCH`] in all.
+    /// Writes a dictionary; `write` writes keys and values in turn, fewer than [`BATCH`] in total.
     pub(super) fn dictionary(&mut self, write: impl FnOnce(&mut Pickle)) {
         self.bytes.extend([EMPTY_DICT, MARK]);
         write(self);

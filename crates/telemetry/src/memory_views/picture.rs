@@ -1,4 +1,4 @@
-//! Segments and blocks over time, as one self-contained HTML page.
+//! The drawing of segments and blocks over time, as one self-contained HTML page.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use palette::colour;
 const STYLE: &str = include_str!("picture.css");
 
 /// Draws a snapshot with its history as an HTML page: bytes by category over time, every block at its
-/// position in its segment over time, and what is alive at the peak. Time is counted in allocator events.
+/// position in its segment over time, and the blocks alive at the peak. Time is counted in allocator events.
 #[must_use]
 pub fn picture(snapshot: &Snapshot, title: &str) -> String {
     let lives = Lifetimes::of(snapshot);
@@ -42,7 +42,7 @@ pub fn picture(snapshot: &Snapshot, title: &str) -> String {
     page
 }
 
-/// Prints the figures at the end of the history.
+/// Writes the figures at the end of the history.
 fn figures(page: &mut String, snapshot: &Snapshot, peak: u64) {
     let (mut reserved, mut allocated, mut split, mut largest) = (0, 0, 0, 0);
     for segment in &snapshot.segments {
@@ -75,7 +75,7 @@ fn figures(page: &mut String, snapshot: &Snapshot, peak: u64) {
     );
 }
 
-/// Prints the categories that occur, each with its most bytes.
+/// Writes the legend of the categories that occur, each with its maximum.
 fn legend(page: &mut String, curves: &[Moment]) {
     *page += "<p class=\"legend\">";
     for category in Category::ALL {
@@ -88,7 +88,7 @@ fn legend(page: &mut String, curves: &[Moment]) {
     *page += "<span><i class=\"held\"></i>reserved, not in use</span></p>\n";
 }
 
-/// Prints a table of the largest holders at the peak.
+/// Writes a table of the owners with the most bytes at the peak.
 fn holders(page: &mut String, snapshot: &Snapshot, lives: &Lifetimes, peak: usize) {
     let mut sums: HashMap<(String, &str, Category), (u64, usize)> = HashMap::new();
     for block in lives.blocks.iter().filter(|b| b.begin <= peak && peak < b.end) {

@@ -8,10 +8,10 @@ use super::pickle::{Memo, Pickle};
 
 /// Returns a snapshot as the pickle that pytorch.org/memory_viz and `torch.cuda._memory_viz` read.
 ///
-/// Instead of the Python stack of a request, it has the owner: operator, module and step as the innermost
-/// frame (`module:step:operator`), then the enclosing modules, and the category as the outermost frame.
-/// Events also have a `category`. [`Category::Other`] is called `unknown`, and an event of that category is
-/// always present, since the viewer fails on files without one.
+/// In place of the Python stack, each request has its owner: operator, module and step as the innermost frame
+/// (`module:step:operator`), then the enclosing modules, and the category as the outermost frame. Events also
+/// have a `category`. [`Category::Other`] is named `unknown`, and an event of that category is always
+/// present, because the viewer fails on files without one.
 #[must_use]
 pub fn snapshot_pickle(snapshot: &Snapshot) -> Vec<u8> {
     let mut pickle = Pickle::new();
@@ -24,7 +24,7 @@ type FramesKey = (Category, u32, &'static str, u32);
 
 struct Writer<'a> {
     snapshot: &'a Snapshot,
-    /// Stacks that have been written.
+    /// Stacks written so far.
     frames: HashMap<FramesKey, Memo>,
 }
 
@@ -118,7 +118,7 @@ impl Writer<'_> {
         self.frames.insert(key, p.memoize());
     }
 
-    /// Frames of a stack, innermost first.
+    /// Returns the frames of a stack, innermost first.
     fn frames_of(&self, tag: Tag) -> Vec<Frame> {
         let frame =
             |name: &str, filename: &str, line| Frame { name: name.into(), filename: filename.into(), line };
@@ -141,7 +141,7 @@ impl Writer<'_> {
     }
 }
 
-/// The event of taking the snapshot, which the snapshot's own history does not have yet.
+/// Returns the event of taking the snapshot, which the snapshot itself does not contain yet.
 fn snapshot_event(snapshot: &Snapshot) -> Event {
     let active = snapshot.segments.iter().map(SnapshotSegment::active_size).sum();
     let time_us = snapshot.events.last().map_or(0, |event| event.time_us);

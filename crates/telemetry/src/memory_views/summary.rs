@@ -6,8 +6,8 @@ use memory::Statistics;
 
 const WIDTH: usize = 75;
 
-/// Key, name and whether the unit is bytes, for each metric. The first [`POOLED`] exist for each kind of
-/// pool.
+/// Key, name and whether the unit is bytes, for each metric. The first [`POOLED`] metrics exist for each kind
+/// of pool.
 const ROWS: [(&str, &str, bool); 11] = [
     ("allocated_bytes", "Allocated memory", true),
     ("active_bytes", "Active memory", true),
@@ -27,13 +27,13 @@ const COLUMNS: [&str; 4] = ["current", "peak", "allocated", "freed"];
 /// The device of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summarized {
-    /// A GPU with its number: the table is PyTorch's, character by character.
+    /// A GPU with this number; the table equals PyTorch's character by character.
     Gpu(u32),
-    /// Memory of the host, of a rank with this number.
+    /// Host memory of the rank with this number.
     Host(u32),
 }
 
-/// Returns the table of one device, each line with a line feed. `abbreviated` leaves out the rows of each
+/// Returns the table of one device, each line ending with a line feed. `abbreviated` omits the rows of each
 /// pool.
 #[must_use]
 pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: bool) -> String {
@@ -75,7 +75,7 @@ pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: 
                 (".small_pool", "      from small pool"),
             ],
         };
-        // All rows of a metric have the unit that suits the first row.
+        // All rows of a metric use the unit that suits its first row.
         let first = COLUMNS.map(|column| value(&format!("{key}{}.{column}", pools[0].0)));
         for (pool, pool_name) in pools {
             let title = if pool_name.is_empty() { name } else { pool_name };
@@ -101,7 +101,7 @@ fn line(table: &mut String, text: &str) {
     let _ = writeln!(table, "|{text}|");
 }
 
-/// Bytes in ten characters, in the unit that suits `of`.
+/// Formats bytes in ten characters, in the unit that suits `of`.
 fn bytes_cell(mut value: i64, mut of: i64) -> String {
     let mut units = ["B  ", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
     let mut unit = units.next().unwrap_or_default();
@@ -112,7 +112,7 @@ fn bytes_cell(mut value: i64, mut of: i64) -> String {
     format!("{value:6} {unit}")
 }
 
-/// A count in ten characters, in the unit that suits `of`.
+/// Formats a count in ten characters, in the unit that suits `of`.
 fn count_cell(mut value: i64, mut of: i64) -> String {
     let mut units = [" ", "K", "M"].into_iter();
     let mut unit = units.next().unwrap_or_default();

@@ -63,7 +63,8 @@ fn run(settings: &str, history: usize) -> Allocator<Counting> {
     allocator
 }
 
-/// Prints every field of every segment, block and event, and fails on unexpected opcodes and types.
+/// Script that prints every field of every segment, block and event, and fails on unexpected opcodes and
+/// types.
 const PYTHON: &str = r#"
 import pickle, pickletools, sys
 data = sys.stdin.buffer.read()
@@ -109,7 +110,7 @@ fn python(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// The lines that the script must print.
+/// Returns the lines that the script must print.
 fn expected(snapshot: &Snapshot) -> Vec<String> {
     let frames = |tag: &Tag| {
         let module = snapshot.labels.name(tag.module);

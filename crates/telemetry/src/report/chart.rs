@@ -1,10 +1,10 @@
-//! Parts of every chart: scales, axes, paths, and the values that the page's script shows.
+//! Parts of all charts: scales, axes, paths, and the values that the page's script shows.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// The plot of a chart inside its SVG, in pixels, and the values at its edges.
+/// The plot area of a chart in its SVG, in pixels, and the values at its edges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) left: f64,
@@ -22,13 +22,13 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Pixels from the left of the SVG to `value`.
+    /// Returns the pixels from the left of the SVG to `value`.
     pub(super) fn x(&self, value: f64) -> f64 {
         let span = (self.to - self.from).max(f64::MIN_POSITIVE);
         self.left + (self.right - self.left) * (value - self.from) / span
     }
 
-    /// Pixels from the top of the SVG to `value`.
+    /// Returns the pixels from the top of the SVG to `value`.
     pub(super) fn y(&self, value: f64) -> f64 {
         let span = (self.most - self.least).max(f64::MIN_POSITIVE);
         self.bottom - (self.bottom - self.top) * (value - self.least) / span
@@ -50,7 +50,7 @@ impl Frame {
         }
     }
 
-    /// Ends a chart: the line under the pointer, the end of the SVG, and the values that the script shows.
+    /// Ends a chart: the line under the pointer, the end of the SVG, and the values for the script.
     pub(super) fn close(&self, out: &mut String, hover: &Hover) {
         let Frame { top, bottom, .. } = self;
         let values = hover.element();
@@ -66,14 +66,14 @@ pub(super) enum Unit {
     Number,
 }
 
-/// A row of the values that the script shows.
+/// A row of values for the script.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct HoverRow {
     pub(super) name: String,
-    /// Class in the style sheet, which has the colour.
+    /// Class in the style sheet, which sets the colour.
     pub(super) class: String,
     pub(super) unit: Unit,
-    /// A value for each column; `None` for a gap.
+    /// One value for each column; `None` for a gap.
     pub(super) values: Vec<Option<f64>>,
 }
 
@@ -89,22 +89,22 @@ pub(super) struct Hover {
     /// Headings of the columns.
     pub(super) heads: Vec<String>,
     pub(super) rows: Vec<HoverRow>,
-    /// True if rows with the value 0 are shown.
+    /// Whether rows with the value 0 are shown.
     pub(super) zeros: bool,
 }
 
 impl Hover {
-    /// A script element with the values as JSON, which cannot contain the end of the element.
+    /// Returns a script element with the values as JSON, in which the element's end tag cannot occur.
     fn element(&self) -> String {
         let rounded = |values: &[f64]| values.iter().map(|x| (x * 10.0).round() / 10.0).collect();
         let slim = Hover { x: rounded(&self.x), ..self.clone() };
-        // Numbers and texts can always be written as JSON.
+        // Numbers and strings can always be written as JSON.
         let json = serde_json::to_string(&slim).unwrap_or_default().replace('<', "\\u003c");
         format!("<script type=\"application/json\">{json}</script>")
     }
 }
 
-/// Path of straight lines through points, with a gap at each `None`.
+/// Returns the path of straight lines through points, with a gap at each `None`.
 pub(super) fn line(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> String {
     let (mut path, mut pen) = (String::new(), 'M');
     for point in points {
@@ -118,7 +118,7 @@ pub(super) fn line(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> Stri
     path
 }
 
-/// Path of steps through points: each value holds until the next point.
+/// Returns the path of steps through points: each value holds until the next point.
 pub(super) fn steps(points: &[(f64, f64)]) -> String {
     let mut path = String::new();
     for (index, (x, y)) in points.iter().enumerate() {
@@ -130,7 +130,7 @@ pub(super) fn steps(points: &[(f64, f64)]) -> String {
     path
 }
 
-/// Three to seven round values between `least` and `most`.
+/// Returns three to seven round values between `least` and `most`.
 pub(super) fn round_ticks(least: f64, most: f64) -> Vec<f64> {
     let rough = (most - least) / 5.0;
     if !rough.is_finite() || rough <= 0.0 {

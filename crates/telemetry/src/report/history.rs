@@ -10,7 +10,7 @@ use crate::units::significant;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 250.0;
-/// Maximum number of points of a line. Longer histories are divided into stretches, whose means are drawn.
+/// Largest number of points of a line. Longer histories are divided into stretches, whose means are drawn.
 const POINTS: usize = 600;
 /// Maximum number of marks of steps that are not finite.
 const MARKS: usize = 100;
@@ -18,9 +18,9 @@ const MARKS: usize = 100;
 /// A line of a chart.
 struct Line {
     name: &'static str,
-    /// Class in the style sheet, which has the colour.
+    /// Class in the style sheet, which sets the colour.
     class: &'static str,
-    /// True to draw a dot for each value, for values of few steps.
+    /// Whether each value is drawn as a dot, for values of few steps.
     dots: bool,
     value: fn(&StepPoint) -> Option<f64>,
 }
@@ -33,11 +33,11 @@ const fn plain(name: &'static str, value: fn(&StepPoint) -> Option<f64>) -> Line
 struct Chart<'a> {
     title: &'a str,
     lines: &'a [Line],
-    /// True if the vertical axis begins at 0.
+    /// Whether the vertical axis begins at 0.
     from_zero: bool,
 }
 
-/// Draws a chart for each value that the history has.
+/// Draws a chart for each kind of value in the history.
 pub(super) fn section(history: &[StepPoint], unit: &str) -> Option<Section> {
     let last = history.last()?;
     let speed = format!("{unit} per second");
@@ -76,10 +76,10 @@ pub(super) fn section(history: &[StepPoint], unit: &str) -> Option<Section> {
     Some(Section { id: "history", title: "History", body })
 }
 
-/// A point of every line of a chart: the last step of a stretch, and the lines' means over it.
+/// A point of each line of a chart: the last step of a stretch, and the means over the stretch.
 struct Column {
     step: u64,
-    /// Means, by line; `None` where the stretch has no value.
+    /// Means, by line; `None` if the stretch has no value.
     values: Vec<Option<f64>>,
 }
 
@@ -136,7 +136,7 @@ impl Chart<'_> {
         })
     }
 
-    /// Begins the figure: title, key, and the SVG with its description.
+    /// Starts the figure: title, key, and the SVG with its description.
     fn open(&self, history: &[StepPoint]) -> String {
         let first = &self.lines[0];
         let end =
@@ -189,7 +189,7 @@ fn mark_nonfinite(out: &mut String, frame: &Frame, history: &[StepPoint]) {
 }
 
 impl Line {
-    /// Finite values of a stretch of steps.
+    /// Returns the finite values of a stretch of steps.
     fn values(&self, stretch: &[StepPoint]) -> impl Iterator<Item = f64> {
         stretch.iter().filter_map(self.value).filter(|value| value.is_finite())
     }
@@ -199,7 +199,7 @@ impl Line {
         (count > 0).then(|| self.values(stretch).sum::<f64>() / count as f64)
     }
 
-    /// Draws the line, whose values are those at `index` of each column.
+    /// Draws the line whose values are at `index` of each column.
     fn draw(&self, out: &mut String, frame: &Frame, columns: &[Column], index: usize) {
         let at = |column: &Column| Some((frame.x(column.step as f64), frame.y(column.values[index]?)));
         let (points, class) = (columns.iter().map(at), self.class);
@@ -207,7 +207,7 @@ impl Line {
             let _ = write!(out, "<path class=\"line {class}\" d=\"{}\"/>", line(points));
             return;
         }
-        // A thin line joins dots, also over the gaps between them.
+        // A thin line connects the dots, also over gaps.
         let path = line(points.clone().flatten().map(Some));
         let _ = write!(out, "<path class=\"line thin {class}\" d=\"{path}\"/>");
         for (x, y) in points.flatten() {

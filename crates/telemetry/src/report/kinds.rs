@@ -1,10 +1,10 @@
-//! Ranks that are alike, grouped into kinds.
+//! Kinds: groups of ranks with equal memory.
 
 use super::RankMemory;
 use crate::step_trace::StepTrace;
 use crate::units::ranges;
 
-/// A group of ranks that are alike: one of them, and the numbers of all.
+/// One rank of a group of equal ranks, and the numbers of all.
 pub(super) type Kind<'a> = (&'a RankMemory, Vec<usize>);
 
 /// Groups `ranks` by `alike`, in the order of each group's first rank.
@@ -22,7 +22,7 @@ pub(super) fn kinds<'a>(
     kinds
 }
 
-/// Rank numbers for a reader: `3`, or `0–3, 8`.
+/// Formats rank numbers for readers: `3`, or `0–3, 8`.
 pub(super) fn rank_numbers(ranks: &[usize]) -> String {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();
@@ -41,7 +41,7 @@ impl RankMemory {
         (!measured.repeats(planned)).then_some(planned)
     }
 
-    /// Returns whether both ranks have the same picture.
+    /// Returns whether both ranks have the same drawing.
     pub(super) fn looks_like(&self, other: &RankMemory) -> bool {
         let alike = |a: &Option<StepTrace>, b: &Option<StepTrace>| match (a, b) {
             (Some(a), Some(b)) => a.repeats(b),

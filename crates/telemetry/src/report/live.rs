@@ -11,10 +11,10 @@ use crate::units::{bytes, counted, grouped, percent};
 
 const WIDTH: f64 = 1120.0;
 const HEIGHT: f64 = 380.0;
-/// Maximum number of rows of the table.
+/// Largest number of rows of the table.
 const ROWS: usize = 24;
 
-/// Draws what is alive at the peak of a step.
+/// Draws the blocks alive at the peak of a step.
 pub(super) fn drawing(trace: &StepTrace) -> String {
     let live = trace.live_after(trace.peak().events).without_layers();
     let mut out = "<figure class=\"card\">".to_owned();
@@ -24,7 +24,7 @@ pub(super) fn drawing(trace: &StepTrace) -> String {
     out
 }
 
-/// Draws an area for each category, divided among its holders.
+/// Draws an area for each category, divided among its owners.
 fn treemap(out: &mut String, live: &LiveSet) {
     let sums = live.by_category();
     let mut categories: Vec<(Category, u64)> = sums.iter().filter(|(_, bytes)| *bytes > 0).collect();
@@ -52,7 +52,7 @@ fn treemap(out: &mut String, live: &LiveSet) {
     *out += "</svg>";
 }
 
-/// Name of a holder: its module, or its operator outside of modules.
+/// Returns the label of a holding: its module, or its operator outside of modules.
 fn name(holding: &Holding) -> &str {
     match holding.owner.module.as_str() {
         "" => &holding.owner.operator,
@@ -75,7 +75,7 @@ fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     );
     let letters = ((width - 12.0) / 6.9) as usize;
     let label: String = name(holding).chars().take(letters).collect();
-    // Short areas get no name rather than a few letters of it.
+    // Short areas have no name rather than a few letters of it.
     let whole = label.chars().count() == name(holding).chars().count();
     if height > 42.0 && width > 54.0 && (whole || letters > 9) {
         let dots = if whole { "" } else { "…" };
@@ -94,7 +94,7 @@ fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     *out += "</g>";
 }
 
-/// Draws the edge of a category's area and the category's name in its corner.
+/// Draws the edge of a category's area, with the category's name in its corner.
 fn head(out: &mut String, category: Category, sum: u64, area: Area) {
     let Area { x, y, width, height } = area;
     let _ = write!(

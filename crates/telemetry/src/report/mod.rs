@@ -1,8 +1,8 @@
 //! A run, or the plan of a run, as one self-contained HTML page: no network, no other file.
 //!
-//! [`Report::to_html`] draws the data that it is given and reads nothing. Each picture is an SVG that can be
-//! read without a script; the script shows the values under the pointer or at the place that the arrow keys
-//! select.
+//! [`Report::to_html`] draws the given data and reads nothing else. Each drawing is an SVG that is readable
+//! without a script; the script shows the values under the pointer or at the position selected with the arrow
+//! keys.
 //!
 //! ```
 //! use telemetry::report::{Report, StepPoint};
@@ -31,10 +31,10 @@ mod treemap;
 
 use crate::step_trace::StepTrace;
 
-/// A text at the start of every page, by which a page is known as one.
+/// Text near the start of every page, by which existing pages are recognised.
 pub const MARK: &str = " · Plimsoll</title>";
 
-/// The data of a page. Empty parts are left out of it.
+/// The data of a page. Empty parts are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Title: the name of the run's directory or of the configuration.
@@ -45,9 +45,9 @@ pub struct Report {
     pub tiles: Vec<Tile>,
     /// Sentences at the top of the page.
     pub notices: Vec<Notice>,
-    /// Memory of all ranks, in rank order; ranks that are known to be alike may share an entry.
+    /// Memory of all ranks, in rank order; ranks known to be equal may share an entry.
     pub ranks: Vec<RankMemory>,
-    /// Schedule of the pipeline, if there is one.
+    /// Schedule of the pipeline, if any.
     pub schedule: Option<SchedulePicture>,
     /// Completed steps, in order.
     pub history: Vec<StepPoint>,
@@ -71,22 +71,22 @@ pub struct Tile {
 /// The schedule of a pipeline.
 #[derive(Clone, Debug)]
 pub struct SchedulePicture {
-    /// The picture, as an SVG.
+    /// The drawing, as an SVG.
     pub picture: String,
-    /// The end of the sentence that explains the picture.
+    /// End of the sentence that explains the drawing.
     pub note: String,
 }
 
 /// A sentence at the top of the page.
 #[derive(Clone, Debug)]
 pub struct Notice {
-    /// True if the sentence is good news.
+    /// Whether the sentence is good news.
     pub good: bool,
     /// The sentence.
     pub text: String,
 }
 
-/// Memory of a rank, or of each of several ranks that are alike.
+/// Memory of a rank, or of each of several equal ranks.
 #[derive(Clone, Debug)]
 pub struct RankMemory {
     /// The ranks, in order.
@@ -95,9 +95,9 @@ pub struct RankMemory {
     pub device: String,
     /// Bytes allocated and reserved after the last step, peak bytes allocated, peak bytes reserved.
     pub figures: [u64; 4],
-    /// A steady step as measured.
+    /// A measured steady step.
     pub measured: Option<StepTrace>,
-    /// A steady step as planned.
+    /// A planned steady step.
     pub planned: Option<StepTrace>,
     /// Most bytes that the rank may reserve, if limited.
     pub limit: Option<u64>,
@@ -110,7 +110,7 @@ pub struct StepPoint {
     pub step: u64,
     /// Mean loss over the step's micro-batches, if finite.
     pub loss: Option<f64>,
-    /// Validation loss after the step, if it was validated.
+    /// Validation loss after the step, if validation ran.
     pub validation_loss: Option<f64>,
     /// Tokens or samples per second, over all ranks.
     pub tokens_per_second: Option<f64>,

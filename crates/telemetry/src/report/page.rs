@@ -1,4 +1,4 @@
-//! The page around the pictures.
+//! The page around the drawings.
 
 use std::fmt::Write;
 

@@ -6,10 +6,10 @@ use super::kinds::{kinds, rank_numbers};
 use super::section::Section;
 use super::{RankMemory, live, stacked};
 
-/// Maximum number of kinds of ranks that are drawn.
+/// Largest number of kinds of ranks that are drawn.
 const DRAWN: usize = 16;
 
-/// Memory over a step, for every kind of rank.
+/// Returns the section of memory over a step, with a panel for each kind of rank.
 pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
     let note = "Allocated bytes by category, from left to right in the order of the allocator's calls. The \
                 line above them is the memory reserved from the device.";
@@ -19,9 +19,9 @@ pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
     Some(Section { id: "memory", title: "Memory over a step", body })
 }
 
-/// Live blocks at the peak, for every kind of rank.
+/// Returns the section of live blocks at the peak, with a panel for each kind of rank.
 pub(super) fn peak_section(ranks: &[RankMemory]) -> Option<Section> {
-    let note = "What is alive when the step needs the most memory, by category, module and operator; layers \
+    let note = "Blocks alive when the step needs the most memory, by category, module and operator; layers \
                 are added up.";
     let body = tabs(ranks, "peak", |rank| rank.trace().map(live::drawing))?;
     let body = format!("<p class=\"soft\">{note}</p>\n{body}");

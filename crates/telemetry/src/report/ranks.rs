@@ -10,7 +10,7 @@ use crate::units::{bytes, grouped};
 
 const COLUMNS: [&str; 4] = ["allocated", "reserved", "peak allocated", "peak reserved"];
 
-/// A row for each rank with its four figures; ranks of equal figures share a row.
+/// Returns the table of ranks with four figures each; ranks with equal figures share a row.
 pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
     if ranks.is_empty() {
         return None;

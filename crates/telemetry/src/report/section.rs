@@ -1,8 +1,8 @@
 //! A section of the page.
 
-/// A section, with a link in the page's navigation.
+/// A section, with its link in the page's navigation.
 pub(super) struct Section {
-    /// Target of links.
+    /// Target of links to the section.
     pub(super) id: &'static str,
     /// Heading.
     pub(super) title: &'static str,

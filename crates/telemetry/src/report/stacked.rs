@@ -16,7 +16,7 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = WIDTH - 18.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = HEIGHT - 58.0;
-/// Number of columns of the picture.
+/// Number of columns of the drawing.
 const COLUMNS: usize = 900;
 
 /// Draws the memory of `rank` over the step of `trace`.
@@ -27,7 +27,7 @@ pub(super) fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
     let most = full.points.iter().map(|point| point.reserved.max(point.bytes.total())).max().unwrap_or(0);
     let planned = plan.iter().flat_map(|plan| &plan.points).map(|point| point.bytes.total()).max();
     let most = most.max(planned.unwrap_or(0)).max(1);
-    // A limit far above the peak would leave the picture empty.
+    // A limit far above the peak would leave the drawing mostly empty.
     let limit = rank.limit.filter(|limit| *limit < most + most / 2);
     let most = most.max(limit.unwrap_or(0));
     let frame = Frame {
@@ -74,7 +74,7 @@ pub(super) fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
     out
 }
 
-/// Categories that occur, with the most bytes of each.
+/// Returns the categories that occur, with the maximum of each.
 fn shown(points: &[Point]) -> impl Iterator<Item = (Category, u64)> + '_ {
     let most = |category: Category| points.iter().map(|point| point.bytes.get(category)).max().unwrap_or(0);
     Category::ALL.into_iter().map(move |category| (category, most(category))).filter(|(_, most)| *most > 0)
@@ -101,7 +101,7 @@ fn legend(full: &Curve, rank: &RankMemory) -> String {
     out
 }
 
-/// Draws a strip of the phases below the plot, and the micro-batches if there are several.
+/// Draws a strip of phases below the plot, and one of micro-batches if there are several.
 fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     const PHASES: [&str; 5] = ["inputs", "forward", "backward", "reduce", "update"];
     let batches = spans.iter().filter_map(|span| span.micro_batch).max().unwrap_or(0);
@@ -160,7 +160,7 @@ fn areas(out: &mut String, frame: Frame, points: &[Point]) {
             *sum += point.bytes.get(category);
         }
         let roof = steps(&at(&below));
-        // Backwards, a step goes up or down before it goes left.
+        // On the way back, a step goes up or down before it goes left.
         let mut back = String::new();
         for (place, (x, y)) in floor.iter().enumerate().rev() {
             let _ = match place + 1 == floor.len() {
@@ -172,7 +172,7 @@ fn areas(out: &mut String, frame: Frame, points: &[Point]) {
     }
 }
 
-/// Draws the line of `points`: events before each point, and bytes.
+/// Draws the line through `points`: the number of events before each point, and bytes.
 fn outline(out: &mut String, frame: Frame, class: &str, points: impl Iterator<Item = (usize, u64)>) {
     let at = |(events, height): (usize, u64)| (frame.x(events as f64), frame.y(height as f64));
     let path = steps(&points.map(at).collect::<Vec<_>>());
@@ -214,7 +214,7 @@ fn hover(frame: Frame, thin: &Curve, spans: &[Span]) -> Hover {
     let mut rows: Vec<HoverRow> = shown(&thin.points)
         .map(|(category, _)| row(&words(category), category.name(), &|point| point.bytes.get(category)))
         .collect();
-    // From top to bottom, as in the picture.
+    // From top to bottom, as in the drawing.
     rows.reverse();
     rows.push(row("allocated", "sum", &|point| point.bytes.total()));
     rows.push(row("reserved from the device", "held-key", &|point| point.reserved));

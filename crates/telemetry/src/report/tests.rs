@@ -7,7 +7,7 @@ use super::chart::{line, round_ticks, steps};
 use super::*;
 use crate::step_trace::{MICRO_BATCH, RunPart};
 
-/// A step of two micro-batches, whose second activation has `second` bytes.
+/// Returns a step of two micro-batches, whose second activation has `second` bytes.
 fn trace(second: u64) -> StepTrace {
     let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default()).unwrap();
     let module = allocator.intern("h.3.<mlp>");
@@ -62,7 +62,7 @@ fn page(ranks: Vec<RankMemory>) -> String {
     report.to_html()
 }
 
-/// The JSON beside every chart.
+/// Parses the JSON beside every chart.
 fn hovers(page: &str) -> Vec<serde_json::Value> {
     let parts = page.split("<script type=\"application/json\">").skip(1);
     parts.map(|part| serde_json::from_str(part.split("</script>").next().unwrap()).unwrap()).collect()
@@ -92,7 +92,7 @@ fn a_page_is_self_contained_and_escapes_text() {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("<run>") && !page.contains("<mlp>"));
-    // Every element that was opened is closed.
+    // Every element that is opened is closed.
     for element in ["svg", "figure", "section", "table", "div", "dl", "g", "script", "style", "p"] {
         let opened =
             page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
@@ -136,14 +136,14 @@ fn hover_values_are_those_of_the_run() {
 }
 
 #[test]
-fn ranks_that_are_alike_share_a_picture() {
+fn equal_ranks_share_a_drawing() {
     let (same, other) = (Some(2 << 20), Some(3 << 20));
     let ranks = vec![rank(0, same, same), rank(1, same, same), rank(2, same, other), rank(3, same, same)];
     let page = page(ranks);
     assert!(page.contains(">ranks 0–1, 3</label>") && page.contains(">rank 2</label>"));
     assert_eq!(page.matches("class=\"plan-line\"").count(), 1);
     assert_eq!(hovers(&page).len(), 2 + 2);
-    // Ranks of equal figures share a row.
+    // Ranks with equal figures share a row.
     assert!(page.contains("<th scope=\"row\">0–3</th>"));
 }
 

@@ -1,4 +1,4 @@
-//! The squarified treemap of Bruls, Huizing and van Wijk (2000): areas in proportion, close to squares.
+//! The squarified treemap of Bruls, Huizing and van Wijk (2000): proportional areas that are nearly square.
 
 /// A rectangle, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub(super) struct Area {
 }
 
 /// Divides `area` in proportion to `weights`, which must be in descending order. Returns an area for each
-/// weight; none if they add up to 0.
+/// weight; none if their sum is 0.
 pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
     let total: f64 = weights.iter().sum();
     let mut placed = Vec::with_capacity(weights.len());
@@ -29,8 +29,7 @@ pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
     placed
 }
 
-/// Returns the number of weights in the next row along `side`: one more would make its worst aspect ratio
-/// worse.
+/// Returns the number of weights in the next row along `side`: one more would worsen the worst aspect ratio.
 fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
     let (mut sum, mut worst) = (0.0, f64::INFINITY);
     for (count, weight) in weights.iter().enumerate() {
@@ -49,7 +48,7 @@ fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
     weights.len()
 }
 
-/// Places a row along the shorter side of `free` and returns the rest of `free`.
+/// Places a row along the shorter side of `free`, and returns the rest of `free`.
 fn place(row: &[f64], scale: f64, free: Area, placed: &mut Vec<Area>) -> Area {
     let sum: f64 = row.iter().sum::<f64>() * scale;
     let Area { x, y, width, height } = free;
@@ -80,7 +79,7 @@ mod tests {
     #[test]
     fn areas_are_in_proportion_and_do_not_overlap() {
         let area = Area { x: 10.0, y: 20.0, width: 600.0, height: 400.0 };
-        // The example of the paper.
+        // The example from the paper.
         let weights = [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0];
         let placed = squarify(&weights, area);
         assert_eq!(placed.len(), weights.len());

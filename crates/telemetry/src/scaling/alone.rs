@@ -1,4 +1,4 @@
-//! The baseline: devices that compute alone, all at the same time.
+//! The baseline: devices that compute without communication, all at the same time.
 
 use super::rounds::Rounds;
 use super::series::{Series, setting};
@@ -28,13 +28,13 @@ impl<'a> Alone<'a> {
         self.0.is_empty()
     }
 
-    /// The baselines, each with all of its rounds.
+    /// All baselines, each with all of its rounds.
     pub(super) fn all(&self) -> &[Rounds<'a>] {
         &self.0
     }
 
-    /// Throughput of `run` relative to that of the same devices alone with the same work; `None` if that was
-    /// not measured or the run does not name its devices. Uses the smallest baseline that begins with these
+    /// Throughput of `run` relative to the same devices alone with the same work; `None` if that was not
+    /// measured or the run does not name its devices. Uses the smallest baseline that begins with these
     /// devices.
     pub(super) fn against(&self, run: &ScalingRun) -> Option<f64> {
         if devices(run).any(|(_, device)| device.is_empty()) {
@@ -49,7 +49,7 @@ impl<'a> Alone<'a> {
 }
 
 /// Throughput per device of `alone` relative to a run of one rank on an otherwise idle host, if a series has
-/// one.
+/// such a run.
 pub(super) fn against_one(alone: &ScalingRun, all: &[Series<'_>]) -> Option<f64> {
     let first = all.iter().filter_map(|series| series.runs.first());
     let one = first.copied().find(|run| run.ranks == 1 && same_work(run, alone))?;

@@ -1,4 +1,4 @@
-//! Efficiency and peak memory over the number of ranks, each as a self-contained SVG.
+//! Plots of efficiency and peak memory over the number of ranks, each as a self-contained SVG.
 
 use std::fmt::Write;
 
@@ -20,11 +20,11 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = 600.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 412.0;
-/// Colours of series, distinct for most eyes on white and on black.
+/// Colours of series, chosen to be distinct for most eyes on white and on black.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#aa3377", "#ccaa22", "#33aacc", "#ee8833", "#8877cc"];
 
-/// Efficiency over the number of ranks: a line for every series of at least two runs, and a dashed line
+/// Plots efficiency over the number of ranks: a line for every series of at least two runs, and a dashed line
 /// relative to the devices alone if that was measured.
 #[must_use]
 pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
@@ -38,7 +38,7 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
         .collect();
     let (least, most) =
         (shown.iter().copied().fold(1.0, f64::min), shown.iter().copied().fold(1.0, f64::max));
-    // Not from 0, so that values near 100 % can be told apart.
+    // The axis does not start at 0, so that values near 100 % can be told apart.
     let step = [0.01, 0.02, 0.05, 0.1].into_iter().find(|step| most - least < 6.0 * step).unwrap_or(0.2);
     let floor = ((least / step - 0.3).floor() * step).max(0.0);
     let base = all.iter().map(|series| series.base_ranks()).max().unwrap_or(1);
@@ -67,8 +67,8 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
     plot.close(all.is_empty())
 }
 
-/// Peak memory over the number of ranks, on the rank with the most: a bar for each run, allocated bytes below
-/// reserved ones.
+/// Plots peak memory over the number of ranks, on the rank with the most: a bar for each run, with allocated
+/// bytes in front of reserved ones.
 #[must_use]
 pub fn memory_plot(runs: &[ScalingRun]) -> String {
     let all = series(runs);
@@ -90,14 +90,14 @@ pub fn memory_plot(runs: &[ScalingRun]) -> String {
     plot.close(all.is_empty())
 }
 
-/// A line through a value of each run of a series.
+/// A line through one value of each run of a series.
 #[derive(Clone, Copy)]
 struct Curve<'a> {
     series: &'a Series<'a>,
     colour: &'static str,
     /// Class in the style sheet.
     class: &'static str,
-    /// Value of a run, if it has one.
+    /// Returns the value of a run, if it has one.
     value: &'a dyn Fn(&ScalingRun) -> Option<f64>,
     /// Formats a value.
     said: &'a dyn Fn(f64) -> String,
@@ -143,7 +143,7 @@ impl Plot {
         Plot { page, ranks, inset: 36.0, least, most, labels: Vec::new() }
     }
 
-    /// Pixels from the left to a number of ranks, on a logarithmic scale.
+    /// Returns the pixels from the left to a number of ranks, on a logarithmic scale.
     fn x(&self, ranks: usize) -> f64 {
         let log = |ranks: usize| (ranks.max(1) as f64).log2();
         let (Some(first), Some(last)) = (self.ranks.first(), self.ranks.last()) else { return LEFT };
@@ -154,7 +154,7 @@ impl Plot {
         }
     }
 
-    /// Pixels from the top to a value.
+    /// Returns the pixels from the top to a value.
     fn y(&self, value: f64) -> f64 {
         BOTTOM - (BOTTOM - TOP) * (value - self.least) / (self.most - self.least)
     }
@@ -202,7 +202,7 @@ impl Plot {
         );
     }
 
-    /// Draws a line with a point for each run that has a value, and a label at its end.
+    /// Draws a line with a point for each run that has a value, and a label at the end.
     fn curve(&mut self, curve: &Curve<'_>) {
         let Curve { series, colour, class, value, said } = *curve;
         let values = series.runs.iter().filter_map(|run| Some((*run, value(run)?)));
@@ -224,7 +224,7 @@ impl Plot {
         self.labels.push(Label { end, y: *end_y, colour, name, value });
     }
 
-    /// Draws the bars of series `index` of `count`, beside those of the others.
+    /// Draws the bars of series `index` of `count`, beside the bars of the others.
     fn bars(&mut self, series: &Series<'_>, colour: &str, (index, count): (usize, usize)) {
         let closest = self.ranks.windows(2).map(|pair| self.x(pair[1]) - self.x(pair[0]));
         let width = (0.8 * closest.fold(140.0, f64::min) / count as f64).min(24.0);
@@ -280,7 +280,7 @@ impl Plot {
     }
 }
 
-/// Tooltip of a run.
+/// Returns the tooltip of a run.
 fn hint(series: &Series<'_>, run: &ScalingRun, said: &str) -> String {
     let ends = if run.ranks == 1 { "" } else { "s" };
     format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {said}", series.name(), run.ranks)))

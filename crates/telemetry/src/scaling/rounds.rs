@@ -1,4 +1,4 @@
-//! A run that is measured in several rounds.
+//! Rounds of a run that is measured several times.
 
 use super::ScalingRun;
 
@@ -6,7 +6,7 @@ use super::ScalingRun;
 #[derive(Clone, Debug)]
 pub(super) struct Rounds<'a> {
     median: &'a ScalingRun,
-    /// In the order of rounds.
+    /// The rounds, in order.
     all: Vec<&'a ScalingRun>,
 }
 
@@ -15,14 +15,14 @@ impl<'a> Rounds<'a> {
         Rounds { median: run, all: vec![run] }
     }
 
-    /// Adds a round of the same run. It replaces an equal or later round, since a run that is measured again
-    /// counts instead of the earlier measurement.
+    /// Adds a round of the same run. It replaces equal and later rounds, because a run that is measured again
+    /// replaces its earlier measurement.
     pub(super) fn add(&mut self, run: &'a ScalingRun) {
         self.all.retain(|other| other.round < run.round);
         self.all.push(run);
         let mut sorted = self.all.clone();
         sorted.sort_by(|a, b| a.tokens_per_second().total_cmp(&b.tokens_per_second()));
-        // The slower of two middle rounds, not their mean, so that all figures are from one round.
+        // The slower of two middle rounds, not their mean, so that all figures come from one round.
         self.median = sorted[(sorted.len() - 1) / 2];
     }
 

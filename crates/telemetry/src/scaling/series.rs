@@ -3,7 +3,7 @@
 use super::rounds::Rounds;
 use super::{Scaling, ScalingRun};
 
-/// Runs by ascending number of ranks, each number once.
+/// Runs with ascending numbers of ranks, each number once.
 #[derive(Clone, Debug)]
 pub(super) struct Series<'a> {
     /// The median round of each run.
@@ -12,7 +12,8 @@ pub(super) struct Series<'a> {
     pub(super) rounds: Vec<Rounds<'a>>,
 }
 
-/// Properties that comparable runs share: model, device, its model, dtype, micro-batch size, kind of ranks.
+/// Properties that comparable runs share: model, device, device model, dtype, micro-batch size, kind of
+/// ranks.
 pub(super) type Setting<'a> = (&'a str, &'a str, &'a str, &'a str, usize, &'a str);
 
 /// Returns the setting of a run.
@@ -20,7 +21,7 @@ pub(super) fn setting(run: &ScalingRun) -> Setting<'_> {
     (&run.model, &run.device, &run.device_model, &run.precision, run.micro_batch, &run.ranks_are)
 }
 
-/// The series among `runs`, in the order of their first runs.
+/// Returns the series among `runs`, in the order of their first runs.
 pub(super) fn series<'a>(runs: &'a [ScalingRun]) -> Vec<Series<'a>> {
     let mut all: Vec<Vec<Rounds<'a>>> = Vec::new();
     for run in runs.iter().filter(|run| run.scaling != Scaling::Alone) {
@@ -59,12 +60,12 @@ pub(super) fn describe(run: &ScalingRun) -> String {
 }
 
 impl Series<'_> {
-    /// Name among series of the same setting.
+    /// Name of the series among those of the same setting.
     pub(super) fn name(&self) -> String {
         name(self.runs[0])
     }
 
-    /// Throughput per rank of `run` relative to that of the smallest number of ranks.
+    /// Throughput per rank of `run` relative to the series' smallest number of ranks.
     pub(super) fn efficiency(&self, run: &ScalingRun) -> f64 {
         let each = |run: &ScalingRun| run.tokens_per_second() / run.ranks as f64;
         each(run) / each(self.runs[0])
@@ -76,12 +77,12 @@ impl Series<'_> {
     }
 }
 
-/// Name of a run's series.
+/// Returns the name of a run's series.
 pub(super) fn name(run: &ScalingRun) -> String {
     format!("{}, {}", run.scaling.name(), how(run))
 }
 
-/// Reduction of gradients, as printed.
+/// Returns the reduction of gradients, as printed.
 pub(super) fn how(run: &ScalingRun) -> String {
     match run.scaling {
         Scaling::Alone => "–".to_owned(),

@@ -1,4 +1,4 @@
-//! Runs as a table, with remarks below it.
+//! The table of runs, with remarks below it.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::{RankFigures, Scaling, ScalingRun};
 use crate::table::aligned;
 use crate::units::{bytes, grouped, percent, ranges};
 
-/// Title of the column that follows the efficiency if there is a baseline.
+/// Title of the column after the efficiency, if there is a baseline.
 const AGAINST_ALONE: &str = "against alone";
 /// Index of the efficiency in [`TITLES`].
 const EFFICIENCY: usize = 5;
@@ -27,10 +27,11 @@ const TITLES: [&str; 10] = [
     "peak reserved",
 ];
 
-/// A row for each run: throughput, efficiency, the median step, exposed communication and its share of the
-/// step, and the peaks of the rank with the most; if devices were measured alone, also the throughput
-/// relative to that. Remarks below the table tell the peaks of ranks that differ, the fastest and the slowest
-/// device alone, the spread of rounds, and whether the runs of a strong series have the same loss.
+/// Returns a table with a row for each run: throughput, efficiency, the median step, exposed communication
+/// and its fraction of the step, and the peaks of the rank with the most. If devices were measured alone, a
+/// column gives the throughput relative to that. Remarks below the table give peaks that differ between
+/// ranks, the fastest and slowest device alone, the spread of rounds, and whether a strong series' runs have
+/// the same loss.
 pub fn scaling_table(runs: &[ScalingRun]) -> String {
     let Some(first) = runs.first() else { return "no runs\n".to_owned() };
     let (all, alone) = (series(runs), Alone::among(runs));
@@ -120,14 +121,14 @@ fn row(run: &ScalingRun, efficiency: Option<f64>) -> Vec<String> {
     ]
 }
 
-/// Figures of the fastest and the slowest of several ranks; `None` for one rank.
+/// Returns the figures of the fastest and the slowest of several ranks; `None` for one rank.
 fn fastest_and_slowest(run: &ScalingRun) -> Option<(&RankFigures, &RankFigures)> {
     let by_step = |a: &&RankFigures, b: &&RankFigures| a.step_seconds.total_cmp(&b.step_seconds);
     let (fastest, slowest) = (run.by_rank.iter().min_by(by_step)?, run.by_rank.iter().max_by(by_step)?);
     (run.ranks > 1).then_some((fastest, slowest))
 }
 
-/// Compares the fastest and the slowest device, and tells the best that ranks can reach that wait for each
+/// Compares the fastest and the slowest device, and states the best throughput for ranks that wait for each
 /// other.
 fn imbalance(run: &ScalingRun) -> String {
     let Some((fastest, slowest)) = fastest_and_slowest(run) else { return String::new() };
@@ -150,7 +151,7 @@ fn imbalance(run: &ScalingRun) -> String {
     )
 }
 
-/// Spread of the rounds of the run whose rounds differ most.
+/// Returns the spread of rounds of the run whose rounds differ most.
 fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
     let several = || {
         let rounds = all.iter().flat_map(|series| &series.rounds).chain(alone.all());
@@ -173,7 +174,7 @@ fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
     )
 }
 
-/// A line for each run whose ranks have different peaks.
+/// Returns a line for each run whose ranks have different peaks.
 fn peaks_by_rank(series: &Series<'_>) -> String {
     let mut text = String::new();
     for run in &series.runs {
@@ -200,8 +201,8 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
     text
 }
 
-/// Tells the number of ranks that efficiency is relative to, unless it is one, and whether the losses are
-/// equal to the bit.
+/// States the number of ranks that efficiency is relative to, unless it is one, and whether the losses are
+/// bit-identical.
 fn remarks(series: &Series<'_>) -> String {
     let (mut text, name) = (String::new(), series.name());
     if series.runs.len() < 2 {
@@ -227,7 +228,7 @@ fn remarks(series: &Series<'_>) -> String {
     text
 }
 
-/// Distinct losses of all rounds.
+/// Returns the distinct losses of all rounds.
 fn losses_of(rounds: &Rounds<'_>) -> String {
     let mut losses: Vec<String> = Vec::new();
     for loss in rounds.all().iter().map(|run| format!("{:e}", run.loss)) {

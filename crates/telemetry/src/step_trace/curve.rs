@@ -8,7 +8,7 @@ use super::{MICRO_BATCH, Owner, STAGE, StepTrace, TraceEvent};
 /// Bytes after a number of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
-    /// Number of events; 0 is the beginning of the trace.
+    /// Number of events; 0 for the start of the trace.
     pub events: usize,
     /// Bytes of allocated blocks by category.
     pub bytes: CategoryBytes,
@@ -21,9 +21,9 @@ pub struct Point {
 pub struct Span {
     /// Number of events before the first one.
     pub from: usize,
-    /// Number of events up to the last one; more than `from`.
+    /// Number of events up to and including the last one; more than `from`.
     pub to: usize,
-    /// Name of the phase; the name of the part for parts without phases.
+    /// Name of the phase; for parts without phases, the name of the part.
     pub phase: String,
     /// Micro-batch, by its number in the rank's step.
     pub micro_batch: Option<u64>,
@@ -34,7 +34,7 @@ pub struct Span {
 /// Memory over a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Points in the order of events; the first one is the beginning.
+    /// Points in the order of events; the first is the start.
     pub points: Vec<Point>,
     /// Phases that have events, in order.
     pub spans: Vec<Span>,
@@ -45,7 +45,7 @@ pub struct Curve {
 pub struct Peak {
     /// Bytes of allocated blocks.
     pub bytes: u64,
-    /// Number of events up to the peak; 0 if the beginning is the peak.
+    /// Number of events up to the peak; 0 if the peak is at the start.
     pub events: usize,
     /// Phase of the peak.
     pub phase: String,
@@ -53,14 +53,14 @@ pub struct Peak {
     pub micro_batch: Option<u64>,
     /// Pipeline stage of the peak, unless it is the first.
     pub stage: Option<u64>,
-    /// Owner of the allocation that reached the peak; `None` at the beginning.
+    /// Owner of the allocation that reached the peak; `None` at the start.
     pub owner: Option<Owner>,
     /// Bytes requested by that allocation.
     pub requested: u64,
 }
 
 impl StepTrace {
-    /// Returns the bytes by category and the bytes reserved, at the beginning and after every event.
+    /// Returns the bytes by category and the reserved bytes, at the start and after every event.
     #[must_use]
     pub fn curve(&self) -> Curve {
         let blocks = self.blocks();
@@ -147,7 +147,7 @@ impl StepTrace {
 }
 
 impl Curve {
-    /// Reduces the curve to about `count` points for a picture of that many columns: both ends, and the
+    /// Reduces the curve to about `count` points for a drawing with that many columns: both ends, and the
     /// highest point of each stretch of equal length.
     #[must_use]
     pub fn thinned(&self, count: usize) -> Curve {

@@ -1,4 +1,4 @@
-//! Differences between two traces of one step: the first event that differs, and blocks that outlive the
+//! Differences between two traces of the same step: the first event that differs, and blocks that outlive the
 //! plan.
 
 use std::collections::HashMap;
@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 use super::{Held, Holding, LiveSet, Owner, StepTrace, TraceEvent};
 use crate::units::bytes;
 
-/// Kind of the first difference between a measured step and the planned one.
+/// Kind of the first difference between a measured and a planned step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
     /// An allocation that the plan does not have.
     Extra,
-    /// An allocation of the plan that was not made.
+    /// A planned allocation that was not made.
     Missing,
     /// An allocation of another size.
     Resized,
-    /// A block that the plan frees here and the run keeps.
+    /// A block that is freed at this point in the plan but kept in the run.
     Kept,
-    /// A block that is freed before the plan does.
+    /// A block that is freed earlier than planned.
     Early,
-    /// Allocations in another order.
+    /// Allocations in a different order.
     Moved,
-    /// Other calls to the driver for equal blocks.
+    /// Different calls to the driver for equal blocks.
     Driver,
 }
 
@@ -38,9 +38,9 @@ pub struct Difference {
     /// Owner of the allocation.
     #[serde(flatten)]
     pub owner: Owner,
-    /// Bytes requested; for [`DifferenceKind::Missing`] and [`DifferenceKind::Kept`], those of the plan.
+    /// Requested bytes; for [`DifferenceKind::Missing`] and [`DifferenceKind::Kept`], as planned.
     pub bytes: u64,
-    /// Bytes that the plan has instead, for [`DifferenceKind::Resized`] and [`DifferenceKind::Driver`].
+    /// Planned bytes, for [`DifferenceKind::Resized`] and [`DifferenceKind::Driver`].
     pub planned_bytes: Option<u64>,
     /// Number of events of the measured step before the difference.
     pub events: usize,
@@ -48,7 +48,7 @@ pub struct Difference {
     pub phase: String,
 }
 
-/// An allocation or a free, without the number of its block.
+/// An allocation or a free, identified without the number of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step<'a> {
     Allocate(&'a Owner, u64),
@@ -56,8 +56,8 @@ enum Step<'a> {
 }
 
 impl StepTrace {
-    /// Returns the first allocation or free that differs from `planned`; if there is none, the first call to
-    /// the driver that differs; `None` for equal traces.
+    /// Returns the first allocation or free that differs from `planned`; if there is none, the first driver
+    /// call that differs; `None` for equal traces.
     #[must_use]
     pub fn difference(&self, planned: &StepTrace) -> Option<Difference> {
         let (measured, expected) = (self.steps(), planned.steps());
@@ -69,7 +69,7 @@ impl StepTrace {
         }
     }
 
-    /// Blocks that are alive at the end of this trace but not of `planned`, by owner, the oldest first.
+    /// Returns the blocks alive at the end of this trace but not of `planned`, by owner, oldest first.
     #[must_use]
     pub fn kept_beyond(&self, planned: &StepTrace) -> LiveSet {
         let mut due: HashMap<(&Owner, u64), u64> = HashMap::new();
@@ -91,7 +91,7 @@ impl StepTrace {
         LiveSet { holdings: kept }
     }
 
-    /// Blocks that were allocated within the trace and are alive at its end, by owner, the oldest first.
+    /// Returns the blocks allocated within the trace and alive at its end, by owner, oldest first.
     #[must_use]
     pub fn kept(&self) -> LiveSet {
         let blocks = self.blocks();
@@ -109,7 +109,7 @@ impl StepTrace {
         Some((self.owners.get(block.owner)?, block.requested))
     }
 
-    /// Allocations and frees, each with its index among the events.
+    /// Returns the allocations and frees, each with its index among the events.
     fn steps(&self) -> Vec<(usize, Step<'_>)> {
         let blocks = self.blocks();
         let step = |event: &TraceEvent| match *event {
@@ -188,7 +188,7 @@ impl StepTrace {
         Some(Difference { kind, owner, bytes, planned_bytes, events, phase })
     }
 
-    /// Phase of the event at `index`.
+    /// Returns the phase of the event at `index`.
     fn phase_at(&self, index: usize) -> String {
         let spans = self.spans();
         let span = spans.iter().find(|span| (span.from..span.to).contains(&index)).or(spans.last());
@@ -209,7 +209,7 @@ fn add(kept: &mut Vec<Holding>, owner: &Owner, block: &Held) {
     holding.since = holding.since.min(since);
 }
 
-/// Writes an owner as in `h.1.mlp.up (linear, activation)`.
+/// Formats an owner as in `h.1.mlp.up (linear, activation)`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let category = words(self.category);
@@ -248,7 +248,7 @@ impl fmt::Display for Holding {
     }
 }
 
-/// Name of a category, in words.
+/// Returns the name of a category, in words.
 pub(crate) fn words(category: Category) -> String {
     category.name().replace('_', " ")
 }

@@ -1,4 +1,4 @@
-//! Reports about a rank whose memory differs from its plan, and about a step whose graph outlives it.
+//! Reports about a rank whose memory differs from its plan, and about activations that outlive their step.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Takes the counters of an allocator that had made `before` allocations when the part began.
+    /// Reads the counters of an allocator that had made `before` allocations when the part began.
     #[must_use]
     pub fn of(statistics: &Statistics, before: u64) -> Self {
         Figures {
@@ -60,10 +60,10 @@ pub struct Divergence {
     pub measured: Figures,
     /// Counters of the plan.
     pub planned: Figures,
-    /// The first event that differs; `None` if the history does not reach back to the beginning of the part,
-    /// or if only counters differ.
+    /// The first event that differs; `None` if the history does not reach back to the start of the part, or
+    /// if only counters differ.
     pub first: Option<Difference>,
-    /// Blocks that are alive at its end but not in the plan, the oldest first.
+    /// Blocks alive at the end of the part but not in the plan, oldest first.
     pub kept: LiveSet,
     /// Number of parts that differ from the plan, including this one.
     pub parts: u64,
@@ -86,8 +86,8 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// Inputs, activations or their gradients that are alive after a part of a run, though nothing of its graph
-/// should be.
+/// Inputs, activations or their gradients that are alive after a part of a run, when its whole graph should
+/// be freed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlived {
     /// The rank.
@@ -96,7 +96,7 @@ pub struct Outlived {
     pub part: RunPart,
     /// Step of the part, from 1.
     pub step: u64,
-    /// Blocks that it leaves behind, the oldest first.
+    /// Blocks that the part leaves behind, oldest first.
     pub kept: LiveSet,
     /// Number of such parts, including this one.
     pub parts: u64,
@@ -110,7 +110,7 @@ impl fmt::Display for Outlived {
     }
 }
 
-/// Maximum number of holdings in a message; the others are counted.
+/// Largest number of holdings listed in a message; the others are counted.
 const TOLD: usize = 3;
 
 fn write_kept(f: &mut fmt::Formatter<'_>, begin: &str, kept: &LiveSet) -> fmt::Result {

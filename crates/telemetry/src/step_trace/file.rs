@@ -1,4 +1,4 @@
-//! The file with the traces of a rank: gzipped JSON.
+//! The file with a rank's traces: gzipped JSON.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::run_files::atomic_write;
 pub struct TracePair {
     /// The measured step.
     pub measured: Option<StepTrace>,
-    /// The planned step; `None` if `measured` repeats it or there is no plan.
+    /// The planned step; `None` if it equals `measured` or there is no plan.
     planned: Option<StepTrace>,
-    /// True if there is a plan.
+    /// Whether there is a plan.
     is_planned: bool,
 }
 
@@ -40,23 +40,23 @@ impl TracePair {
     }
 }
 
-/// The traces of one rank: a file of the run directory.
+/// The traces of one rank, stored as a file of the run directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankTraces {
     /// The rank.
     pub rank: usize,
-    /// A steady step: the steps after it repeat it.
+    /// A steady step, which all later steps repeat.
     pub steady: TracePair,
     /// The first part of the run whose memory differs from the plan, if any.
     pub diverged: Option<TracePair>,
 }
 
-/// The most bytes of a file, and of the JSON in it.
+/// Largest size in bytes of a file, and of the JSON in it.
 const MOST_PACKED: u64 = 64 << 20;
 const MOST: u64 = 256 << 20;
 
 impl RankTraces {
-    /// Writes the file, whole or not at all.
+    /// Writes the file, completely or not at all.
     pub fn write(&self, path: &Path) -> Result<()> {
         let failed = || TelemetryError::file(path, "write to it");
         let json = serde_json::to_vec(self).map_err(|error| failed()(error.into()))?;
@@ -65,8 +65,7 @@ impl RankTraces {
         atomic_write(path, &packed)
     }
 
-    /// Reads a file that [`RankTraces::write`] wrote. Errors: the file cannot be read or holds something
-    /// else.
+    /// Reads a file that [`RankTraces::write`] wrote. Errors: the file cannot be read or has other content.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = || TelemetryError::file(path, "read it");
         let packed = input::read(path, MOST_PACKED).map_err(failed())?;

@@ -1,4 +1,4 @@
-//! Blocks that are alive at an event, by owner.
+//! Blocks alive at an event, by owner.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub struct Holding {
     pub owner: Owner,
     /// Number of blocks.
     pub blocks: u64,
-    /// Bytes requested.
+    /// Requested bytes.
     pub requested: u64,
     /// Bytes of the blocks.
     pub bytes: u64,
@@ -26,12 +26,12 @@ pub struct Holding {
 /// The live blocks of all owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveSet {
-    /// A holding for each owner, the largest first unless the function that returns the set says otherwise.
+    /// One holding for each owner, largest first unless the function that returns the set says otherwise.
     pub holdings: Vec<Holding>,
 }
 
 impl StepTrace {
-    /// Returns the blocks that are alive after `events` events, or at the end if there are fewer.
+    /// Returns the blocks alive after `events` events, or at the end if there are fewer.
     #[must_use]
     pub fn live_after(&self, events: usize) -> LiveSet {
         let blocks = self.blocks();
@@ -56,7 +56,7 @@ impl StepTrace {
         LiveSet::of(holdings.into_values().collect())
     }
 
-    /// Numbers of the blocks that are alive after `events` events, in ascending order.
+    /// Returns the numbers of the blocks alive after `events` events, in ascending order.
     pub(super) fn numbers_after(&self, events: usize) -> Vec<usize> {
         let mut alive: Vec<bool> = vec![true; self.held.len()];
         for event in self.events.iter().take(events) {
@@ -97,13 +97,13 @@ impl LiveSet {
         self.holdings.iter().map(|holding| holding.bytes).sum()
     }
 
-    /// Adds up layers: numbers in the paths of modules become `*`.
+    /// Merges layers: numbers in module paths become `*`.
     #[must_use]
     pub fn without_layers(&self) -> LiveSet {
         self.merged(|owner| Owner { module: without_numbers(&owner.module), ..owner.clone() })
     }
 
-    /// Adds up layers, operators and streams: holdings by category and module.
+    /// Merges layers, operators and streams: one holding for each category and module.
     #[must_use]
     pub fn by_module(&self) -> LiveSet {
         self.merged(|owner| Owner {
@@ -130,7 +130,7 @@ impl LiveSet {
     }
 }
 
-/// Replaces numbers in a module's path by `*`, so that the modules of all layers have the same path.
+/// Replaces numbers in a module path by `*`, so that the modules of all layers have the same path.
 pub(crate) fn without_numbers(path: &str) -> String {
     let part = |part: &str| {
         if part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty() { "*" } else { part }.to_owned()

@@ -1,10 +1,10 @@
-//! A training step as the allocator's events: the blocks that were alive at its beginning, then every
-//! allocation and free, with its owner and its phase.
+//! A trace of a training step: the blocks alive at its start, then every allocation and free with its owner
+//! and phase.
 //!
-//! A trace is read from the history of a run's allocator or of a plan's ([`StepTrace::read`]). It gives the
-//! bytes by category over the step ([`StepTrace::curve`]), the place of the peak ([`StepTrace::peak`]), the
-//! blocks that are alive at any event ([`StepTrace::live_after`]), and the first difference from another
-//! trace ([`StepTrace::difference`]).
+//! A trace is read from the history of a run's or a plan's allocator ([`StepTrace::read`]). It gives the
+//! bytes by category over the step ([`StepTrace::curve`]), the peak ([`StepTrace::peak`]), the blocks alive
+//! at any event ([`StepTrace::live_after`]), and the first difference from another trace
+//! ([`StepTrace::difference`]).
 //!
 //! ```
 //! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
@@ -46,9 +46,10 @@ pub use file::{RankTraces, TracePair};
 pub(crate) use live::without_numbers;
 pub use live::{Holding, LiveSet};
 
-/// Name of the mark that begins a micro-batch; the mark's number is the micro-batch.
+/// Name of the mark at the start of a micro-batch; the mark's number is the micro-batch.
 pub const MICRO_BATCH: &str = "micro_batch";
-/// Name of the mark that begins a pipeline stage; the mark's number is the stage, 0 before any mark.
+/// Name of the mark at the start of a pipeline stage; the mark's number is the stage, which is 0 before any
+/// mark.
 pub const STAGE: &str = "stage";
 
 /// A part of a run.
@@ -64,7 +65,7 @@ pub enum RunPart {
 }
 
 impl RunPart {
-    /// Name of the mark that begins the part; the mark's number is the step.
+    /// Name of the mark at the start of the part; the mark's number is the step.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,7 +75,7 @@ impl RunPart {
         }
     }
 
-    /// The part in words: `step 3`, `the validation after step 3`, `the start`.
+    /// Describes the part: `step 3`, `the validation after step 3`, `the start`.
     #[must_use]
     pub fn of_step(self, step: u64) -> String {
         match self {
@@ -84,7 +85,7 @@ impl RunPart {
         }
     }
 
-    /// Returns the part that the mark `name` begins.
+    /// Returns the part that starts at the mark `name`.
     fn of_mark(name: &str) -> Option<RunPart> {
         [RunPart::Start, RunPart::Step, RunPart::Validation].into_iter().find(|part| part.name() == name)
     }
@@ -103,12 +104,12 @@ pub struct Owner {
     pub stream: u64,
 }
 
-/// A block that is alive at the beginning of the trace.
+/// A block alive at the start of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Held {
     /// Index into [`StepTrace::owners`].
     pub owner: usize,
-    /// Bytes requested.
+    /// Requested bytes.
     pub requested: u64,
     /// Bytes of the block.
     pub bytes: u64,
@@ -125,7 +126,7 @@ pub enum TraceEvent {
     Allocate {
         /// Index into [`StepTrace::owners`].
         owner: usize,
-        /// Bytes requested.
+        /// Requested bytes.
         requested: u64,
         /// Bytes of the block.
         bytes: u64,
@@ -170,14 +171,14 @@ impl TryFrom<(u8, u64, u64, u64)> for TraceEvent {
     }
 }
 
-/// The beginning of a phase, of a micro-batch ([`MICRO_BATCH`]) or of a stage ([`STAGE`]).
+/// The start of a phase, of a micro-batch ([`MICRO_BATCH`]) or of a stage ([`STAGE`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// Number of events before the mark.
     pub events: usize,
-    /// Name of what begins.
+    /// Name of the section that starts.
     pub name: String,
-    /// Number of what begins.
+    /// Number of the section that starts.
     pub number: u64,
 }
 
@@ -190,9 +191,9 @@ pub struct StepTrace {
     pub step: u64,
     /// Owners of all blocks and driver calls.
     pub owners: Vec<Owner>,
-    /// Blocks that are alive at the beginning, in the order of owners and sizes.
+    /// Blocks alive at the start, in the order of owners and sizes.
     pub held: Vec<Held>,
-    /// Bytes reserved at the beginning.
+    /// Bytes reserved at the start.
     pub reserved: u64,
     /// Events, in order.
     pub events: Vec<TraceEvent>,
@@ -220,7 +221,7 @@ impl StepTrace {
             && self.marks == other.marks
     }
 
-    /// All blocks, by number.
+    /// Returns all blocks, by number.
     fn blocks(&self) -> Vec<Held> {
         let mut blocks = self.held.clone();
         for event in &self.events {

@@ -16,15 +16,15 @@ struct Alive {
 }
 
 impl StepTrace {
-    /// Returns a trace of the blocks that are alive in `snapshot`, without events.
+    /// Returns a trace without events, of the blocks alive in `snapshot`.
     #[must_use]
     pub fn of_now(snapshot: &Snapshot, part: RunPart, step: u64) -> StepTrace {
         let mut reader = Reader { snapshot, owners: Vec::new(), indices: HashMap::new() };
         reader.trace(part, step, &[])
     }
 
-    /// Returns the trace since the last mark of a [`RunPart`]; `None` if the history has no such mark, or not
-    /// any more.
+    /// Returns the trace since the last mark of a [`RunPart`]; `None` if the history does not contain such a
+    /// mark.
     #[must_use]
     pub fn read(snapshot: &Snapshot) -> Option<StepTrace> {
         let begins = |event: &Event| match event.action {
@@ -45,7 +45,7 @@ struct Reader<'a> {
     indices: HashMap<OwnerKey, usize>,
 }
 
-/// An owner, by the labels of the snapshot.
+/// An owner, by the snapshot's labels.
 type OwnerKey = (Category, Label, &'static str, Stream);
 
 impl Reader<'_> {
@@ -94,7 +94,7 @@ impl Reader<'_> {
         trace
     }
 
-    /// Returns the live blocks by address and the bytes reserved before `events`, by undoing the events.
+    /// Returns the live blocks by address and the reserved bytes before `events`, by undoing the events.
     fn at_the_beginning(&self, events: &[Event]) -> (HashMap<u64, Alive>, u64) {
         let mut alive = HashMap::new();
         let mut reserved: u64 = 0;
@@ -122,8 +122,8 @@ impl Reader<'_> {
         (alive, reserved)
     }
 
-    /// Numbers the blocks in an order that does not depend on addresses. Returns them and the number of each
-    /// address.
+    /// Numbers the blocks in an order that does not depend on addresses. Returns the blocks, and the number
+    /// of each address.
     fn number(&mut self, alive: HashMap<u64, Alive>) -> (Vec<Held>, HashMap<u64, usize>) {
         let mut sorted: Vec<(u64, Alive)> = alive.into_iter().collect();
         let name = |tag: &Tag| self.snapshot.labels.name(tag.module);
@@ -139,7 +139,7 @@ impl Reader<'_> {
         (held, numbers)
     }
 
-    /// Returns the index of an owner and adds it to the list if it is new.
+    /// Returns the index of an owner, adding it to the list if it is new.
     fn owner(&mut self, tag: Tag, stream: Stream) -> usize {
         let Tag { category, module, operator, .. } = tag;
         *self.indices.entry((category, module, operator, stream)).or_insert_with(|| {

@@ -94,14 +94,14 @@ fn traces_agree_with_the_allocators_counters() {
         assert_eq!(last.reserved, statistics.reserved());
         assert_eq!(first.peak().bytes, statistics.peak_allocated());
         assert_eq!(curve.peak_reserved(), statistics.peak_reserved());
-        // At the peak, too, by category.
+        // The categories agree at the peak, too.
         let live = first.live_after(first.peak().events);
         assert_eq!(live.by_category(), bench.allocator.peak_category_bytes());
         assert_eq!(live.bytes(), first.peak().bytes);
         let second = bench.step(2, Fault::None);
         let third = bench.step(3, Fault::None);
         assert!(second.repeats(&third) && third.difference(&second).is_none());
-        // The first step took memory from the driver, and the others did not.
+        // Only the first step took memory from the driver.
         assert!(!second.repeats(&first));
         assert_eq!(second.difference(&first).unwrap().kind, DifferenceKind::Driver);
         assert!(second.kept().holdings.is_empty() && second.kept_beyond(&first).holdings.is_empty());
@@ -180,7 +180,7 @@ fn differences_name_driver_calls() {
 }
 
 #[test]
-fn a_history_without_the_mark_has_no_trace() {
+fn histories_without_a_mark_have_no_trace() {
     let mut bench = Bench::new("");
     bench.step(1, Fault::None);
     bench.allocator.record_history(5);
@@ -214,7 +214,7 @@ fn files_hold_equal_traces_once() {
             assert_eq!(read.steady.planned(), read.steady.measured.as_ref());
         }
     }
-    std::fs::write(directory.path().join("x"), b"no gzip").unwrap();
+    std::fs::write(directory.path().join("x"), b"not gzip").unwrap();
     assert!(
         RankTraces::read(&directory.path().join("x")).unwrap_err().to_string().contains("cannot read it")
     );

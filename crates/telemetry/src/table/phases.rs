@@ -8,12 +8,13 @@ use crate::rank_statistics::RankStatistics;
 use crate::statistic::Statistic;
 use crate::units::{grouped, milliseconds, percent};
 
-/// Share of a step above which differences between ranks are reported.
+/// Fraction of a step above which differences between ranks are reported.
 const IMBALANCE: f64 = 0.01;
 
-/// A row for each phase with its median time (for several ranks, the maximum and the minimum with the rank
-/// that has it), its share of the step, and its time in all steps, both averaged over the ranks. Below the
-/// table, the phases in which ranks differ by more than 1 % of a step. Empty if nothing was timed.
+/// Returns a table with a row for each phase: its median time (for several ranks, the maximum and minimum
+/// with the rank that has each), its fraction of the step, and its time in all steps, both averaged over the
+/// ranks. Phases in which ranks differ by more than 1 % of a step are listed below the table. Empty if
+/// nothing was timed.
 pub fn phase_table(ranks: &[RankStatistics]) -> String {
     let steps = ranks.iter().map(|rank| rank.get(Statistic::TimedSteps)).min().unwrap_or(0);
     if steps == 0 {
@@ -39,7 +40,7 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
         rows.push(row);
     };
     for phase in Phase::ALL {
-        // Runs without a pipeline have no such row.
+        // Runs without a pipeline have no pipeline row.
         if phase == Phase::Pipeline && mean(Statistic::WholeTime(phase)) == 0.0 {
             continue;
         }
@@ -53,13 +54,14 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
     text
 }
 
-/// A line for each phase in which the slowest rank takes longer than the fastest by more than 1 % of a step.
+/// Returns a line for each phase in which the slowest rank takes longer than the fastest by over 1 % of a
+/// step.
 fn imbalances(ranks: &[RankStatistics]) -> String {
     let mut text = String::new();
     let step = ranks.iter().map(|rank| rank.get(Statistic::MedianStepTime)).max().unwrap_or(0) as f64;
     for phase in Phase::ALL {
         let time = |rank: &&RankStatistics| rank.get(Statistic::MedianTime(phase));
-        // The first of equal ranks, as in the table.
+        // Among equal ranks the first one is named, as in the table.
         let slowest = ranks.iter().rev().max_by_key(time);
         let (Some(slowest), Some(fastest)) = (slowest, ranks.iter().min_by_key(time)) else { continue };
         let apart = time(&slowest) - time(&fastest);

@@ -10,10 +10,10 @@ use crate::error::Result;
 
 impl GradientReduction {
     /// Completes the step's sums: reduces the remaining buckets, and adds the gradients of parameters with
-    /// several uses in the order of the uses.
+    /// several uses in the order of their uses.
     ///
     /// # Errors
-    /// A gradient that backward never gave; a failed collective.
+    /// A gradient that backward did not produce; a failed collective.
     pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
         self.check_complete()?;
         let mut left = std::mem::take(&mut self.waiting);
@@ -28,7 +28,8 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// Counts a gradient of a bucket. The last one in a lane's last micro-batch sends the bucket up the tree.
+    /// Counts a produced gradient of a bucket. After the last one of a lane's last micro-batch, the bucket is
+    /// folded and reduced.
     pub(super) fn complete(&mut self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
         self.missing[bucket] = self.missing[bucket].saturating_sub(1);
         if self.missing[bucket] > 0 || !self.last_of_lane() {
@@ -49,9 +50,8 @@ impl GradientReduction {
         self.reduce(&waiting, over, plane)
     }
 
-    /// Sums buckets over ranks on the reduction's stream; `over` tells that backward is over. Nothing writes
-    /// to set 0 of these buckets until [`GradientReduction::finish`], after which compute work waits for this
-    /// stream.
+    /// Sums buckets over ranks on the reduce stream; `over` says that backward has ended. Nothing writes to
+    /// set 0 of these buckets until [`GradientReduction::finish`], which makes compute wait for this stream.
     fn reduce(&self, buckets: &[usize], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
         if buckets.is_empty() || self.options.ranks == 1 {
@@ -85,12 +85,12 @@ impl GradientReduction {
         Ok(plane.reduce_scatter(bucket.region(), own.region(), bucket.dtype(), StreamKind::Reduce)?)
     }
 
-    /// Returns true for the last bucket, which holds the loss.
+    /// Returns whether this is the last bucket, which holds the loss.
     fn is_loss(&self, bucket: usize) -> bool {
         bucket == self.layout.elements.len()
     }
 
-    /// Returns true for a bucket of which each rank needs its own part only.
+    /// Returns whether each rank needs only its own part of the bucket.
     fn scatters(&self, bucket: usize) -> bool {
         self.shards.is_sharded() && !self.is_loss(bucket)
     }

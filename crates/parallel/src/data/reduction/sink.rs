@@ -1,4 +1,4 @@
-//! The sink into which backward puts the gradients of one micro-batch.
+//! The sink to which backward passes the gradients of one micro-batch.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use collective::DataPlane;
@@ -6,7 +6,8 @@ use collective::DataPlane;
 use super::GradientReduction;
 use crate::data::buckets::BucketSlot;
 
-/// Gives the gradients of one micro-batch their slots in the buckets, and reduces buckets as they fill.
+/// A sink that gives one micro-batch's gradients their slots in the buckets, and reduces buckets as they
+/// fill.
 pub struct MicroBatchSink<'a> {
     reduction: &'a mut GradientReduction,
     plane: &'a mut dyn DataPlane,
@@ -19,7 +20,7 @@ impl std::fmt::Debug for MicroBatchSink<'_> {
 }
 
 impl GradientReduction {
-    /// The sink for the backward pass of the next micro-batch; `plane` is that of
+    /// Creates the sink for the next micro-batch's backward pass; `plane` is the plane of
     /// [`Axis::Data`](crate::Axis::Data).
     pub fn sink<'a>(&'a mut self, plane: &'a mut dyn DataPlane) -> MicroBatchSink<'a> {
         self.missing.clone_from(&self.layout.members);

@@ -1,4 +1,4 @@
-//! Views of the gradients that the optimizer reads.
+//! Views of gradients for the optimizer.
 
 use nn::Parameters;
 use tensor::Tensor;
@@ -7,17 +7,17 @@ use crate::data::buckets::{BucketLayout, BucketSlot};
 use crate::data::zero::OptimizerShards;
 use crate::error::{ParallelError, Result};
 
-/// The gradients of a rank's shards, in a gradient set.
+/// Views of the gradients of a rank's shards in a gradient set.
 #[derive(Debug)]
 pub(super) struct ShardGradients {
-    /// View of the gradient of the first use, by shard.
+    /// View of the first use's gradient, by shard.
     pub(super) first: Vec<Tensor>,
-    /// Views of the gradients of later uses of a parameter, in the order of the uses, each with its shard.
+    /// Views of the gradients of later uses, in the order of the uses, each with the index of its shard.
     pub(super) further: Vec<(usize, Tensor)>,
 }
 
 impl ShardGradients {
-    /// Views of the gradients of this rank's `shards` in the buckets of `set`.
+    /// Creates views of the gradients of this rank's `shards` in the buckets of `set`.
     ///
     /// # Errors
     /// A parameter without uses.

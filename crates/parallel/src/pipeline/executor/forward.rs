@@ -1,10 +1,10 @@
-//! Lists of forward passes alone, for validation.
+//! Lists of forward passes only, for validation.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 
-/// The actions of a rank in order: every micro-batch goes through its stages, first to last, before the next
-/// one. All ranks agree on one order of the transfers: by micro-batch, then by stage.
+/// Returns the actions of a rank in order: every micro-batch passes through its stages, first to last, before
+/// the next one. All ranks agree on one order of transfers: by micro-batch, then by stage.
 pub(super) fn actions(schedule: &Schedule, rank: usize, micro_batches: usize) -> Vec<Action> {
     let mut actions = Vec::new();
     for micro_batch in 0..micro_batches {

@@ -1,15 +1,16 @@
-//! The executor of a schedule: walks this rank's list and enqueues one action after the other.
+//! The executor of a schedule: it enqueues the actions of this rank's list one after the other.
 //!
-//! Passes go onto the compute stream and transfers, one by one in the list's order, onto the transfer stream;
-//! events make each wait for no more than what it needs. The host's order of allocating and freeing is that
-//! of the list, whatever the device has done by then:
+//! Passes run on the compute stream. Transfers run one by one, in list order, on the transfer stream. Events
+//! make each wait only for its inputs. The host allocates and frees in list order, independent of the
+//! device's progress:
 //!
-//! * a receive's buffer is allocated at the receive's place from the transfer stream's memory, and freed when
-//!   the passes that saved it have run; the transfer stream waits for them before it allocates again;
-//! * a sent tensor stays until the pass that follows its send has been enqueued; then compute waits for the
-//!   send, and the memory is compute's again.
+//! * a receive's buffer is allocated from the transfer stream's memory when the receive is enqueued, and
+//! freed
+//!   after the passes that saved it; the transfer stream waits for those before it allocates again;
+//! * a sent tensor is kept until the pass that follows its send has been enqueued; then compute waits for the
+//!   send, and the memory belongs to the compute stream again.
 //!
-//! A model on one rank is a list without transfers.
+//! The list of a model on one rank has no transfers.
 
 mod forward;
 mod passes;
@@ -38,7 +39,7 @@ use transit::{InTransit, Queues};
 pub struct StagePart {
     /// The layers.
     pub model: Box<dyn Model>,
-    /// The buffers in which its gradients add up.
+    /// The buffers in which the stage's gradients are summed.
     pub reduction: GradientReduction,
 }
 
@@ -48,8 +49,8 @@ impl std::fmt::Debug for StagePart {
     }
 }
 
-/// The tensor that crosses from a stage to the next. Its gradient, which crosses back, has the same shape and
-/// type.
+/// The tensor that is passed from a stage to the next. Its gradient, which is passed back, has the same shape
+/// and dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
     /// Shape for one micro-batch.
@@ -61,40 +62,40 @@ pub struct Crossing {
 /// A part of an action, for timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionPart {
-    /// The micro-batch is brought to the device.
+    /// Copying a micro-batch to the device.
     Inputs,
-    /// Compute waits for a tensor of another rank.
+    /// Compute waiting for a tensor from another rank.
     Waiting,
     /// The pass itself.
     Computing,
-    /// A transfer, beside compute; on the CPU, which does one thing at a time, in between.
+    /// A transfer: concurrent with compute on a GPU, between passes on the CPU.
     Moving,
 }
 
-/// The caller's side of the executor: gives inputs, takes losses, and hears of progress. Micro-batches are
-/// those of this rank's replica, from 0.
+/// Callbacks of the executor's caller: they provide inputs, receive losses and follow the progress.
+/// Micro-batches are numbered within this rank's replica, from 0.
 pub trait Feed {
-    /// Error of the caller's side.
+    /// Error of the callbacks.
     type Error: From<ParallelError>;
 
-    /// Hears that work enqueued from now on belongs to `part` of `action`.
+    /// Called before work of `part` of `action` is enqueued.
     fn enter(&mut self, action: Action, part: ActionPart) -> std::result::Result<(), Self::Error>;
 
-    /// The inputs of a micro-batch on the device; called where the first stage is.
+    /// Returns the inputs of a micro-batch on the device; called on the rank of the first stage.
     fn inputs(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// The targets of a micro-batch on the device; called where the last stage is.
+    /// Returns the targets of a micro-batch on the device; called on the rank of the last stage.
     fn targets(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// The sink for backward, around `sink`; `reduces` tells that the gradients of this pass are reduced over
-    /// ranks.
+    /// Returns the sink for backward, a wrapper of `sink`. `reduces` says that this pass's gradients are
+    /// reduced over ranks.
     fn sink<'a>(
         &'a mut self,
         sink: MicroBatchSink<'a>,
         reduces: bool,
     ) -> Box<dyn autograd::GradientSink + 'a>;
 
-    /// The loss of a micro-batch of an evaluation, where the last stage is.
+    /// Receives the loss of an evaluated micro-batch; called on the rank of the last stage.
     fn loss(&mut self, micro_batch: usize, loss: &Tensor) -> std::result::Result<(), Self::Error>;
 }
 
@@ -110,8 +111,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// The executor of a rank of `grid`, whose pipeline runs `schedule`. `crossings` are the tensors between
-    /// each stage and the next.
+    /// Creates the executor of a rank of `grid`, whose pipeline runs `schedule`. `crossings` are the tensors
+    /// passed between each stage and the next.
     ///
     /// # Errors
     /// A schedule for another number of ranks or stages.
@@ -150,10 +151,10 @@ impl Executor {
         self.schedule.stages_of(self.grid.coordinate(Axis::Pipeline))
     }
 
-    /// The forward and backward passes of a step: `parts` are this rank's stages, and the loss of each
-    /// micro-batch is multiplied by `scale`. `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of
-    /// gradients over ranks have begun where it returns, and [`GradientReduction::finish`] completes them.
-    /// Returns what was passed over.
+    /// Runs the forward and backward passes of a step. `parts` are this rank's stages; the loss of each
+    /// micro-batch is multiplied by `scale`; `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of
+    /// gradients over ranks have started when it returns; [`GradientReduction::finish`] completes them.
+    /// Returns the micro-batches that were skipped.
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
@@ -166,7 +167,8 @@ impl Executor {
         walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
-    /// The losses of `micro_batches` micro-batches, in [`Mode::Evaluate`]. Returns what was passed over.
+    /// Computes the losses of `micro_batches` micro-batches, in [`Mode::Evaluate`]. Returns the micro-batches
+    /// that were skipped.
     pub fn validate<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
@@ -179,7 +181,7 @@ impl Executor {
     }
 }
 
-/// One walk down a list of actions.
+/// One execution of a list of actions.
 struct Walk<'a, F> {
     executor: &'a Executor,
     parts: &'a mut [StagePart],
@@ -187,7 +189,7 @@ struct Walk<'a, F> {
     feed: &'a mut F,
     scale: f32,
     mode: Mode,
-    /// Queues of each stage of this rank.
+    /// Queues of each of this rank's stages.
     queues: Vec<Queues>,
     transit: InTransit,
 }
@@ -258,8 +260,7 @@ impl<'a, F: Feed> Walk<'a, F> {
         self.let_go(action)
     }
 
-    /// Releases tensors sent before the pass that has just been enqueued; compute waits until they have been
-    /// sent.
+    /// Releases the tensors sent before the latest pass; compute waits until they have been sent.
     fn let_go(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         if self.transit.is_sending() {
             self.feed.enter(action, ActionPart::Waiting)?;

@@ -44,7 +44,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(())
     }
 
-    /// Gives a stage's output to the next stage, and keeps the tape for backward.
+    /// Passes a stage's output to the next stage, and keeps the tape for backward.
     fn pass_on(
         &mut self,
         action: Action,
@@ -60,7 +60,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(self.give(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
     }
 
-    /// Runs backward, or its input half.
+    /// Runs backward or its input half.
     pub(super) fn backward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         let place = self.place(action)?;
         let Live { tape, root, leaf } = self.queues[place].live.pop(action)?;
@@ -118,7 +118,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(reduction.end_micro_batch(loss.as_ref())?)
     }
 
-    /// The tensor from another stage, after compute waits for it.
+    /// Returns the tensor from another stage, after making compute wait for it.
     fn arrived(&mut self, action: Action, arrived: Arrived) -> std::result::Result<Tensor, F::Error> {
         if let Some(event) = &arrived.event {
             self.feed.enter(action, ActionPart::Waiting)?;
@@ -127,7 +127,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(arrived.tensor)
     }
 
-    /// Queues a tensor for `send`, or for the stage that takes it where that is on this rank too.
+    /// Queues a tensor for `send`, or for the stage that consumes it if that is on this rank.
     fn give(&mut self, send: Action, tensor: Tensor) -> Result<()> {
         let schedule = &self.executor.schedule;
         let place = self.place(send)?;

@@ -15,7 +15,8 @@ impl<F: Feed> Walk<'_, F> {
         let place = self.place(action)?;
         let forward = action.kind == ActionKind::ReceiveForward;
         let from = self.peer(action)?;
-        // The input of a stage crosses the cut before it, the gradient of its output the cut after it.
+        // The input of a stage is passed over the cut before it, the gradient of its output over the cut
+        // after it.
         let cut = if forward { action.stage.checked_sub(1) } else { Some(action.stage) };
         let crossing = cut.and_then(|cut| self.executor.crossings.get(cut));
         let crossing = crossing.ok_or(ParallelError::Unsound { action })?;
@@ -51,7 +52,7 @@ impl<F: Feed> Walk<'_, F> {
         Ok(self.transit.sent(tensor)?)
     }
 
-    /// The rank of the pipeline at the other end of a transfer.
+    /// Returns the pipeline rank at the other end of a transfer.
     fn peer(&self, action: Action) -> Result<usize, ParallelError> {
         self.executor.schedule.peer(action).ok_or(ParallelError::Unsound { action })
     }

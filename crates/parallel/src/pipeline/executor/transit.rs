@@ -1,4 +1,4 @@
-//! Tensors that wait to be used by a pass of this rank or by another rank.
+//! Tensors in transit: they wait for a pass of this rank or for another rank.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use tensor::Tensor;
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::Action;
 
-/// A queue by micro-batch: values come and go in increasing order.
+/// A queue by micro-batch; values are added and removed in increasing order.
 #[derive(Debug)]
 pub(super) struct Queue<T>(VecDeque<(usize, T)>);
 
@@ -24,7 +24,7 @@ impl<T> Queue<T> {
         self.0.push_back((action.micro_batch, thing));
     }
 
-    /// Takes the next value, which must be of the action's micro-batch.
+    /// Removes the next value, which must be of the action's micro-batch.
     pub(super) fn pop(&mut self, action: Action) -> Result<T> {
         let next = self.0.pop_front().filter(|(micro_batch, _)| *micro_batch == action.micro_batch);
         next.map(|(_, thing)| thing).ok_or(ParallelError::Unsound { action })
@@ -35,27 +35,27 @@ impl<T> Queue<T> {
     }
 }
 
-/// A tensor that a pass will take.
+/// A tensor that a pass will consume.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) tensor: Tensor,
-    /// Event of its arrival, if another rank sends it.
+    /// Event of the tensor's arrival, if another rank sends it.
     pub(super) event: Option<Event>,
 }
 
-/// A tensor that another rank will take.
+/// A tensor to be sent to another rank.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) tensor: Tensor,
-    /// Event of its computation.
+    /// Event after the tensor's computation.
     pub(super) made: Event,
 }
 
-/// The start of a backward pass.
+/// The tensor from which a backward pass starts.
 #[derive(Debug)]
 pub(super) enum Root {
     Loss(Var),
-    /// The output of a stage that is not the last; its tensor may be freed.
+    /// The output of a stage other than the last; its tensor may be freed.
     Output(Source),
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Root {
 pub(super) struct Live {
     pub(super) tape: Tape,
     pub(super) root: Root,
-    /// The input of a stage that is not the first.
+    /// The input of a stage other than the first.
     pub(super) leaf: Option<Source>,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Makes every value that of so many micro-batches later.
+    /// Renumbers every value as if it were of `micro_batches` micro-batches later.
     pub(super) fn pass_over(&mut self, micro_batches: usize) {
         self.inputs.pass_over(micro_batches);
         self.gradients.pass_over(micro_batches);
@@ -98,29 +98,29 @@ impl Queues {
     }
 }
 
-/// Tensors between the compute and the transfer stream.
+/// Tensors between the compute stream and the transfer stream.
 #[derive(Debug)]
 pub(super) struct InTransit {
     device: Device,
     transfers: bool,
-    /// Tensors being sent, with the event of the send's end.
+    /// Tensors being sent, each with the event after its send.
     sending: Vec<(Tensor, Event)>,
-    /// End of the passes that may have used memory of the transfer stream, if that stream has not waited for
-    /// them yet.
+    /// Event after the passes that may have used the transfer stream's memory; `None` if that stream has
+    /// already waited for them.
     released: Option<Event>,
 }
 
 impl InTransit {
-    /// Nothing is tracked where `transfers` is false.
+    /// Creates an empty value. Without `transfers` nothing is tracked.
     pub(super) fn new(device: &Device, transfers: bool) -> Result<Self> {
         let mut transit =
             InTransit { device: device.clone(), transfers, sending: Vec::new(), released: None };
-        // Earlier work may have used memory of the transfer stream.
+        // Earlier work may have used the transfer stream's memory.
         transit.note_release()?;
         Ok(transit)
     }
 
-    /// Notes that a pass was enqueued, which may have used memory of the transfer stream.
+    /// Records that a pass was enqueued that may have used the transfer stream's memory.
     pub(super) fn note_release(&mut self) -> Result<()> {
         if self.transfers {
             self.released = Some(self.device.record(StreamKind::Compute)?);
@@ -128,7 +128,7 @@ impl InTransit {
         Ok(())
     }
 
-    /// Notes an allocation on the transfer stream: its later work comes after all passes that may have used
+    /// Records an allocation on the transfer stream, whose later work waits for all passes that may have used
     /// the memory.
     pub(super) fn taken(&mut self) -> Result<()> {
         match self.released.take() {
@@ -137,7 +137,7 @@ impl InTransit {
         }
     }
 
-    /// Keeps a tensor that is being sent.
+    /// Keeps a tensor while it is being sent.
     pub(super) fn sent(&mut self, tensor: Tensor) -> Result<()> {
         self.sending.push((tensor, self.device.record(StreamKind::Transfer)?));
         Ok(())

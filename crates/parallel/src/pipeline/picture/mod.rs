@@ -1,4 +1,4 @@
-//! Pictures of schedules.
+//! Drawings of schedules.
 
 mod svg;
 mod text;
@@ -10,7 +10,7 @@ use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 use crate::pipeline::simulate::Timeline;
 
-/// The line above the picture.
+/// Returns the title line of a drawing.
 fn title(schedule: &Schedule, timeline: &Timeline) -> String {
     let Schedule { kind, ranks, micro_batches, .. } = schedule;
     let chunks = match schedule.chunks() {
@@ -23,7 +23,7 @@ fn title(schedule: &Schedule, timeline: &Timeline) -> String {
     format!("{kind}: {ranks}{chunks}, {micro_batches} {batches}, {bubble:.1} % idle")
 }
 
-/// The letter of a pass.
+/// Returns the letter of a pass.
 fn letter(kind: ActionKind) -> char {
     match kind {
         ActionKind::Forward => 'F',
@@ -32,7 +32,7 @@ fn letter(kind: ActionKind) -> char {
     }
 }
 
-/// Index of an action's stage among the stages of its rank.
+/// Returns the index of an action's stage among the stages of its rank.
 fn chunk(schedule: &Schedule, action: Action) -> usize {
     schedule.layout().chunk_of(action.stage)
 }

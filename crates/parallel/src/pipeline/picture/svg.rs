@@ -1,4 +1,4 @@
-//! Drawing a schedule as SVG.
+//! Drawing of a schedule as SVG.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const LEFT: f64 = 72.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 84.0;
 const BAR: f64 = 28.0;
-/// Height of the strip below each row of bars, which shows what the rank holds.
+/// Height of the strip below each row, which shows the micro-batches that the rank holds.
 const STRIP: f64 = 16.0;
 const ROW: f64 = BAR + STRIP + 14.0;
 const BOTTOM: f64 = 44.0;
@@ -24,8 +24,8 @@ const HELD: &str = "#9aa5b1";
 const KEPT: &str = "#e0b07a";
 
 /// Draws one row per rank over a time axis: a bar per pass with its micro-batch, coloured by kind, lighter
-/// for the later of a rank's stages; below it the activations and kept halves that the rank holds. Times are
-/// in the unit of the timeline, whose name is `unit` (may be empty). The result needs no style or script.
+/// for the later stages of a rank; below it the activations and kept halves that the rank holds. Times are in
+/// the timeline's unit, named `unit` (may be empty). The result needs no style sheet or script.
 pub fn svg(schedule: &Schedule, timeline: &Timeline, unit: &str) -> String {
     let picture = Picture::new(schedule, timeline, unit);
     let mut out = String::new();
@@ -43,7 +43,7 @@ struct Picture<'a> {
     scale: f64,
     width: f64,
     height: f64,
-    /// Most activations plus kept halves that any rank holds.
+    /// Largest number of activations plus kept halves that any rank holds.
     most: usize,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Picture<'a> {
         let passes = passes.filter(|(action, span)| action.kind.is_compute() && span.end > span.start);
         let shortest = passes.map(|(_, span)| span.end - span.start).min().unwrap_or(1);
         let makespan = timeline.makespan.max(1) as f64;
-        // A shortest pass of 24 pixels has room for two digits; a page has room for 600 to 2400 pixels.
+        // The shortest pass gets 24 pixels, enough for two digits; the plot is 600 to 2400 pixels wide.
         let plot = (24.0 / shortest as f64 * makespan).clamp(600.0, 2400.0);
         let loads = loads(schedule);
         let sum = |held: &Held| held.activations + held.weights;
@@ -93,7 +93,7 @@ impl<'a> Picture<'a> {
         writeln!(out, "</svg>")
     }
 
-    /// Writes the legend of the colours that occur.
+    /// Writes the legend of the colours that are used.
     fn legend(&self, out: &mut String) -> std::fmt::Result {
         let all = self.schedule.actions.iter().flatten();
         let occurs = |kind: ActionKind| all.clone().any(|action| action.kind == kind);
@@ -213,7 +213,7 @@ impl<'a> Picture<'a> {
         writeln!(out, "</g>")
     }
 
-    /// Draws what the rank holds over time: activations, and on top of them the kept halves.
+    /// Draws the activations that the rank holds over time, and the kept halves on top of them.
     fn strip(&self, out: &mut String, rank: usize, top: f64) -> std::fmt::Result {
         let changes = self.timeline.over_time(self.schedule, rank, &self.loads.ranks[rank]);
         let floor = top + STRIP;
@@ -221,7 +221,7 @@ impl<'a> Picture<'a> {
         let last = self.timeline.spans[rank].iter().map(|span| span.end).max().unwrap_or(0);
         for (i, (start, held)) in changes.iter().enumerate() {
             let end = changes.get(i + 1).map_or(last, |(next, _)| *next);
-            // Half a pixel over: neighbours are rounded to whole ones apart.
+            // Half a pixel of overlap hides gaps between neighbours, which are rounded separately.
             let (x, width) = (self.x(*start), self.scale * end.saturating_sub(*start) as f64 + 0.5);
             let mut foot = floor;
             for (count, colour) in [(held.activations, HELD), (held.weights, KEPT)] {
@@ -240,7 +240,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// Passes with their names and colours, which differ also to those who do not tell red from green.
+/// Passes with their colours and names. The colours also differ for readers who cannot tell red from green.
 const PASSES: [(ActionKind, [u8; 3], &str); 4] = [
     (ActionKind::Forward, [47, 96, 168], "forward"),
     (ActionKind::Backward, [22, 133, 117], "backward"),
@@ -248,19 +248,19 @@ const PASSES: [(ActionKind, [u8; 3], &str); 4] = [
     (ActionKind::BackwardWeight, [201, 112, 24], "backward of the weights"),
 ];
 
-/// The colour of a pass, mixed with a share of white.
+/// Returns the colour of a pass, mixed with a fraction of white.
 fn shade(kind: ActionKind, white: f64) -> String {
     let colour = PASSES.iter().find(|(pass, ..)| *pass == kind).map_or([128; 3], |(_, colour, _)| *colour);
     let [r, g, b] = colour.map(|c| (f64::from(c) + (255.0 - f64::from(c)) * white).round() as u8);
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// Share of white for a stage of a rank: none for its first, most for its last.
+/// Returns the fraction of white for a stage of a rank: none for its first stage, most for its last.
 fn lightness(chunk: usize, chunks: usize) -> f64 {
     if chunks < 2 { 0.0 } else { 0.62 * chunk as f64 / (chunks - 1) as f64 }
 }
 
-/// Formats a number with a narrow space between each three digits.
+/// Formats a number with a narrow space between groups of three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -273,7 +273,7 @@ fn grouped(number: u64) -> String {
     out
 }
 
-/// The smallest of 1, 2, 5, 10, 20, 50, … that is not below `least`.
+/// Returns the smallest of 1, 2, 5, 10, 20, 50, … that is at least `least`.
 fn tick(least: u64) -> u64 {
     let mut power = 1_u64;
     loop {

@@ -1,4 +1,4 @@
-//! Drawing a schedule as text.
+//! Drawing of a schedule as text.
 
 use super::{chunk, letter, title};
 use crate::pipeline::action::Action;
@@ -6,7 +6,7 @@ use crate::pipeline::schedule::Schedule;
 use crate::pipeline::simulate::Timeline;
 
 /// Draws one row per rank and one column per `unit` of time: the letter of the pass (F forward, B backward or
-/// its input half, W its weight half), its micro-batch, and with several stages per rank a letter for the
+/// its input half, W its weight half), its micro-batch and, with several stages per rank, a letter for the
 /// stage. A pass fills the columns whose middle it covers.
 pub fn text(schedule: &Schedule, timeline: &Timeline, unit: u64) -> String {
     let unit = unit.max(1);
@@ -23,8 +23,8 @@ pub fn text(schedule: &Schedule, timeline: &Timeline, unit: u64) -> String {
         let mut row = format!("{:head$}", format!("rank {rank}"));
         let mut next = 0;
         for (action, span) in compute(rank) {
-            // The middle of column c is at (c + ½) unit: the first at or after the start, and likewise for
-            // the end.
+            // The middle of column c is at (c + ½) unit: the pass fills the columns from the first middle at
+            // or after its start to the last before its end.
             let column = |time: u64| (2 * time).saturating_sub(unit).div_ceil(2 * unit);
             let (first, end) = (column(span.start), column(span.end));
             if end > first {
@@ -39,7 +39,7 @@ pub fn text(schedule: &Schedule, timeline: &Timeline, unit: u64) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Times above every fifth column.
+/// Returns the axis, with a time above every fifth column.
 fn axis(head: usize, cell: usize, columns: u64, unit: u64) -> String {
     let marks = (0..columns).step_by(5).map(|column| format!("{:<width$}", column * unit, width = 5 * cell));
     format!("{:head$}{}", "time", marks.collect::<String>()).trim_end().to_owned()
@@ -57,7 +57,7 @@ fn label(schedule: &Schedule, action: Action) -> String {
     }
 }
 
-/// a, b, … z, then aa, ab, ….
+/// Returns a, b, … z, then aa, ab, ….
 fn stage_letter(chunk: usize) -> String {
     let last = char::from(b'a' + (chunk % 26) as u8);
     match chunk / 26 {

@@ -1,5 +1,5 @@
-//! Vertical positions of segments in the picture: addresses without the gaps between them, where segments
-//! that were returned leave room for later ones.
+//! Vertical positions of segments in the drawing: addresses without the gaps between them, where later
+//! segments reuse the positions of returned ones.
 
 use crate::memory_views::lifetimes::{BlockLife, Lifetimes, SegmentLife};
 
@@ -8,11 +8,11 @@ use crate::memory_views::lifetimes::{BlockLife, Lifetimes, SegmentLife};
 pub(super) struct Layout {
     pub(super) segments: Vec<(SegmentLife, u64)>,
     pub(super) blocks: Vec<(BlockLife, u64)>,
-    /// Height of the whole picture, in bytes.
+    /// Height of the whole drawing, in bytes.
     pub(super) height: u64,
 }
 
-/// Addresses that stay together: a segment, or the parts of an expandable segment.
+/// A range of addresses that is placed as a whole: a segment, or the parts of an expandable segment.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     address: u64,
@@ -29,12 +29,12 @@ impl Region {
     }
 }
 
-/// Positions every segment so that segments that live at the same time do not overlap.
+/// Places every segment so that segments that live at the same time do not overlap.
 pub(super) fn lay_out(lives: &Lifetimes) -> Layout {
     let mut regions = regions(&lives.segments);
     regions.sort_unstable_by_key(|r| (r.begin, r.address));
     let mut placed: Vec<Region> = Vec::with_capacity(regions.len());
-    // In order of their beginnings, since only segments that have not ended can be in the way.
+    // Visited in order of their starts, so that only segments still alive can be in the way.
     let mut alive: Vec<Region> = Vec::new();
     for mut region in regions {
         alive.retain(|other| region.begin < other.end);
@@ -53,7 +53,7 @@ pub(super) fn lay_out(lives: &Lifetimes) -> Layout {
     }
     let height = placed.iter().map(Region::top).max().unwrap_or(0);
     placed.sort_unstable_by_key(|r| r.address);
-    // Segments of different times may have the same addresses, so the lifetime must fit too.
+    // Segments of different times may have the same addresses, so the lifetime must match too.
     let bottom_of = |address: u64, begin: usize| {
         let behind = placed.partition_point(|r| r.address <= address);
         placed[..behind]

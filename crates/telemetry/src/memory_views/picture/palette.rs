@@ -2,7 +2,7 @@
 
 use memory::Category;
 
-/// Colour of a category, distinct for most eyes on white and on black.
+/// Returns the colour of a category, chosen to be distinct for most eyes on white and on black.
 pub(super) fn colour(category: Category) -> &'static str {
     match category {
         Category::Parameter => "#4477aa",

@@ -1,4 +1,4 @@
-//! The two panels of the picture: bytes over time, and blocks at their positions over time.
+//! The two panels of the drawing: bytes over time, and blocks at their positions over time.
 
 use std::fmt::Write;
 
@@ -16,9 +16,9 @@ const LEFT: f64 = 84.0;
 const PLOT: f64 = WIDTH - LEFT - 8.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 26.0;
-/// Maximum number of blocks that are drawn: those with the largest product of bytes and lifetime.
+/// Largest number of blocks drawn: those with the largest product of bytes and lifetime.
 const BLOCKS: usize = 5000;
-/// Maximum number of columns of a history.
+/// Largest number of columns of a history.
 const COLUMNS: usize = 1100;
 
 /// Coordinates of a panel.
@@ -33,17 +33,17 @@ struct Frame {
 }
 
 impl Frame {
-    /// Pixels from the left to an event.
+    /// Returns the pixels from the left to an event.
     fn x(&self, time: usize) -> f64 {
         LEFT + PLOT * time.saturating_sub(self.begin) as f64 / (self.end - self.begin).max(1) as f64
     }
 
-    /// Pixels from the top to a number of bytes.
+    /// Returns the pixels from the top to a number of bytes.
     fn y(&self, bytes: u64) -> f64 {
         TOP + self.height * (1.0 - bytes as f64 / self.most)
     }
 
-    /// Begins the drawing: axes, and the beginnings of steps.
+    /// Starts the drawing: axes, and the starts of steps.
     fn open(&self, page: &mut String, lives: &Lifetimes, label: &str) {
         let whole = self.height + TOP + BOTTOM;
         let _ = writeln!(page, "<svg viewBox=\"0 0 {WIDTH} {whole}\" role=\"img\" aria-label=\"{label}\">");
@@ -79,7 +79,7 @@ impl Frame {
     }
 }
 
-/// Reduces a history to columns: the event with the most bytes in use for each.
+/// Reduces a history to columns: for each, the event with the most bytes in use.
 fn columns(curves: &[Moment]) -> Vec<usize> {
     let per = curves.len().div_ceil(COLUMNS).max(1);
     let used = |time: &usize| curves[*time].used();
@@ -96,7 +96,7 @@ pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Mo
     *page += "<h2>Bytes in use, by category</h2>\n";
     frame.open(page, lives, "bytes in use over time");
     let columns = columns(curves);
-    // Steps instead of slopes, since bytes change at events and not between them.
+    // Steps instead of slopes, because bytes change at events and not between them.
     let outline = |value: &dyn Fn(usize) -> u64| {
         let mut points = String::new();
         for (index, time) in columns.iter().enumerate() {
@@ -112,7 +112,7 @@ pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Mo
     let close = format!("{right:.1},{floor:.1} {start:.1},{floor:.1}");
     let held = outline(&|time| curves[time].reserved);
     let _ = writeln!(page, "<polygon class=\"held\" points=\"{held}{close}\"/>");
-    // From the top down: each area reaches to the bottom and is painted over by the areas below it.
+    // From the top down: each area reaches the bottom, and the areas below are painted over it.
     for category in Category::ALL.into_iter().rev() {
         if curves.iter().all(|moment| moment.by_category[category.index()] == 0) {
             continue;
@@ -143,7 +143,7 @@ fn mark_peak(page: &mut String, frame: &Frame, curves: &[Moment], peak: usize) {
     );
 }
 
-/// First event of the panel of blocks: 0, or the first step from which all blocks can be drawn.
+/// Returns the first event of the panel of blocks: 0, or the first step from which all blocks can be drawn.
 fn window(lives: &Lifetimes) -> usize {
     let mut ends: Vec<usize> = lives.blocks.iter().map(|b| b.end).collect();
     ends.sort_unstable();

@@ -1,13 +1,13 @@
-//! Labels beside the ends of lines, moved apart so that none covers another.
+//! Labels beside the ends of lines, moved apart so that they do not overlap.
 
 /// Pixels between the base lines of two labels.
 const LINE: f64 = 17.0;
 
 /// The name and last value of a line, to the right of its end.
 pub(super) struct Label {
-    /// End of the line, if the label has one.
+    /// End of the line, if the label belongs to one.
     pub(super) end: Option<(f64, f64)>,
-    /// Vertical position: the wanted one before [`spread`], the final one after it.
+    /// Vertical position: the desired one before [`spread`], the final one after it.
     pub(super) y: f64,
     pub(super) colour: &'static str,
     pub(super) name: String,
@@ -15,10 +15,11 @@ pub(super) struct Label {
 }
 
 /// Moves labels apart between `top` and `bottom`, each as little as possible: labels that touch form a block
-/// around the mean of their wanted positions.
+/// around the mean of their desired positions.
 pub(super) fn spread(labels: &mut [Label], (top, bottom): (f64, f64)) {
     labels.sort_by(|a, b| a.y.total_cmp(&b.y));
-    // Blocks of neighbours: index of the first label, their number, and the mean of their wanted positions.
+    // Blocks of adjacent labels: index of the first label, their number, and the mean of their desired
+    // positions.
     let mut blocks: Vec<(usize, usize, f64)> = Vec::new();
     for (index, label) in labels.iter().enumerate() {
         blocks.push((index, 1, label.y));
@@ -43,7 +44,7 @@ pub(super) fn spread(labels: &mut [Label], (top, bottom): (f64, f64)) {
             label.y = middle - half + LINE * index as f64;
         }
     }
-    // Blocks that the edges have pushed back may touch others.
+    // Blocks that were pushed back from the edges may touch others.
     let mut below = bottom;
     for label in labels.iter_mut().rev() {
         label.y = label.y.min(below);
