@@ -7,7 +7,7 @@
 //! the same numbers again.
 //!
 //! ```
-//! The initial values of one parameter: four standard normal numbers for each counter.
+//! // The initial values of one parameter: four standard normal numbers for each counter.
 //! let key = philox::key_of_name(1, "blocks.0.attention.qkv.weight");
 //! let first = philox::normals(philox::philox4x32(key, [0, 0, 0, 0]));
 //! let again = philox::normals(philox::philox4x32(key, [0, 0, 0, 0]));
