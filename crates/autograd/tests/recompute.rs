@@ -1,4 +1,4 @@
-//! Segments that run again in backward: the same bits, whatever the segments are, and less memory.
+//! Recomputed segments give the same bits with any partition into segments, and use less memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::rc::Rc;
@@ -17,11 +17,11 @@ const ROWS: usize = 4;
 enum Kind {
     Linear(Activation),
     FeedForward,
-    /// Values are also kept aside.
+    /// The input is also kept as the second value.
     Fork,
-    /// Kept values are added.
+    /// The second value is added.
     Join,
-    /// The same, and normalised; the sum is kept aside.
+    /// The second value is added and the sum normalised; the sum is kept as the second value.
     Normalise,
 }
 
@@ -57,7 +57,7 @@ impl Layer {
     }
 }
 
-/// Layers that run again together, in halves that do so themselves if `nested`.
+/// Layers that are recomputed together; if `nested`, as two halves that are recomputed separately.
 struct Part {
     layers: Rc<[Layer]>,
     range: std::ops::Range<usize>,
@@ -123,15 +123,15 @@ fn layers(device: &Device, kinds: &[Kind]) -> Rc<[Layer]> {
     kinds.iter().enumerate().map(layer).collect()
 }
 
-/// The way of running backward.
+/// How backward runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Backward {
     Whole,
     Divided,
 }
 
-/// Every gradient and the loss, as bits. Layers up to the first cut and from the last one on are recorded;
-/// between two cuts they run again.
+/// Returns the bits of every gradient and of the loss. Layers before the first cut and after the last one are
+/// recorded; layers between two cuts are recomputed.
 fn gradients(
     device: &Device,
     layers: &Rc<[Layer]>,
@@ -202,7 +202,7 @@ proptest! {
 }
 
 #[test]
-fn a_segment_keeps_its_inputs_alone() {
+fn segments_keep_only_their_inputs() {
     let device = device();
     let layers = layers(&device, &[Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)]);
     let part = |range| Part { layers: Rc::clone(&layers), range, nested: false };
@@ -214,7 +214,7 @@ fn a_segment_keeps_its_inputs_alone() {
     let bytes = ROWS * WIDTH * 4;
     let saved: Vec<_> = tape.saved().iter().map(|s| (s.operator, s.name, s.bytes)).collect();
     assert_eq!(saved, vec![("recompute", "input", bytes); 3]);
-    // In an evaluation nothing is kept, nor run again.
+    // In evaluation nothing is kept or recomputed.
     let silent = Tape::new(&device, Mode::Evaluate);
     let before = device.statistics().allocated();
     let x = silent.constant(tensor(&device, [ROWS, WIDTH], 3));
@@ -222,7 +222,7 @@ fn a_segment_keeps_its_inputs_alone() {
     assert_eq!((silent.saved().len(), device.statistics().allocated()), (0, before));
 }
 
-/// Requests during backward: category, module and operator, in order.
+/// Returns the memory requests of backward: category, module and operator, in order.
 fn requests(cuts: &[usize], kinds: &[Kind]) -> Vec<(Category, String, &'static str)> {
     let device = device();
     let layers = layers(&device, kinds);
@@ -237,10 +237,11 @@ fn requests(cuts: &[usize], kinds: &[Kind]) -> Vec<(Category, String, &'static s
 }
 
 #[test]
-fn a_segment_asks_as_it_would_have_asked() {
+fn segments_request_memory_as_without_recomputation() {
     let kinds = [Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)];
     let (plain, again) = (requests(&[], &kinds), requests(&[0, 2, 3], &kinds));
-    // Gradients in the same order by the same modules, and activations a second time by the same.
+    // Gradients are requested in the same order by the same modules, and activations again by the same
+    // modules.
     let of = |all: &[(Category, String, &'static str)], activations: bool| -> Vec<_> {
         all.iter()
             .filter(|(category, ..)| (*category == Category::Activation) == activations)
@@ -259,7 +260,7 @@ fn a_segment_asks_as_it_would_have_asked() {
     assert_eq!(backward, [inside(&[2]), inside(&[0, 1])].concat());
 }
 
-/// Fails when it runs for the second time.
+/// A segment that fails when it is recomputed.
 struct Once(std::cell::Cell<bool>);
 
 impl Segment for Once {
@@ -271,7 +272,7 @@ impl Segment for Once {
 }
 
 #[test]
-fn a_failure_on_the_second_time_is_said() {
+fn failures_during_recomputation_are_reported() {
     let device = device();
     let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
@@ -281,7 +282,7 @@ fn a_failure_on_the_second_time_is_said() {
     assert!(matches!(error, AutogradError::Recompute(_)) && error.to_string().starts_with("recomputation: "));
 }
 
-/// Notes the mode of each of its runs and whether that run is recorded.
+/// A segment that logs the mode of each of its runs and whether it is recorded.
 struct Modes(Rc<std::cell::RefCell<Vec<(Mode, bool)>>>, Part);
 
 impl Segment for Modes {
@@ -294,7 +295,7 @@ impl Segment for Modes {
 }
 
 #[test]
-fn a_segment_knows_which_of_its_runs_it_is_in() {
+fn segments_are_told_the_mode_of_each_run() {
     let device = device();
     let first = |mode| [(mode, false), (Mode::Recompute, true)];
     let table = [

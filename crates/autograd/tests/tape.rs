@@ -1,4 +1,4 @@
-//! The tape: what it keeps, when it lets go, and in which order it calls.
+//! The tape: the tensors it keeps, when it frees them, and the order of its calls.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ fn tensor<const N: usize>(device: &Device, shape: [usize; N], seed: u64) -> Tens
     Tensor::from_host(device, &(0..elements).map(wave).collect::<Vec<_>>(), shape, Category::Input).unwrap()
 }
 
-/// Three linear layers with a residual around the second, and their weights.
+/// Returns the weights of three linear layers with a residual connection around the second.
 fn network(device: &Device) -> Vec<Weight> {
     (0..6_u32)
         .map(|i| {
@@ -48,7 +48,7 @@ fn values(gradients: &Gradients) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn divided_backward_gives_the_same_bits() {
+fn backward_in_two_halves_gives_the_same_bits() {
     let device = device();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let record = || {
@@ -69,7 +69,7 @@ fn divided_backward_gives_the_same_bits() {
     pending.backward_weight(&mut divided).unwrap();
     assert_eq!(values(&whole), values(&divided));
 
-    // From a gradient that came from elsewhere; the output itself is gone by then.
+    // Backward starts from a given gradient; the output has been freed by then.
     let (tape, x, root) = record();
     let one = Tensor::from_host(&device, &[1.0_f32], [1], Category::Other).unwrap();
     let one = one.reshape(root.tensor().shape()).unwrap();
@@ -83,7 +83,7 @@ fn divided_backward_gives_the_same_bits() {
 }
 
 #[test]
-fn a_second_pass_adds_to_the_first() {
+fn a_second_backward_adds_to_the_first() {
     let device = device();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let mut gradients = Gradients::default();
@@ -102,7 +102,7 @@ fn a_second_pass_adds_to_the_first() {
 }
 
 #[test]
-fn nothing_of_a_step_outlives_it_and_an_evaluation_keeps_nothing() {
+fn steps_leave_nothing_and_evaluation_keeps_nothing() {
     let device = device();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let before = device.statistics().allocated();
@@ -124,7 +124,7 @@ fn nothing_of_a_step_outlives_it_and_an_evaluation_keeps_nothing() {
     assert_eq!(device.statistics().allocated(), before);
 }
 
-/// Notes what is allocated whenever a gradient is ready.
+/// A sink that logs the allocated bytes at each gradient.
 struct Watching {
     inner: Gradients,
     device: Device,
@@ -143,7 +143,7 @@ impl GradientSink for Watching {
 }
 
 #[test]
-fn backward_reports_gradients_last_layer_first_and_frees_as_it_goes() {
+fn backward_reports_gradients_last_layer_first_and_frees_saved_tensors() {
     let device = device();
     let weights: Vec<_> =
         (0..4).map(|i| Weight::new(tensor(&device, [64, 64], i), UseId(i as u32))).collect();
@@ -158,7 +158,7 @@ fn backward_reports_gradients_last_layer_first_and_frees_as_it_goes() {
     tape.backward(root, &mut sink).unwrap();
     let order: Vec<u32> = sink.seen.iter().map(|(id, _)| id.0).collect();
     assert_eq!(order, [3, 2, 1, 0]);
-    // Each rule's saved activation (64 KiB) goes before the next gradient (16 KiB) comes.
+    // Each rule's saved activation (64 KiB) is freed before the next gradient (16 KiB) is reported.
     assert!(sink.seen.windows(2).all(|pair| pair[1].1 < pair[0].1), "{:?}", sink.seen);
 }
 
@@ -199,7 +199,7 @@ fn variables_of_another_tape_and_constants_are_refused() {
     assert!(matches!(one.backward(constant, &mut Gradients::default()), Err(AutogradError::NotRecorded)));
 }
 
-/// An operator of a user's own: y = x · x.
+/// A user-defined operator: y = x · x.
 struct Square {
     x: Tensor,
 }
@@ -222,7 +222,7 @@ impl Rule for Square {
 }
 
 #[test]
-fn an_operator_of_ones_own_joins_and_a_fan_out_adds_up() {
+fn user_defined_operators_work_and_fan_out_gradients_add_up() {
     let device = device();
     let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [3], 1));
@@ -230,7 +230,7 @@ fn an_operator_of_ones_own_joins_and_a_fan_out_adds_up() {
     let y = Tensor::from_host(&device, &squared, [3], Category::Activation).unwrap();
     let saved = x.tensor().clone();
     let y = tape.record_one(&[x.source()], y, || Square { x: saved }).unwrap();
-    // (x² + x²) + x² against 0: mse' = 2/3 · 3x² · 3 · 2x
+    // The mean squared error of (x² + x²) + x² against 0: mse' = 2/3 · 3x² · 3 · 2x.
     let twice = ops::add(&tape, y.clone(), y.clone()).unwrap();
     let thrice = ops::add(&tape, twice, y).unwrap();
     let zero = Tensor::from_host(&device, &[0.0_f32; 3], [3], Category::Input).unwrap();

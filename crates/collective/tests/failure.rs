@@ -127,7 +127,7 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
             };
             assert!(*rank == who && said.contains(reason), "{error}");
         }
-        // They were woken, and did not wait for the timeout.
+        // The ranks were woken before the timeout.
         assert!(begin.elapsed() < PATIENT.timeout, "took {:?}", begin.elapsed());
     }
 }

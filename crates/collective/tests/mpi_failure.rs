@@ -13,7 +13,7 @@ use device::DType;
 
 const RANKS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that a job may take on however busy a machine; one that hangs takes longer.
+/// Time that a job may take even on a busy machine; a job that hangs takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
 
 type Act = fn(&World, &mut Communicator) -> Outcome<()>;

@@ -76,7 +76,7 @@ pub(crate) struct History {
     events: VecDeque<Event>,
     /// Start of the current operation. All its events carry this time, so the clock is read once.
     now_us: u64,
-    /// Digest of the events since it was last taken; `None` while nobody asks for one.
+    /// Digest of the events since it was last taken; `None` unless started.
     digest: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ impl History {
         *self = History { capacity, events, ..History::default() };
     }
 
-    /// Starts a digest of the events from here on.
+    /// Starts a digest of later events.
     pub(crate) fn start_digest(&mut self) {
         self.digest = Some(0);
     }
@@ -157,7 +157,7 @@ impl History {
     }
 }
 
-/// The finaliser of SplitMix64: each bit of the result depends on each of `word`.
+/// Returns the finaliser of SplitMix64: each bit of the result depends on each bit of `word`.
 fn mixed(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,10 +1,10 @@
-//! A cost model of a step, which orders configurations and promises no times.
+//! A cost model of a step. It ranks configurations, but does not promise times.
 //!
-//! A pass takes its operations at the rate of the device's large matmuls times a measured efficiency; the
-//! backward pass has twice the forward's, and what is recomputed comes on top. The schedule's simulator makes
-//! a step of them, with the bubble. Gradients go over the links while the last micro-batch's backward goes
-//! on: what is left then is exposed, and so is the last bucket. The update moves the optimizer's state
-//! through the device's memory.
+//! A pass takes its FLOPs at the rate of the device's large matmuls times a measured efficiency. The backward
+//! pass has twice the forward's FLOPs, plus those of recomputation. The schedule's simulator combines passes
+//! into a step, including the bubble. Gradients are reduced during the last micro-batch's backward; the rest
+//! of that communication is exposed, and so is the last bucket. The update reads and writes the optimizer's
+//! state in the device's memory.
 
 use device::DType;
 use nn::Stage;
@@ -17,44 +17,44 @@ use crate::work::Work;
 use config::{OptimKind, RunConfig};
 use worker::blueprint;
 
-/// The parts of a step, in seconds.
+/// Predicted times of the parts of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Passes, and the time that pipeline ranks wait for each other.
+    /// Time of the passes, including the waits of pipeline ranks for each other.
     pub passes: f64,
-    /// The recomputed part of these.
+    /// Part of `passes` that is recomputation.
     pub recomputed: f64,
-    /// Communication that nothing hides.
+    /// Communication that compute does not hide.
     pub exposed: f64,
-    /// The optimizer.
+    /// Time of the optimizer update.
     pub update: f64,
-    /// The share of the passes' time in which ranks wait for others of the pipeline.
+    /// Fraction of `passes` in which pipeline ranks wait for each other.
     pub bubble: f64,
 }
 
 impl Cost {
-    /// The whole step.
+    /// Seconds of the whole step.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.passes + self.exposed + self.update
     }
 }
 
-/// Stages with as many layers each as others, as far as that goes.
+/// Returns stages with equal numbers of layers, up to one.
 pub(crate) fn equal_stages(config: &RunConfig) -> Vec<Stage> {
     let (of, stages) = (config.layers(), config.stages());
     (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
 }
 
-/// Predicts a step of `config` with its layers in these stages, from the work of its layers. Errors: a
-/// schedule that does not exist.
+/// Predicts a step of `config` with its layers in these stages, from the layers' work. Errors: an invalid
+/// schedule.
 pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages: &[Stage]) -> Result<Cost> {
     let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
     let half = config.precision.compute != DType::F32;
     let flops = rates.efficiency * if half { rates.flops_bf16 } else { rates.flops_f32 };
     let forward = |stage: &Stage| samples * work.forward(stage) / flops;
     let again = |stage: &Stage| samples * work.again(stage, recomputed_layers(&config.memory)) / flops;
-    // Whole nanoseconds, of which a pass has many.
+    // Nanoseconds are fine enough for passes.
     let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
     let times = stages.iter().map(|stage| StageTimes {
         forward: nanoseconds(forward(stage)),
@@ -84,14 +84,16 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
     })
 }
 
-/// Seconds of communication between data-parallel ranks that `hidden` seconds of backward do not hide.
+/// Returns the seconds of communication between data-parallel ranks that `hidden` seconds of backward do not
+/// hide.
 fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64) -> f64 {
     let data = config.parallel.data as f64;
     if config.parallel.data == 1 {
         return 0.0;
     }
     let others = (data - 1.0) / data;
-    // Gradients out and back; where the state is sharded, weights come back instead, when all is updated.
+    // Gradients are sent and summed gradients received; with sharded state, updated weights are received
+    // instead.
     let (rounds, weights) = match config.parallel.shards_optimizer() {
         true => (1.0, parameters * config.precision.compute.bytes() as f64),
         false => (2.0, 0.0),
@@ -102,13 +104,13 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
     (time(gradients) - hidden).max(time(last)) + time(weights)
 }
 
-/// Bytes that the update reads and writes for a parameter.
+/// Returns the bytes that the update reads and writes for one parameter.
 fn state_bytes(config: &RunConfig, half: bool) -> f64 {
     let moments = match config.optim.kind {
         OptimKind::AdamW => 2.0,
         OptimKind::Sgd => 1.0,
     };
-    // Gradient read; master and moments read and written; the weight in use written.
+    // The gradient is read, master and moments are read and written, and a half-precision weight is written.
     4.0 + 8.0 * (1.0 + moments) + if half { 2.0 } else { 0.0 }
 }
 
@@ -118,10 +120,9 @@ mod tests {
     use crate::imitated::PlanDevice;
     use worker::build;
 
-    /// The step that the shipped efficiency was measured with is what the model says of it, within a few
-    /// percent.
+    /// The model reproduces, within a few percent, the step with which the shipped efficiency was measured.
     #[test]
-    fn the_step_that_was_measured_costs_what_it_took() {
+    fn the_measured_step_is_predicted() {
         let sets = [
             "model.vocabulary=50304",
             "train.micro_batch_size=64",
@@ -143,8 +144,8 @@ mod tests {
         let step = with(&[]);
         assert!((step.seconds() / 0.1074 - 1.0).abs() < 0.1, "{step:?}");
         assert_eq!((step.exposed, step.bubble, step.recomputed), (0.0, 0.0, 0.0));
-        // Each of four ranks with as many samples takes that and what is exposed; with a sharded state it
-        // updates less.
+        // Each of four ranks with the same number of samples takes that time plus exposed communication; with
+        // sharded state it updates less.
         let four = ["parallel.data=4", "train.global_batch_size=256", "parallel.lanes=4"];
         let together = with(&four);
         assert!(together.exposed > 0.0 && together.passes == step.passes && together.update == step.update);
@@ -152,14 +153,14 @@ mod tests {
         assert!((sharded.update / step.update - 0.25).abs() < 1e-9);
         let recomputed = with(&["memory.recompute=block"]);
         assert!((recomputed.passes - step.passes - recomputed.recomputed).abs() < 1e-6);
-        // A layer runs again without its last matmul, whose output nothing needs: 16 of the 24 width² of its
-        // weights, and attention.
+        // Recomputation leaves out a layer's last matmul, whose output is not needed: 16 of the 24 width² of
+        // its weights, and attention.
         let [layers, width, context, vocabulary] = [12.0, 768.0, 1024.0, 50304.0];
         let layer = |of_weights: f64| layers * (of_weights * width * width + 2.0 * context * width);
         let share = layer(16.0) / (3.0 * (layer(24.0) + 2.0 * width * vocabulary));
         assert!((recomputed.recomputed / step.passes - share).abs() < 1e-6, "{recomputed:?} of {step:?}");
-        // With equal stages, 1F1B would wait for (p − 1) / (m + p − 1) of the time; here the head makes it
-        // more.
+        // With equal stages, 1F1B would wait for (p − 1) / (m + p − 1) of the time; here the head increases
+        // it.
         let stages = with(&["parallel.pipeline=2", "train.global_batch_size=512"]);
         assert!(stages.bubble > 1.0 / 9.0 && stages.bubble < 0.3, "{stages:?}");
     }

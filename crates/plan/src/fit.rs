@@ -7,17 +7,17 @@ use crate::imitated::OverheadPart;
 use crate::roles::Plans;
 use worker::Setup;
 
-/// A limit on what a rank may reserve.
+/// A limit on the bytes that a rank may reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The setting that makes it.
+    /// The setting that imposes the limit.
     pub setting: &'static str,
     /// The limit in bytes.
     pub bytes: u64,
 }
 
 impl Limit {
-    /// The limit of a run, if there is one.
+    /// Returns the limit of a run, if any.
     fn of(setup: &Setup) -> Option<Self> {
         let total = setup.placement.description().total_bytes as f64;
         let fraction = setup.device.settings.per_process_memory_fraction;
@@ -26,21 +26,21 @@ impl Limit {
             bytes: (fraction * total) as u64,
         });
         let limit = setup.device.limit_bytes.map(|bytes| Limit { setting: "memory.limit_bytes", bytes });
-        // A limit in bytes takes the place of a share.
+        // A limit in bytes overrides a fraction.
         limit.or(share)
     }
 }
 
-/// The memory that the rank with the highest peak has and needs, in bytes.
+/// The memory that the rank with the highest peak needs and has, in bytes.
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// Total memory of the device.
     pub capacity: u64,
-    /// Memory of the device that is not the allocator's, part by part.
+    /// Memory of the device that the allocator cannot use, part by part.
     pub overhead: Vec<OverheadPart>,
-    /// The limit that the configuration sets, if it sets one.
+    /// The limit that the configuration sets, if any.
     pub limit: Option<Limit>,
-    /// The rank.
+    /// The rank with the highest peak.
     pub rank: usize,
     /// Bytes reserved on the device; on the CPU, the sum over ranks.
     pub needs: u64,
@@ -50,13 +50,13 @@ pub struct Fit {
     pub shared_by: usize,
     /// Whether all ranks fit.
     pub fits: bool,
-    /// Whether a rank fits only if its allocator frees idle memory and retries.
+    /// Whether a rank fits only if its allocator releases cached memory and retries.
     pub retries: bool,
 }
 
 impl Fit {
-    /// Compares the plans of a run with `setup`'s devices. On the CPU, the ranks share its memory if they run
-    /// `together` as threads of one process.
+    /// Compares the plans of a run with `setup`'s devices. On the CPU, the ranks share the host's memory if
+    /// they run `together` as threads of one process.
     pub fn of(setup: &Setup, plans: &Plans, overhead: Vec<OverheadPart>, together: bool) -> Self {
         let description = setup.placement.description();
         let largest = plans.largest();
@@ -83,19 +83,19 @@ impl Fit {
         }
     }
 
-    /// Bytes that the device has for the allocators of its ranks.
+    /// Bytes of the device that its ranks' allocators can use.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.capacity.saturating_sub(self.overhead.iter().map(|part| part.bytes).sum())
     }
 
-    /// The limit that the run does not fit in, if it is one that the configuration made.
+    /// The configuration's limit, if that is why the run does not fit.
     #[must_use]
     pub fn broken_limit(&self) -> Option<Limit> {
         self.limit.filter(|limit| !self.fits && limit.bytes < self.most)
     }
 
-    /// A part of a sentence: the bytes needed and present.
+    /// Returns a clause with the needed and available bytes.
     #[must_use]
     pub fn figures(&self) -> String {
         let who = match self.shared_by {
@@ -116,7 +116,7 @@ impl Fit {
         )
     }
 
-    /// `context, modules and connections, assumed`.
+    /// Returns the overhead in words, as in `context, modules and connections, assumed`.
     fn overhead_words(&self) -> String {
         let words: Vec<_> = self.overhead.iter().map(|part| part.words()).collect();
         let joined = match words.split_last() {
@@ -132,7 +132,7 @@ impl Fit {
         format!("{joined}, {basis}")
     }
 
-    /// Under the keys of `plimsoll plan --json`.
+    /// Returns the figures under the keys of `plimsoll plan --json`.
     pub fn to_json(&self) -> Value {
         let part =
             |part: &OverheadPart| json!({"name": part.name, "bytes": part.bytes, "measured": part.measured});
@@ -158,7 +158,7 @@ impl std::fmt::Display for Fit {
             write!(f, ", so {} stay free", bytes(free))?;
         }
         if self.fits && self.retries {
-            write!(f, "; its allocator has to give back idle memory and ask again, which takes time")?;
+            write!(f, "; its allocator must release cached memory and retry, which takes time")?;
         }
         if let Some(Limit { setting, bytes }) = self.broken_limit() {
             write!(f, "; {setting} leaves it {}", grouped(bytes))?;

@@ -1,5 +1,4 @@
-//! Devices for plans: what they are, what a run takes of them beside the allocator, and what they do in a
-//! second.
+//! Descriptions of devices for plans: properties, memory outside the allocator, and rates.
 
 use std::path::Path;
 
@@ -9,37 +8,37 @@ use serde::{Deserialize, Serialize};
 use crate::error::{PlanError, Result};
 use crate::toml_file;
 
-/// The device that plans imitate where there is no GPU.
+/// The device that plans imitate on a host without a GPU.
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
 const SHIPPED_NAME: &str = "the description that ships";
-/// Segments are multiples of this, so the driver's unit must divide it.
+/// Segments are multiples of this size, so the driver's granularity must divide it.
 const SEGMENTS: u64 = 2 << 20;
-/// Far beyond any device, and so far below 2⁶⁴ that nothing overflows.
+/// A size far above any device's, and so far below 2⁶⁴ that no sum overflows.
 pub(crate) const MOST_BYTES: u64 = 1 << 56;
 
-/// A device that plans can imitate, as it is in a file.
+/// A device that plans can imitate, as described in a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanDevice {
     #[serde(with = "kind_by_name")]
     kind: Kind,
-    /// The model of the hardware.
+    /// Model of the hardware.
     pub model: String,
     /// Total memory in bytes.
     pub total_bytes: u64,
     /// Granularity of the driver's allocations in bytes.
     pub granularity: u64,
-    /// Major and minor; 0 of a host.
+    /// Major and minor compute capability; 0 for a host.
     pub compute_capability: (u32, u32),
-    /// 0 of a host.
+    /// Number of multiprocessors; 0 for a host.
     pub multiprocessors: u32,
-    /// Versions of what computes on it.
+    /// Versions of the libraries that compute.
     #[serde(default)]
     pub libraries: String,
-    /// The keys above whose values were not measured on such a device.
+    /// Keys above whose values were not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
-    /// Memory that a run uses beside its allocator.
+    /// Memory that a run uses outside its allocator.
     #[serde(default)]
     pub overhead: Overhead,
     /// Rates of the device.
@@ -47,7 +46,7 @@ pub struct PlanDevice {
     pub rates: Option<DeviceRates>,
 }
 
-/// Writes a kind of device to a file as its name.
+/// Serialization of a kind of device as its name.
 mod kind_by_name {
     use device::Kind;
     use serde::de::Error;
@@ -66,19 +65,19 @@ mod kind_by_name {
     }
 }
 
-/// Bytes of a device that are not the allocator's.
+/// Bytes of a device that the allocator cannot use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Overhead {
-    /// The driver's context.
+    /// Bytes of the driver's context.
     pub context: u64,
-    /// Kernels and library handles.
+    /// Bytes of kernels and library handles.
     pub modules: u64,
     /// Bytes that drivers and libraries load in the first step.
     pub warm_up: u64,
-    /// Connections to other ranks, where there are any.
+    /// Bytes of connections to other ranks; 0 without other ranks.
     pub communicators: u64,
-    /// The keys above whose values were not measured on such a device.
+    /// Keys above whose values were not measured on such a device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
 }
@@ -87,17 +86,17 @@ pub struct Overhead {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRates {
-    /// Operations of large matmuls in bf16.
+    /// FLOP/s of large matmuls in bf16.
     pub flops_bf16: f64,
     /// FLOP/s of large matmuls in f32.
     pub flops_f32: f64,
-    /// Bytes per second, read and written, of a large copy in the device.
+    /// Bytes per second, read plus written, of a large copy on the device.
     pub memory_bytes: f64,
-    /// Bytes per second that a rank sends to another.
+    /// Bytes per second that a rank sends to another rank.
     pub link_bytes: f64,
-    /// Operations of a whole step over those of matmuls in the same time.
+    /// FLOP/s of a whole step divided by FLOP/s of large matmuls.
     pub efficiency: f64,
-    /// The keys above whose values were not measured on such a device.
+    /// Keys above whose values were not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
 }
@@ -105,16 +104,16 @@ pub struct DeviceRates {
 /// A part of the overhead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverheadPart {
-    /// The key in files.
+    /// Key in description files.
     pub name: &'static str,
-    /// Number of bytes.
+    /// Bytes that this part uses.
     pub bytes: u64,
-    /// Whether the value was measured on such a device.
+    /// Whether the value was measured on such a device, rather than assumed.
     pub measured: bool,
 }
 
 impl OverheadPart {
-    /// In a sentence.
+    /// Name of the part in sentences.
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self.name {
@@ -127,7 +126,7 @@ impl OverheadPart {
 }
 
 impl Overhead {
-    /// The parts of the overhead of a rank, alone or connected to others.
+    /// Returns the parts of a rank's overhead; `connected` tells whether there are other ranks.
     pub fn parts(&self, connected: bool) -> Vec<OverheadPart> {
         let all = [
             ("context", self.context),
@@ -143,7 +142,7 @@ impl Overhead {
         all.into_iter().filter(|(_, bytes)| *bytes > 0).map(part).collect()
     }
 
-    /// The same values marked as assumed, for another model of device.
+    /// Returns the same values marked as assumed, for another model of device.
     fn elsewhere(mut self) -> Self {
         self.assumed = ["context", "modules", "warm_up", "communicators"].map(str::to_owned).to_vec();
         self
@@ -151,18 +150,19 @@ impl Overhead {
 }
 
 impl PlanDevice {
-    /// The one that ships: an NVIDIA H200. Errors: none, as a test shows.
+    /// Returns the description that ships with the program: an NVIDIA H200. Errors: an invalid embedded file,
+    /// which a test excludes.
     pub fn shipped() -> Result<Self> {
         Self::parse(SHIPPED, SHIPPED_NAME)
     }
 
-    /// Reads a description. Errors: a file that cannot be read or is none, in one sentence with the line.
+    /// Reads a description. Errors: a file that cannot be read or is invalid, in one sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
         let (text, name) = toml_file::read(path)?;
         Self::parse(&text, &name)
     }
 
-    /// Reads the text of a file called `name`. Errors as for [`PlanDevice::load`].
+    /// Parses the text of a file called `name`. Errors: as for [`PlanDevice::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
@@ -171,30 +171,30 @@ impl PlanDevice {
             [rates.flops_bf16, rates.flops_f32, rates.memory_bytes, rates.link_bytes, rates.efficiency]
         });
         match &read {
-            Self { total_bytes: 0, .. } => wrong("total_bytes = 0 is no device"),
+            Self { total_bytes: 0, .. } => wrong("total_bytes must be above 0"),
             Self { total_bytes, .. } if *total_bytes > MOST_BYTES => {
-                wrong("total_bytes is beyond any device")
+                wrong("total_bytes is larger than any device")
             }
             Self { granularity, .. } if !SEGMENTS.is_multiple_of(*granularity) => {
-                wrong("granularity must divide 2097152, since segments are multiples of that")
+                wrong("granularity must divide 2097152, of which segments are multiples")
             }
             Self { overhead, .. } if overhead.bytes().is_none_or(|bytes| bytes >= read.total_bytes) => {
-                wrong("[overhead] is all that the device has")
+                wrong("[overhead] leaves nothing of total_bytes")
             }
             _ if !rates.into_iter().all(|rate| positive(&rate)) => wrong("[rates] must all be above 0"),
             _ => Ok(read),
         }
     }
 
-    /// The host. Nothing but the allocator's memory counts there.
+    /// Describes this host, where only the allocator's memory counts.
     pub fn host() -> Self {
         Self::of(&Description::host(), Overhead::default(), None)
     }
 
-    /// A GPU that is there. What runs take beside the allocator is known of the model that ships, and assumed
-    /// of others.
+    /// Describes a GPU of this host. Memory outside the allocator is known for the shipped model, and assumed
+    /// for others.
     ///
-    /// Errors: none, as a test shows.
+    /// Errors: as for [`PlanDevice::shipped`].
     pub(crate) fn gpu(description: &Description) -> Result<Self> {
         let shipped = Self::shipped()?;
         let known = shipped.model == description.model;
@@ -203,7 +203,7 @@ impl PlanDevice {
         Ok(Self::of(description, overhead, rates))
     }
 
-    /// A device of this description.
+    /// Creates a device from a description.
     pub fn of(description: &Description, overhead: Overhead, rates: Option<DeviceRates>) -> Self {
         PlanDevice {
             kind: description.kind,
@@ -219,7 +219,7 @@ impl PlanDevice {
         }
     }
 
-    /// The description that Meta imitates, for a rank alone or connected to others.
+    /// Returns the description for Meta to imitate; `connected` tells whether there are other ranks.
     pub fn description(&self, connected: bool) -> Description {
         let name = match self.kind {
             Kind::Cpu => "cpu",
@@ -238,25 +238,25 @@ impl PlanDevice {
         }
     }
 
-    /// Its rates, or those of the one that ships; and what of them was not measured on such a device. Errors:
-    /// none, as a test shows.
+    /// Returns the device's rates, or those of the shipped description, and the keys not measured on such a
+    /// device. Errors: as for [`PlanDevice::shipped`].
     pub(crate) fn rates_or_shipped(&self) -> Result<(DeviceRates, Vec<String>)> {
         if let Some(rates) = &self.rates {
             return Ok((rates.clone(), rates.assumed.clone()));
         }
         let missing = || PlanError::Refused(format!("{SHIPPED_NAME} has no [rates]"));
         let shipped = Self::shipped()?;
-        let all = format!("all rates, which are those of an {}", shipped.model);
+        let all = format!("all rates, which were measured on an {}", shipped.model);
         Ok((shipped.rates.ok_or_else(missing)?, vec![all]))
     }
 
-    /// The name in `summary.json`.
+    /// Name of the device's kind in `summary.json`.
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// The text of a file that [`PlanDevice::load`] reads. Errors: none of a description that was read or
-    /// measured.
+    /// Returns the text of a file that [`PlanDevice::load`] reads. Errors: values that TOML cannot hold,
+    /// which no description that was read or measured has.
     pub fn to_toml(&self) -> Result<String> {
         let unwritable = |error| PlanError::Refused(format!("a description that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;
@@ -267,7 +267,7 @@ impl PlanDevice {
 }
 
 impl Overhead {
-    /// All of it; `None` beyond what can be counted.
+    /// Sum of all parts in bytes; `None` on overflow.
     fn bytes(&self) -> Option<u64> {
         let parts = [self.modules, self.warm_up, self.communicators];
         parts.into_iter().try_fold(self.context, u64::checked_add)
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_from_data_sheets_say_that_they_were_not_measured() {
+    fn descriptions_from_data_sheets_are_marked_as_assumed() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/devices");
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -317,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn wrong_descriptions_are_refused_with_the_line() {
+    fn invalid_descriptions_are_refused_with_their_line() {
         let table = [
             ("multiprocessors = 132", "processors = 132", ":9: unknown field"),
             ("total_bytes = 150109880320", "total_bytes = \"all\"", ":6: invalid type"),
-            ("total_bytes = 150109880320", "total_bytes = 0", "no device"),
+            ("total_bytes = 150109880320", "total_bytes = 0", "above 0"),
             ("granularity = 2097152", "granularity = 3000", "must divide 2097152"),
-            ("context = 554500096", "context = 150109880320", "all that the device has"),
-            ("context = 554500096", "context = 9223372036854775807", "all that the device has"),
+            ("context = 554500096", "context = 150109880320", "leaves nothing"),
+            ("context = 554500096", "context = 9223372036854775807", "leaves nothing"),
             ("flops_f32 = ", "flops_f32 = 0.0 # ", "above 0"),
         ];
         for (from, to, expected) in table {

@@ -15,7 +15,7 @@ use nn::Searchable;
 use worker::Placement;
 use worker::Setup;
 
-/// The key that is searched for its largest value.
+/// Finds the searchable key called `name`.
 fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
     let size = config.train.micro_batch_size;
     let mut all =
@@ -37,7 +37,7 @@ fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
     )))
 }
 
-/// Returns the keys to set for `value`. Errors: values that make no configuration.
+/// Returns the keys to set for `value`. Errors: values that give no valid configuration.
 fn sets(searched: &Searchable, config: &RunConfig, value: usize) -> Result<Vec<String>> {
     let mut sets = vec![format!("{}={value}", searched.key)];
     sets.extend((searched.follows)(value, searched.step));
@@ -48,23 +48,23 @@ fn sets(searched: &Searchable, config: &RunConfig, value: usize) -> Result<Vec<S
     Ok(config.with_profile_of(sets)?)
 }
 
-/// One configuration that was tried.
+/// A configuration that was planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Try {
-    /// The value.
+    /// Value of the searched key.
     pub value: usize,
-    /// The result.
+    /// Result of planning.
     pub outcome: Outcome,
 }
 
 /// The result of planning a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The configuration fits, and reserves so many bytes at its peak.
+    /// The configuration fits, and reserves this many bytes at its peak.
     Fits(u64),
     /// The configuration does not fit.
     TooLarge,
-    /// The configuration does not fit, and would reserve so many bytes.
+    /// The configuration does not fit, and would reserve this many bytes.
     Needs(u64),
     /// The configuration is invalid, for this reason.
     Refused(String),
@@ -86,21 +86,21 @@ impl fmt::Display for Outcome {
 /// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Largest {
-    /// The key that was searched for.
+    /// The key whose value was searched.
     pub key: &'static str,
-    /// The largest value that fits, and what has to be set for it; none where nothing does.
+    /// The largest value that fits, with the keys to set for it; `None` if no value fits.
     pub found: Option<(Try, Vec<String>)>,
-    /// The next larger one, and why not that.
+    /// The next larger value, with the reason why it does not fit.
     pub next: Try,
-    /// Bytes that the devices have for their allocators.
+    /// Bytes that the devices' allocators can use.
     pub available: u64,
-    /// Configurations that were planned.
+    /// Number of configurations planned.
     pub tries: usize,
 }
 
-/// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits: by
-/// doubling and bisection, on the understanding that what is larger needs no less. `heard` is told of every
-/// try. Errors: a model that has no such key, and as for a plan.
+/// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits, by
+/// doubling and bisection: a larger value is assumed to need no less memory. `heard` is called for every
+/// configuration tried. Errors: a model without such a key, and those of a plan.
 pub fn search_largest(
     config: RunConfig,
     options: &PlanOptions,
@@ -123,7 +123,7 @@ pub fn search_largest(
         Ok(tried)
     };
     let fits = |tried: &Try| matches!(tried.outcome, Outcome::Fits(_));
-    // In steps: `most` fits or is 0, and `above` does not.
+    // In units of the key's step: `most` fits or is 0, and `above` does not fit.
     let mut found = None;
     let mut above = attempt((start / step).max(1))?;
     let mut most = 0;
@@ -157,7 +157,8 @@ pub fn search_largest(
     Ok(Largest { key: searched.key, found, next: above, available, tries })
 }
 
-/// Plans a configuration until a rank does not fit. Errors: those that do not concern this configuration.
+/// Plans a configuration until a rank does not fit. Errors: those that would end every plan, not only this
+/// one.
 fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
     let changed = match sets.and_then(|sets| changed(setup, &sets)) {
         Ok(changed) => changed,
@@ -184,6 +185,6 @@ impl fmt::Display for Largest {
         }
         let Try { value, outcome } = &self.next;
         let (available, tries) = (bytes(self.available), self.tries);
-        write!(f, "the next one, {value}, {outcome}; there are {available} to have ({tries} plans)")
+        write!(f, "the next one, {value}, {outcome}; {available} bytes are available ({tries} plans)")
     }
 }

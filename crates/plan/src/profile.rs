@@ -1,8 +1,7 @@
-//! A model's layers timed on a device, as a file: what `parallel.profile` partitions by.
+//! Profiles: files with the times of a model's layers on a device, by which `parallel.profile` partitions.
 //!
-//! Times differ from measurement to measurement, and all ranks, every plan and a run that goes on must come
-//! to the same partition. So what was measured is data: it is taken once (`profile/take.rs`), and read by
-//! whoever partitions.
+//! Times differ between measurements, but all ranks, every plan and a continued run must find the same
+//! partition. Therefore crate `bench` measures once and writes a file, which all of them read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,51 +16,50 @@ use crate::layer_cost::LayerCost;
 use crate::toml_file;
 use config::RunConfig;
 
-/// Far beyond any layer, in nanoseconds: eleven days.
+/// Nanoseconds of the longest accepted time, eleven days: far above any layer's.
 pub const LONGEST: u64 = 1_000_000_000_000_000;
 
-/// Times of a model's layers.
+/// The times of a model's layers on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The model of the device that they were taken on.
+    /// Model of the device on which they were measured.
     pub device: String,
-    /// Versions of what computes on it.
+    /// Versions of the libraries that compute.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub libraries: String,
-    /// The settings that they depend on, by `section.key`, as TOML.
+    /// The settings that determine the times, by `section.key`, as TOML.
     pub of: BTreeMap<String, String>,
-    /// The layers, in order. The first one has what comes before the layers, the last one what comes after
-    /// them.
+    /// The layers, in order. The first includes everything before the layers, the last everything after them.
     pub layers: Vec<LayerTimes>,
 }
 
-/// Nanoseconds of layers that are alike.
+/// Nanoseconds of each of several equal layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerTimes {
-    /// Number of successive layers that are alike.
+    /// Number of consecutive equal layers.
     pub count: usize,
-    /// A micro-batch's forward pass.
+    /// Forward pass of a micro-batch.
     pub forward: u64,
-    /// The half of its backward pass that gives the input's gradient.
+    /// The half of backward that computes the input's gradient.
     pub backward_input: u64,
-    /// The half that gives the weights' gradients.
+    /// The half of backward that computes the weights' gradients.
     pub backward_weight: u64,
     /// Extra time of backward if it recomputes the layer.
     pub recomputed: u64,
-    /// Norm and optimizer in a step.
+    /// Gradient norm and optimizer update of a step.
     pub update: u64,
 }
 
 impl Profile {
-    /// Reads one. Errors: a file that cannot be read or is none, in one sentence with the line.
+    /// Reads a profile. Errors: a file that cannot be read or is invalid, in one sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
         let (text, name) = toml_file::read(path)?;
         Self::parse(&text, &name)
     }
 
-    /// Reads the text of a file called `name`. Errors as for [`Profile::load`].
+    /// Parses the text of a file called `name`. Errors: as for [`Profile::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let times = |layer: &LayerTimes| {
@@ -69,8 +67,8 @@ impl Profile {
         };
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
         match &read.layers {
-            layers if layers.iter().any(|layer| layer.count == 0) => wrong("count = 0 is no layer"),
-            layers if layers.iter().any(|layer| layer.forward == 0) => wrong("forward = 0 is no time"),
+            layers if layers.iter().any(|layer| layer.count == 0) => wrong("count must be above 0"),
+            layers if layers.iter().any(|layer| layer.forward == 0) => wrong("forward must be above 0"),
             layers if layers.iter().flat_map(times).any(|time| time > LONGEST) => {
                 wrong("a time is longer than eleven days")
             }
@@ -91,17 +89,17 @@ impl Profile {
         }
         if read.device != description.model {
             let (there, here) = (&read.device, &description.model);
-            return Err(refused(format!("{path} was taken on {there}, and this is for {here}")));
+            return Err(refused(format!("{path} was measured on {there}; this is for {here}")));
         }
         let count = read.layers.iter().fold(0_usize, |count, layer| count.saturating_add(layer.count));
         if count != config.layers() {
             let layers = config.layers();
-            return Err(refused(format!("{path} has {count} layers, and the model {layers}")));
+            return Err(refused(format!("{path} has {count} layers; the model has {layers}")));
         }
         Ok(read)
     }
 
-    /// Layer by layer.
+    /// Returns the cost of each layer.
     pub fn costs(&self) -> Vec<LayerCost> {
         let cost = |layer: &LayerTimes| LayerCost {
             passes: [layer.forward, layer.backward_input, layer.backward_weight],
@@ -111,7 +109,8 @@ impl Profile {
         self.layers.iter().flat_map(|layer| std::iter::repeat_n(cost(layer), layer.count)).collect()
     }
 
-    /// The text of a file that [`Profile::load`] reads. Errors: none of one that was read or taken.
+    /// Returns the text of a file that [`Profile::load`] reads. Errors: values that TOML cannot hold, which
+    /// no profile that was read or measured has.
     pub fn to_toml(&self) -> Result<String> {
         let unwritable = |error| PlanError::Refused(format!("a profile that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;
@@ -139,7 +138,7 @@ impl fmt::Display for Profile {
         let with = if self.libraries.is_empty() { String::new() } else { format!(" ({})", self.libraries) };
         writeln!(f, "milliseconds on {}{with}, of a micro-batch", self.device)?;
         write!(f, "{}", aligned(&rows, 1, &[]))?;
-        write!(f, "the first layer with what comes before it, the last one with what comes after it")
+        write!(f, "the first layer includes everything before it, the last everything after it")
     }
 }
 

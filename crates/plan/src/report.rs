@@ -1,4 +1,4 @@
-//! `plimsoll plan`: what every rank of a configuration would use, without running it.
+//! `plimsoll plan`: the memory of every rank of a configuration, without running it.
 
 use std::time::{Duration, Instant};
 
@@ -24,18 +24,18 @@ use worker::Setup;
 
 mod text;
 
-/// The pipeline of a plan.
+/// The planned pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelinePlan {
-    /// The schedule's name.
+    /// Name of the schedule.
     pub schedule: &'static str,
-    /// Layers of each stage; rank r of a pipeline of n has stages r, r + n and so on.
+    /// Number of layers of each stage; rank r of a pipeline of n has stages r, r + n and so on.
     pub layers: Vec<usize>,
-    /// Micro-batches that it runs in a step.
+    /// Number of micro-batches that the pipeline runs in a step.
     pub micro_batches: usize,
-    /// The share of its time in which ranks wait for others, simulated.
+    /// Simulated fraction of the time in which ranks wait for each other.
     pub bubble: f64,
-    /// The source of the times of passes, in words.
+    /// Source of the passes' times, in words.
     pub times: String,
 }
 
@@ -67,34 +67,33 @@ impl PipelinePlan {
     }
 }
 
-/// The memory of every rank, to the byte.
+/// The planned memory of every rank, to the byte.
 #[derive(Clone, Debug)]
 pub struct PlanReport {
-    /// The model of the device that was imitated.
+    /// Model of the imitated device.
     pub device_model: String,
-    /// Properties of the device that its description assumes.
+    /// Keys of the device's description that were assumed, not measured.
     pub assumed: Vec<String>,
-    /// The device's name in `summary.json`.
+    /// Name of the device's kind in `summary.json`.
     pub device: &'static str,
     /// The rank grid.
     pub grid: Grid,
-    /// Settings of memory, with what was chosen for `recompute = "auto"`.
+    /// Memory settings, with the choice for `recompute = "auto"`.
     pub memory: Memory,
-    /// The plan of every role that ranks have in the run. Of what grows with every step there is as much as
-    /// planning took.
+    /// The plan of every role in the run. Counters that grow with every step cover only the planned steps.
     pub plans: Plans,
-    /// The pipeline, if there is one.
+    /// The pipeline, if any.
     pub pipeline: Option<PipelinePlan>,
     /// The comparison with the devices' memory.
     pub fit: Fit,
     /// Duration of planning.
     pub took: Duration,
-    /// The refusal of a run that does not fit, with what would.
+    /// The refusal of a run that does not fit, with settings that would.
     refusal: Option<String>,
 }
 
-/// Plans the whole run, on as many ranks as the configuration has, on a device like the chosen one. Nothing
-/// is allocated and nothing written.
+/// Plans the whole run, on all ranks of the configuration, on a device like the chosen one. No device memory
+/// is allocated and no file written.
 ///
 /// Errors: a configuration, data, settings or a description of a device that are wrong.
 pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> {
@@ -126,15 +125,15 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
 }
 
 impl PlanReport {
-    /// The refusal, with what would fit, if the run does not fit.
+    /// The refusal with settings that would fit, if the run does not fit.
     pub fn refusal(&self) -> Option<PlanError> {
         self.refusal.clone().map(PlanError::Refused)
     }
 
-    /// One JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`;
+    /// Returns one JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`;
     /// `recompute`, `pipeline` and `fit`; and `roles`, which the `role` of each rank indexes.
     ///
-    /// Errors: none, since all keys are texts.
+    /// Errors: those of the serializer, which cannot occur because all keys are strings.
     pub fn to_json(&self) -> Result<String> {
         let entries: Vec<Map<String, Value>> =
             self.plans.roles().iter().enumerate().map(|(role, plan)| entry(role, plan)).collect();
@@ -163,7 +162,7 @@ impl PlanReport {
     }
 }
 
-/// The peak of a rank and the allocations alive there; `null` for a plan without a trace.
+/// Returns the peak of a rank with the allocations alive at it; `null` for a plan without a trace.
 fn peak(plan: &Plan) -> Value {
     let Some(found) = plan.parts.peak() else { return Value::Null };
     let (peak, owner) = (&found.peak, found.peak.owner.as_ref());
@@ -204,10 +203,10 @@ struct PlanJson<'a> {
     ranks: RankEntries<'a>,
 }
 
-/// The entries of all ranks. Ranks of a role share one, since there may be many thousand ranks.
+/// The entries of all ranks. Ranks of a role share one entry, because there may be thousands of ranks.
 struct RankEntries<'a> {
     plans: &'a Plans,
-    /// The plans by role.
+    /// Entries by role.
     entries: &'a [Map<String, Value>],
 }
 
@@ -227,7 +226,7 @@ impl Serialize for RankEntries<'_> {
     }
 }
 
-/// The entry of a role's ranks, without the rank.
+/// Returns the entry of a role's ranks, without the rank number.
 fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
     let mut entry = Map::new();
     entry.insert("device".to_owned(), json!(plan.counters.device));
@@ -242,8 +241,7 @@ fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
     entry
 }
 
-/// Returns whether a statistic does not grow with the number of steps: steps that would change nothing are
-/// not run.
+/// Returns whether a statistic is independent of the number of steps, because repeated steps are not planned.
 fn is_planned(statistic: Statistic) -> bool {
     matches!(
         statistic,

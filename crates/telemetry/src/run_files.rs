@@ -100,5 +100,5 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// writing `path`. Errors: they cannot be listed or removed.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
     output::remove_temporaries(path)
-        .map_err(TelemetryError::file(path, "remove what a killed process left of it"))
+        .map_err(TelemetryError::file(path, "remove the temporary file of a killed process"))
 }

@@ -242,7 +242,7 @@ pub fn parse_runs(text: &str) -> Result<Vec<ScalingRun>> {
     lines.map(|(index, line)| ScalingRun::from_line(line).map_err(refuse(index + 1))).collect()
 }
 
-/// The most bytes of a file of runs.
+/// Largest size of a file of runs in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Reads the runs of a file. Errors: the file cannot be read; a line that is not a run.

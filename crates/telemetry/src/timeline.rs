@@ -106,7 +106,7 @@ fn chrome_trace(ranks: &[RankTimeline]) -> String {
             events.extend(spans.iter().filter(|span| span.row == row).map(|span| event(*rank, number, span)));
         }
     }
-    // In order of their names, of which the mark comes before the events.
+    // Keys are sorted by name, so the mark comes before the events.
     json!({"displayTimeUnit": "ms", "otherData": {"writer": "plimsoll"}, "traceEvents": events}).to_string()
 }
 

@@ -1,4 +1,4 @@
-//! A deadline for calls that wait inside MPI: starting and finalizing.
+//! Deadlines for calls that block inside MPI: starting and finalizing.
 
 use std::io::Result;
 use std::process::exit;
@@ -7,24 +7,25 @@ use std::time::Duration;
 
 use system::{terminal, threads};
 
-/// Time after which rank 0 says what is waited for.
+/// Time after which rank 0 prints what it is waiting for.
 const NOTICE: Duration = Duration::from_secs(5);
-/// Time that other ranks leave rank 0 to report, and each further rank the one before it.
+/// Time by which each rank reports later than the one before it, so that rank 0 reports first.
 const AFTER_RANK_ZERO: Duration = Duration::from_millis(700);
 const AFTER_EACH: Duration = Duration::from_millis(20);
 
-/// A thread that ends the process unless this is dropped in time.
+/// A thread that ends the process unless this value is dropped in time.
 #[derive(Debug)]
 pub(super) struct Deadline {
-    // The thread ends when this goes.
+    // Dropping the sender ends the thread.
     _over: Sender<()>,
 }
 
 impl Deadline {
-    /// Gives what follows `timeout`. After that, rank `rank` prints `reason`, in a sentence, and ends with
-    /// status 1, upon which a launcher ends the others. Rank 0 says meanwhile what it is `waiting` for.
+    /// Starts a deadline of `timeout` for the following code. After it, rank `rank` prints `reason`, a
+    /// sentence, and exits with status 1, upon which the launcher ends the other ranks. Meanwhile rank 0
+    /// prints what it is `waiting` for.
     ///
-    /// Errors: the system starts no thread.
+    /// Errors: the system cannot start a thread.
     pub(super) fn start(
         timeout: Duration,
         rank: usize,

@@ -109,7 +109,7 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
         notices: Channel::new(world.duplicate())?,
         universe,
     };
-    // Calls of the communicator have deadlines of their own.
+    // Calls of the communicator have their own deadlines.
     drop(deadline);
     let shared = Rc::new(Shared::new(rank, size, library, timeout, crowded));
     let link = |context| MpiLink::new(Rc::clone(&shared), (0..size).collect(), context);

@@ -1,30 +1,30 @@
-//! The processes that this one's launcher started on the host, before MPI knows them.
+//! Siblings: the processes that the same launcher started on this host, found without MPI.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::processes::parent_and_state;
 
-/// A process with the parent of this one.
+/// A process with the same parent as this one.
 struct Sibling {
     pid: u32,
-    /// The rank that the launcher gave it.
+    /// The rank that the launcher assigned to it.
     rank: Option<String>,
     state: char,
     program: Option<PathBuf>,
 }
 
-/// Variables in which launchers tell a process its rank, and how many are on its host.
+/// Environment variables in which launchers pass a process its rank and the number of ranks on its host.
 const RANKS: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
 const LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
-/// The rank that the launcher gave this process; 0 where it gave none.
+/// Returns the rank that the launcher assigned to this process; 0 if it assigned none.
 pub(super) fn own_rank() -> usize {
     let rank = RANKS.iter().find_map(|name| std::env::var(name).ok());
     rank.and_then(|rank| rank.parse().ok()).unwrap_or(0)
 }
 
-/// Why the job may not have come together, in words.
+/// Describes why the job may be incomplete.
 pub(super) fn why_incomplete() -> String {
     let own_program = fs::read_link("/proc/self/exe").ok();
     let siblings = siblings();
@@ -41,12 +41,12 @@ pub(super) fn why_incomplete() -> String {
     }
     let expected = std::env::var(LOCAL_SIZE).ok().and_then(|size| size.parse::<usize>().ok());
     match expected {
-        // This process is none of its siblings.
+        // This process is not among its siblings.
         Some(expected) if siblings.len() + 1 < expected => format!(
             "the launcher started {expected} processes on this host, of which {} can be seen: another has ended",
             siblings.len() + 1
         ),
-        _ => "no process of this host is missing, so a rank of another host did not come".to_owned(),
+        _ => "no process of this host is missing, so a rank of another host did not start".to_owned(),
     }
 }
 
@@ -69,7 +69,7 @@ fn siblings() -> Vec<Sibling> {
         .collect()
 }
 
-/// The rank in a process's environment.
+/// Returns the rank in a process's environment.
 fn rank_of(pid: u32) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = |name: &str| {

@@ -138,7 +138,7 @@ impl Cache {
         let Some(path) = self.directory.as_ref().map(|directory| directory.join(key.file_name())) else {
             return make();
         };
-        // Machine code that somebody else could have written is not run.
+        // Machine code that another user could have written is not run.
         match private::read(&path, MOST_BYTES) {
             Ok(bytes) => {
                 if let Some(cubin) = unwrap_file(&bytes) {
@@ -146,7 +146,7 @@ impl Cache {
                 }
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                tracing::warn!("{}: compiled kernels are not taken from there: {error}", path.display());
+                tracing::warn!("{}: the cache of compiled kernels is not used: {error}", path.display());
                 return make();
             }
             Err(_) => {}

@@ -218,12 +218,12 @@ impl<R: RawMemory> Allocator<R> {
         self.history.record_block(Action::Mark, number, (0, 0), Stream::default(), tag);
     }
 
-    /// Starts a digest of all events from here on, marks apart, whether or not a history is kept.
+    /// Starts a digest of all later events except marks, whether or not a history is kept.
     pub fn start_digest(&mut self) {
         self.history.start_digest();
     }
 
-    /// Returns the digest of the events since it was started or last taken, and starts it anew: equal events
+    /// Returns the digest of the events since it was started or last taken, and restarts it. Equal events
     /// with equal addresses and owners have equal digests.
     pub fn take_digest(&mut self) -> u64 {
         self.history.take_digest()

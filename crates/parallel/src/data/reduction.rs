@@ -150,7 +150,7 @@ impl GradientReduction {
         self.phase(self.micro_batch).reduces
     }
 
-    /// The phase of one of this rank's micro-batches in a step.
+    /// Returns the phase of one of this rank's micro-batches in a step.
     pub(crate) fn phase(&self, micro_batch: usize) -> SinkPhase {
         let ReductionOptions { lanes, ranks, .. } = &self.options;
         SinkPhase {
@@ -159,7 +159,7 @@ impl GradientReduction {
         }
     }
 
-    /// Goes on as if `micro_batches` more of the step's micro-batches had ended.
+    /// Continues as if `micro_batches` more of the step's micro-batches had ended.
     pub(crate) fn pass_over(&mut self, micro_batches: usize) {
         self.micro_batch += micro_batches;
     }

@@ -6,7 +6,7 @@ use crate::pipeline::schedule::Schedule;
 use crate::pipeline::shape::Shape;
 use crate::pipeline::{communication, gpipe, interleaved, one_f_one_b, zero_bubble};
 
-/// Most forward passes of a step through a pipeline: the lists of their actions take some 100 MB.
+/// Most forward passes of a step through a pipeline, whose lists of actions take about 100 MB.
 const MOST_PASSES: usize = 1 << 18;
 
 impl Schedule {

@@ -1,4 +1,4 @@
-//! Profiles as files, and partitions that follow from them.
+//! Profile files, and the partitions that follow from them.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn config(sets: &[&str]) -> RunConfig {
     RunConfig::parse("", "test.toml", Path::new("/"), &sets).unwrap()
 }
 
-/// Times of `layers` layers of 10 each, with a head that takes as long as `head` layers.
+/// Returns times of `layers` layers of 10 each, with a head that takes as long as `head` layers.
 fn profile(layers: usize, head: u64, config: &RunConfig) -> Profile {
     let layer = |count: usize, times: u64| LayerTimes {
         count,
@@ -38,7 +38,7 @@ fn profile(layers: usize, head: u64, config: &RunConfig) -> Profile {
     }
 }
 
-/// The stages of a run with these times.
+/// Returns the layers of each stage of a run with these times.
 fn stages(sets: &[&str], change: impl Fn(&mut Profile)) -> Vec<usize> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("times.toml");
@@ -56,7 +56,7 @@ fn stages_follow_the_times() {
     let nothing = |_: &mut Profile| {};
     let first = |times: fn(&mut LayerTimes)| {
         move |profile: &mut Profile| {
-            // The first layer apart from those that follow it.
+            // The first layer is separate from the layers after it.
             let LayerTimes { count, .. } = profile.layers[0];
             let mut layer = LayerTimes { count: 1, ..profile.layers[0] };
             profile.layers[0].count = count - 1;
@@ -70,20 +70,20 @@ fn stages_follow_the_times() {
         (&["parallel.pipeline=8"], &[1; 8]),
         (&["parallel.pipeline=2", "parallel.schedule=interleaved"], &[2, 2, 3, 1]),
         (&["parallel.pipeline=2", "parallel.data=2", "parallel.schedule=gpipe"], &[5, 3]),
-        // One rank has all layers, whatever they take.
+        // A single rank has all layers, for any times.
         (&[], &[8]),
     ] {
         assert_eq!(stages(sets, nothing), counts, "{sets:?}");
     }
-    // A slow embedding; an optimizer that weighs on a step of four micro-batches, and half of it on each of
-    // two owners.
+    // A slow embedding; an optimizer whose time matters in a step of four micro-batches, and half of it on
+    // each of two ranks with sharded state.
     let two = ["parallel.pipeline=2"];
     assert_eq!(stages(&two, first(|layer| layer.forward += 40)), [3, 5]);
     assert_eq!(stages(&two, first(|layer| layer.update = 4 * 40)), [3, 5]);
     let owners = ["parallel.pipeline=2", "parallel.data=2", "parallel.zero_stage=1"];
     assert_eq!(stages(&owners, first(|layer| layer.update = 4 * 40)), [3, 5]);
     assert_eq!(stages(&owners, first(|layer| layer.update = 4 * 20)), [4, 4]);
-    // Layers that are computed again: all of them, or the first of each stage.
+    // Recomputed layers: all of them, or the first of each stage.
     for (sets, counts) in [
         (["memory.recompute=block", "memory.recompute_layers=0"], [4, 4]),
         (["memory.recompute=block", "memory.recompute_layers=1"], [5, 3]),
@@ -109,7 +109,7 @@ fn files_are_read_back() {
 }
 
 #[test]
-fn wrong_files_are_refused_in_one_sentence() {
+fn invalid_files_are_refused_in_one_sentence() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("times.toml");
     let here = config(&["model.layers=8"]);
@@ -123,14 +123,14 @@ fn wrong_files_are_refused_in_one_sentence() {
         said
     };
     for (from, to, expected) in [
-        ("count = 7", "count = 0", "count = 0 is no layer"),
-        ("count = 7", "count = 6", "has 7 layers, and the model 8"),
-        ("count = 7", "count = 9223372036854775807", "layers, and the model 8"),
-        ("forward = 3\n", "forward = 0\n", "forward = 0 is no time"),
+        ("count = 7", "count = 0", "count must be above 0"),
+        ("count = 7", "count = 6", "has 7 layers; the model has 8"),
+        ("count = 7", "count = 9223372036854775807", "layers; the model has 8"),
+        ("forward = 3\n", "forward = 0\n", "forward must be above 0"),
         ("update = 0", "update = 1000000000000001", "longer than eleven days"),
         ("update = 0", "updates = 0", "unknown field `updates`"),
         ("forward = 3\n", "forward = -3\n", "times.toml:"),
-        ("device = ", "device = \"another\" #", "was taken on another, and this is for"),
+        ("device = ", "device = \"another\" #", "was measured on another; this is for"),
         ("\"model.width\" = \"32\"", "", "model.width is 32 here and absent there"),
     ] {
         let text = good.replacen(from, to, 1);
@@ -156,9 +156,9 @@ fn wrong_files_are_refused_in_one_sentence() {
     assert!(said.contains("cannot be read"), "{said}");
 }
 
-/// Counted costs include recomputation.
+/// Costs counted on Meta include recomputation.
 #[test]
-fn counted_stages_have_what_is_computed_again() {
+fn counted_costs_include_recomputation() {
     let setup = |sets: &[&str]| prepare(config(sets), Placement::Cpu).unwrap();
     let four = ["model.layers=4", "parallel.pipeline=2", "parallel.partition=[2, 2]"];
     let times = |sets: &[&str], stage: usize| {
@@ -176,10 +176,10 @@ fn counted_stages_have_what_is_computed_again() {
     assert_eq!(none.memory.recompute, RecomputePolicy::None);
 }
 
-/// The recomputation that `"auto"` chooses is written into the configuration, and partitions layers as if it
-/// had been configured.
+/// The recomputation that `"auto"` chooses is written into the configuration, and the partition is the same
+/// as if it had been configured.
 #[test]
-fn a_chosen_recomputation_divides_as_its_keys_do() {
+fn a_chosen_recomputation_partitions_as_a_configured_one() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("times.toml");
     let sets = ["model.layers=8", "model.context=128", "parallel.pipeline=2", "train.global_batch_size=8"];

@@ -1,4 +1,4 @@
-//! A plan as text: a line for all ranks that are alike, and what lives at their peaks.
+//! A plan as text: one line for all equal ranks, and the allocations alive at their peaks.
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ use crate::roles::Plans;
 use config::RecomputePolicy;
 use worker::expected::PlannedPeak;
 
-/// Lines of the table by rank; those after these are in the JSON alone.
+/// Most lines of the table by rank; further ones are only in the JSON.
 const LINES: usize = 32;
-/// Kinds of ranks whose peaks are shown side by side.
+/// Most kinds of ranks whose peaks are shown side by side.
 const SIDE_BY_SIDE: usize = 8;
-/// Modules that are listed.
+/// Most modules listed.
 const MODULES: usize = 12;
 
 const COLUMNS: [Statistic; 4] = [
@@ -30,7 +30,7 @@ const COLUMNS: [Statistic; 4] = [
     Statistic::PeakReservedBytes,
 ];
 
-/// Ranks that read the same.
+/// Ranks that share a line of the table.
 struct Line<'a> {
     ranks: Vec<usize>,
     plan: &'a Plan,
@@ -39,7 +39,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// One for all roles with the same cells, in the order of their first ranks.
+    /// Returns one line for all roles with the same cells, in the order of their first ranks.
     fn all(plans: &'a Plans) -> Vec<Self> {
         let mut lines: Vec<Line<'_>> = Vec::new();
         for (role, plan) in plans.roles().iter().enumerate() {
@@ -62,7 +62,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Rising ranks: `0-3,8`, or in the steps of a pipeline `0-24 by 8`.
+/// Formats ascending ranks as `0-3,8`, or as `0-24 by 8` if equally spaced.
 fn in_steps(ranks: &[usize]) -> String {
     match ranks {
         [first, second, .., last] if second - first > 1 => {
@@ -74,7 +74,7 @@ fn in_steps(ranks: &[usize]) -> String {
     }
 }
 
-/// The phase and the module in which a peak stands.
+/// Returns the phase and the module of a peak.
 fn place(found: &PlannedPeak) -> String {
     let module = found.peak.owner.as_ref().map_or("", |owner| match owner.module.as_str() {
         "" => &owner.operator,
@@ -135,7 +135,7 @@ fn rank_table(lines: &[Line<'_>]) -> String {
         "peak allocated",
         "peak reserved",
         "sent in a step",
-        "the peak stands in",
+        "peak reached in",
     ];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     for line in lines.iter().take(LINES) {
@@ -143,12 +143,12 @@ fn rank_table(lines: &[Line<'_>]) -> String {
     }
     let more = match lines.len().saturating_sub(LINES) {
         0 => String::new(),
-        more => format!("and {more} more lines, which --json has\n"),
+        more => format!("and {more} more lines; --json has all\n"),
     };
     format!("memory by rank\n{}{more}", aligned(&rows, 1, &[1]))
 }
 
-/// The table of allocations that are alive at the peaks, largest first.
+/// Returns the table of allocations alive at the peaks, largest first.
 fn category_table(lines: &[&Line<'_>]) -> String {
     let live = |line: &Line<'_>, category| line.plan.counters.get(Statistic::PeakBytes(category));
     let mut categories: Vec<_> = Category::ALL.into_iter().collect();
@@ -180,7 +180,7 @@ fn share(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// A sentence on who came to the peak, and when.
+/// Returns a sentence with the phase and the owner of the allocation that reached the peak.
 fn standing(line: &Line<'_>, found: &PlannedPeak) -> String {
     let peak = &found.peak;
     let micro_batch = peak.micro_batch.map_or_else(String::new, |number| format!(" of micro-batch {number}"));
@@ -188,14 +188,14 @@ fn standing(line: &Line<'_>, found: &PlannedPeak) -> String {
     let by = match &peak.owner {
         Some(owner) if owner.module.is_empty() => owner.operator.clone(),
         Some(owner) => format!("{} ({})", owner.module, owner.operator),
-        None => "what was there before".to_owned(),
+        None => "allocations from before".to_owned(),
     };
     let (rank, phase, part) = (line.plan.rank, &peak.phase, found.part.of_step(found.step));
     let what = format!("{phase}{micro_batch}{stage} in {part}");
-    format!("\nrank {rank} comes to its peak in {what}, when {by} asks for {}\n", bytes(peak.requested))
+    format!("\nrank {rank} reaches its peak in {what}, when {by} requests {}\n", bytes(peak.requested))
 }
 
-/// Activations and their gradients at the peak by module, layers added up.
+/// Returns the table of activations and their gradients at the peak by module, with layers merged.
 fn module_table(line: &Line<'_>, found: &PlannedPeak) -> String {
     let live = found.live.by_module();
     let is_activation = |holding: &&Holding| {
@@ -224,7 +224,7 @@ fn module_table(line: &Line<'_>, found: &PlannedPeak) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn ranks_in_few_words() {
+    fn ranks_are_abbreviated() {
         for (ranks, text) in [
             (&[5][..], "5"),
             (&[0, 1, 2, 3, 8], "0-3,8"),

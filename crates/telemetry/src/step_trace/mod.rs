@@ -199,8 +199,7 @@ pub struct StepTrace {
     pub events: Vec<TraceEvent>,
     /// Marks, in order.
     pub marks: Vec<Mark>,
-    /// Number of allocations that a plan left out of `events`, because they repeat those before them; 0 in a
-    /// run.
+    /// Number of allocations that a plan left out of `events` because they repeat earlier ones; 0 for a run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
 }

@@ -22,7 +22,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Bytes of the secret at the end of an address.
 const SECRET: usize = 16;
-/// A rank's number and the secret of the rank that it connects to.
+/// Bytes of a greeting: a rank's number and the secret of the rank that it connects to.
 const GREETING: usize = 4 + SECRET;
 /// Most files in one message.
 pub(super) const BATCH: usize = 64;
@@ -57,7 +57,7 @@ impl Post {
         Ok(Post { listener, address })
     }
 
-    /// Address of the socket: its name and the secret that a rank has to know.
+    /// Address of the socket: its name and the secret that a connecting rank must know.
     pub(super) fn address(&self) -> &[u8] {
         &self.address
     }
@@ -86,7 +86,7 @@ impl Post {
         let (_, secret) = split(&self.address)?;
         while from.iter().flatten().count() + 1 < addresses.len() {
             match self.listener.accept() {
-                // Whoever else connects is turned away, and is no reason to end.
+                // Other processes that connect are refused without ending the wait.
                 Ok((stream, _)) => {
                     let Ok((other, stream)) = greeted(stream, secret) else { continue };
                     if let Some(slot) = from.get_mut(other).filter(|slot| slot.is_none()) {
@@ -106,7 +106,7 @@ impl Post {
     }
 }
 
-/// An address as the socket's name and the secret.
+/// Splits an address into the socket's name and the secret.
 fn split(address: &[u8]) -> Result<(&[u8], &[u8])> {
     let at = address.len().checked_sub(SECRET);
     let parts = at.and_then(|at| address.split_at_checked(at));
@@ -122,7 +122,8 @@ fn check_user(stream: &UnixStream) -> Result<()> {
     Err(Error::new(ErrorKind::PermissionDenied, "the socket of a rank belongs to another user"))
 }
 
-/// The rank that has connected, and its stream. Errors: a process of another user, or one without the secret.
+/// Returns the rank that has connected, and its stream. Errors: a process of another user, or one without the
+/// secret.
 fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)> {
     check_user(&stream)?;
     stream.set_nonblocking(false)?;
@@ -130,7 +131,7 @@ fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)>
     let mut greeting = [0; GREETING];
     stream.read_exact(&mut greeting)?;
     let (other, said) = greeting.split_at(GREETING - SECRET);
-    // All bytes are compared, whichever differ.
+    // All bytes are compared, so that the time does not depend on which differ.
     if said.iter().zip(secret).fold(0, |all, (a, b)| all | (a ^ b)) != 0 {
         return Err(Error::new(ErrorKind::PermissionDenied, "a process does not know the secret of the job"));
     }
@@ -138,7 +139,7 @@ fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)>
     Ok((other, stream))
 }
 
-/// Without the secret.
+/// The address's debug text leaves out the secret.
 impl std::fmt::Debug for Post {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Post").field("listener", &self.listener).finish_non_exhaustive()

@@ -106,7 +106,7 @@ pub struct Executor {
     grid: RankGrid,
     schedule: Arc<Schedule>,
     crossings: Vec<Crossing>,
-    /// The number of allocations of a walk from which repeated micro-batches are passed over.
+    /// Number of allocations of a walk from which on repeated micro-batches are skipped.
     passes_over_from: Option<u64>,
 }
 
@@ -135,8 +135,8 @@ impl Executor {
         Ok(Executor { device: device.clone(), grid, schedule, crossings, passes_over_from: None })
     }
 
-    /// Passes over micro-batches that repeat those before them, in walks of about `allocations` allocations or
-    /// more. Only for plans: nothing may depend on values.
+    /// Skips micro-batches that repeat earlier ones, in walks of about `allocations` allocations or more.
+    /// Only for plans, in which nothing depends on values.
     pub fn pass_over_repeats(&mut self, allocations: u64) {
         self.passes_over_from = Some(allocations);
     }
@@ -154,7 +154,7 @@ impl Executor {
     /// Runs the forward and backward passes of a step. `parts` are this rank's stages; the loss of each
     /// micro-batch is multiplied by `scale`; `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of
     /// gradients over ranks have started when it returns; [`GradientReduction::finish`] completes them.
-    /// Returns the micro-batches that were skipped.
+    /// Returns the totals of skipped repetitions.
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
@@ -208,7 +208,7 @@ impl<'a, F: Feed> Walk<'a, F> {
         Ok(Walk { executor, parts, planes, feed, scale, mode, queues, transit })
     }
 
-    /// Performs `actions` in order.
+    /// Executes `actions` in order.
     fn run(mut self, actions: &[Action]) -> std::result::Result<PassedOver, F::Error> {
         let executor = self.executor;
         let mut repeats = executor
@@ -230,13 +230,13 @@ impl<'a, F: Feed> Walk<'a, F> {
         Ok(passed_over)
     }
 
-    /// The phase of the gradients of an action; the same for all actions without gradients.
+    /// Returns the phase of an action's gradients; the same for all actions without gradients.
     fn phase(&self, action: &Action) -> SinkPhase {
         let place = self.place(*action).ok().filter(|_| self.mode != Mode::Evaluate);
         place.map_or_else(SinkPhase::default, |place| self.parts[place].reduction.phase(action.micro_batch))
     }
 
-    /// Goes on as if the actions of a repetition had been performed.
+    /// Continues as if the actions of a repetition had been executed.
     fn pass_over(&mut self, repetition: &Repetition) {
         self.queues.iter_mut().for_each(|queues| queues.pass_over(repetition.micro_batches));
         if self.mode != Mode::Evaluate {

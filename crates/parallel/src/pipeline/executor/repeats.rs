@@ -1,10 +1,10 @@
-//! Micro-batches that repeat those before them, which a plan passes over.
+//! Detection of micro-batches that repeat earlier ones, which a plan skips.
 //!
-//! A pass ends a stretch of the allocator's events. Where the stretches of one period, with all addresses,
-//! equal those of the period before it, every address that was handed out in the period was free before and is
-//! free or handed out alike after it: blocks and segments are as they were a period ago, and each free of the
-//! period is of a block of the same place. As long as the actions go on in the same way, so do the events.
-//! Whether they do is found by comparing, never assumed: what does not repeat is run.
+//! A pass ends a stretch of the allocator's events. Suppose that the stretches of one period equal those of
+//! the previous period, including all addresses. Then every address allocated in the period was free before
+//! it, and afterwards is free or allocated as it was one period ago: blocks and segments are in the same
+//! state. As long as the actions repeat, so do the events. Repetition is found by comparison, never assumed:
+//! actions that do not repeat are executed.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use device::Device;
 use crate::data::SinkPhase;
 use crate::pipeline::action::Action;
 
-/// Totals of the actions that were passed over.
+/// Totals of the skipped actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassedOver {
-    /// Allocations.
+    /// Number of allocations.
     pub allocations: u64,
     /// Traffic between ranks.
     pub traffic: OperationTraffic,
@@ -30,7 +30,7 @@ impl std::ops::AddAssign for PassedOver {
     }
 }
 
-/// Actions to pass over.
+/// Actions to skip.
 pub(super) struct Repetition {
     /// Number of actions.
     pub(super) actions: usize,
@@ -39,27 +39,27 @@ pub(super) struct Repetition {
     pub(super) totals: PassedOver,
 }
 
-/// The state of the walk after a pass.
+/// State of the walk after a pass.
 struct Stretch {
     /// Number of actions done.
     done: usize,
-    /// Digest of the events since the pass before.
+    /// Digest of the events since the previous pass.
     digest: u64,
     allocations: u64,
     traffic: OperationTraffic,
 }
 
-/// Looks for a period in the events of a walk.
+/// A search for a period in the events of a walk.
 pub(super) struct Repeats<'a> {
     actions: &'a [Action],
-    /// By action, what decides how its gradients are taken.
+    /// Gradient phase of each action, which decides how its gradients are added.
     phases: Vec<SinkPhase>,
-    /// Nothing is passed over in a walk of fewer allocations.
+    /// Fewest allocations of a walk in which actions are skipped.
     least: u64,
     /// Allocations before the walk.
     before: u64,
     stretches: Vec<Stretch>,
-    /// By digest, the last stretch with it.
+    /// The last stretch with each digest.
     latest: BTreeMap<u64, usize>,
 }
 
@@ -75,8 +75,8 @@ impl<'a> Repeats<'a> {
         Repeats { actions, phases, least, before, stretches: Vec::new(), latest: BTreeMap::new() }
     }
 
-    /// Notes a pass after which `done` actions are done. Returns the actions after it that repeat those before,
-    /// if there are any.
+    /// Records a pass after which `done` actions are done. Returns the following actions if they repeat
+    /// earlier ones.
     pub(super) fn note(
         &mut self,
         device: &Device,
@@ -97,14 +97,14 @@ impl<'a> Repeats<'a> {
             .take_while(|period| 2 * period <= now)
             .find_map(|period| self.repetition(period));
         if found.is_some() {
-            // Addresses and micro-batches go on from where the walk jumps to.
+            // Addresses and micro-batches continue from the position to which the walk jumps.
             self.stretches.clear();
             self.latest.clear();
         }
         found
     }
 
-    /// The whole periods of `period` stretches that follow, if the last two are equal.
+    /// Returns the whole periods of `period` stretches that follow, if the last two are equal.
     fn repetition(&self, period: usize) -> Option<Repetition> {
         let last = self.stretches.len() - 1;
         let [first, middle, end] = [2 * period, period, 0].map(|back| &self.stretches[last - back]);
@@ -116,7 +116,7 @@ impl<'a> Repeats<'a> {
         }
         let shift =
             self.actions[middle.done].micro_batch.checked_sub(self.actions[first.done].micro_batch)?;
-        // Where a gradient was written in one period and added in the next, the events were the same.
+        // The events are also equal if a gradient was written in one period and added in the next.
         let varies = (first.done..middle.done).any(|at| self.phases[at] != self.phases[at + length]);
         let matches = |at: &usize| {
             let (Some(later), Some(action)) = (self.actions.get(at + length), self.actions.get(*at)) else {
