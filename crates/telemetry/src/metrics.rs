@@ -1,4 +1,4 @@
-//! `metrics.jsonl`: a line per step, written on a thread of its own, so that no step waits for a disk.
+//! `metrics.jsonl`: one line per step, written on a separate thread so that no step waits for a disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
@@ -14,24 +14,25 @@ use system::{output, threads};
 use crate::error::{Result, TelemetryError};
 use crate::run_files::{atomic_write, to_json};
 
-/// A request to the thread that writes.
+/// A request to the writing thread.
 enum Request {
     Line(Vec<u8>),
-    /// Brings all lines before to the disk, and answers.
+    /// Syncs all earlier lines to the disk, and answers.
     Sync(SyncSender<io::Result<()>>),
     End,
 }
 
-/// Appends lines of JSON, each with one write, so that a killed run keeps its lines.
+/// A writer that appends lines of JSON, each with one write, so that a killed run keeps its lines.
 #[derive(Debug)]
 pub struct MetricsWriter {
     requests: Sender<Request>,
     path: PathBuf,
-    /// The thread that writes, until it has ended. Its result is the first line that could not be written.
+    /// The writing thread, until it has ended. Its result is the error of the first line that could not be
+    /// written.
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// A handle of a [`MetricsWriter`] that brings lines to the disk, for another thread.
+/// A handle of a [`MetricsWriter`] with which another thread syncs lines to the disk.
 #[derive(Clone, Debug)]
 pub struct MetricsSync {
     requests: Sender<Request>,
@@ -39,16 +40,16 @@ pub struct MetricsSync {
 }
 
 impl MetricsWriter {
-    /// Creates an empty file. Errors: it cannot be created.
+    /// Creates an empty file. Errors: the file cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true));
         let file = file.map_err(TelemetryError::file(path, "create it"))?;
         Self::start(path, file)
     }
 
-    /// Continues after the line of step `step` and removes what follows it: later steps and an incomplete line.
-    /// Damaged lines before are moved to `metrics.damaged.jsonl` beside the file, and a warning names them.
-    /// Starts an empty file if `step` is 0 or there is no file. Errors: the file cannot be read or written.
+    /// Continues after the line of step `step`, removing later steps and an incomplete line. Damaged lines
+    /// before it are moved to `metrics.damaged.jsonl` beside the file, with a warning. Starts an empty file
+    /// if `step` is 0 or the file does not exist. Errors: the file cannot be read or written.
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
@@ -59,7 +60,7 @@ impl MetricsWriter {
         if !damaged.is_empty() {
             set_aside(path, &kept, &damaged)?;
         }
-        // Where lines were moved, the file is another one now.
+        // Moving lines replaces the file, so it is opened again.
         let mut file = open().map_err(TelemetryError::file(path, "open it"))?;
         let end = match damaged.is_empty() {
             true => kept.last().map_or(0, |line| line.bytes.end),
@@ -78,8 +79,8 @@ impl MetricsWriter {
         Ok(MetricsWriter { requests, path: path.to_owned(), thread: Some(thread) })
     }
 
-    /// Hands over a line, such as a [`StepMetrics`], and waits for nothing. Errors: an earlier line could not be
-    /// written.
+    /// Passes a line, such as a [`StepMetrics`], to the writing thread without waiting. Errors: an earlier
+    /// line could not be written.
     pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = to_json(&self.path, serde_json::to_vec(line))?;
         text.push(b'\n');
@@ -89,7 +90,7 @@ impl MetricsWriter {
         self.end()
     }
 
-    /// Returns a handle that brings the lines written so far to the disk.
+    /// Returns a handle that syncs the lines written so far to the disk.
     #[must_use]
     pub fn syncer(&self) -> MetricsSync {
         MetricsSync { requests: self.requests.clone(), path: self.path.clone() }
@@ -101,7 +102,7 @@ impl MetricsWriter {
     }
 
     fn end(&mut self) -> Result<()> {
-        // A thread that has ended by itself says why.
+        // A thread that has already ended returns its error below.
         let _ = self.requests.send(Request::End);
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("its writer panicked")));
@@ -109,7 +110,7 @@ impl MetricsWriter {
     }
 }
 
-/// A run that fails keeps the lines of its steps.
+/// Dropping the writer finishes it, so that a failed run keeps the lines of its steps.
 impl Drop for MetricsWriter {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
@@ -119,13 +120,13 @@ impl Drop for MetricsWriter {
 }
 
 impl MetricsSync {
-    /// Brings the lines written so far to the disk. Errors: they cannot be written.
+    /// Syncs the lines written so far to the disk. Errors: they cannot be written.
     pub fn sync(&self) -> Result<()> {
         let (answer, answered) = sync_channel(1);
         let ended = || io::Error::other("its writer has ended");
         let sent = self.requests.send(Request::Sync(answer)).map_err(|_| ended());
         let synced = sent.and_then(|()| answered.recv().unwrap_or_else(|_| Err(ended())));
-        synced.map_err(TelemetryError::file(&self.path, "bring it to the disk"))
+        synced.map_err(TelemetryError::file(&self.path, "sync it to the disk"))
     }
 }
 
@@ -133,7 +134,7 @@ fn serve(mut file: File, requests: &Receiver<Request>) -> io::Result<()> {
     for request in requests {
         match request {
             Request::Line(text) => file.write_all(&text)?,
-            // Who asked may have gone away.
+            // The receiver may have been dropped.
             Request::Sync(answer) => drop(answer.send(file.sync_data())),
             Request::End => break,
         }
@@ -144,11 +145,11 @@ fn serve(mut file: File, requests: &Receiver<Request>) -> io::Result<()> {
 /// A line of the file.
 #[derive(Debug)]
 struct Line {
-    /// Its bytes in the file, with the line feed.
+    /// Range of the line's bytes in the file, with the line feed.
     bytes: Range<u64>,
-    /// Its step; `None` if it is no line of metrics.
+    /// Step of the line; `None` if it is not a line of metrics.
     step: Option<u64>,
-    /// Whether it ends with a line feed.
+    /// Whether the line ends with a line feed.
     complete: bool,
 }
 
@@ -170,8 +171,8 @@ fn lines_of(file: &File) -> io::Result<Vec<Line>> {
     }
 }
 
-/// Returns the lines of steps up to `step`, and those that are damaged, which are no lines of metrics or have a
-/// step that their neighbours contradict. What a killed run left of a line is neither.
+/// Returns the lines of steps up to `step`, and the damaged lines: those that are not metrics or whose step
+/// contradicts their neighbours. The incomplete line of a killed run is neither.
 fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
     let (mut kept, mut damaged, mut last) = (Vec::new(), Vec::new(), 0);
     for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.complete) {
@@ -183,14 +184,14 @@ fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
                 kept.push(line);
                 last = own;
             }
-            // It is done again.
+            // The continued run repeats this step.
             Some(_) => {}
         }
     }
     (kept, damaged)
 }
 
-/// Moves damaged lines to a file of their own. Errors: a file cannot be read or written.
+/// Moves damaged lines to a separate file. Errors: a file cannot be read or written.
 fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
     let all = std::fs::read(path).map_err(TelemetryError::file(path, "read it"))?;
     let text = |lines: &[&Line]| -> Vec<u8> {
@@ -208,7 +209,7 @@ fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
     Ok(())
 }
 
-/// A step: a line of `metrics.jsonl`. Values that are not finite are written as `null`.
+/// The values of a step: a line of `metrics.jsonl`. Values that are not finite are written as `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepMetrics {
     /// The step, from 1.
@@ -229,7 +230,7 @@ pub struct StepMetrics {
     pub peak_allocated_bytes: u64,
     /// See [`crate::Statistic::PeakReservedBytes`].
     pub peak_reserved_bytes: u64,
-    /// Further values of this step, such as `validation_loss`.
+    /// Additional values of this step, such as `validation_loss`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
