@@ -365,5 +365,5 @@ fn plans_for_a_gpu_need_none_and_refuse_what_does_not_fit() {
     assert!(half.status.success() && said.contains("NVIDIA H200") && said.contains("workspace"), "{said}");
     let large = plan(&["model.width=8192", "model.heads=64", "model.layers=200"]);
     assert_eq!(large.status.code(), Some(2));
-    assert!(text(&large.stderr).contains("does not fit"), "{}", text(&large.stderr));
+    assert!(text(&large.stdout).contains("does not fit"), "{}", text(&large.stdout));
 }

@@ -271,7 +271,7 @@ fn resuming_from_the_command_line() {
         assert!(error.contains(expected), "{arguments:?}: {error}");
     };
     refused(&["train", "run.toml", "--resume"], "--run-dir");
-    refused(&["train", "--run-dir", "out", "--resume"], "out/config.toml");
+    refused(&["train", "--run-dir", "out", "--resume"], "there is no run in out");
     // The same command starts a run and continues it, as a requeued job needs.
     let line = ["train", "run.toml", "--run-dir", "out", "--resume"];
     let first = workplace.run(&line);
@@ -338,7 +338,7 @@ fn text_is_sampled_from_a_run() {
     };
     refused(&["sample", "out", "--prompt", ""], "--prompt");
     refused(&["sample", "out", "--temperature=-1"], "--temperature -1");
-    refused(&["sample", "missing"], "missing/config.toml");
+    refused(&["sample", "missing"], "there is no run in missing");
     let numbers = ["--set", "data.kind=synthetic", "--set", "model.kind=mlp"];
     succeeded(&workplace.run(&[&["train", "run.toml", "--run-dir", "mlp"], &set[..], &numbers[..]].concat()));
     refused(&["sample", "mlp"], "mlp: it trained no model of text");

@@ -32,7 +32,7 @@ fn every_recording_matches() {
         assert!(line.starts_with(&format!("{}: ", file.display())), "{line}");
         assert!(line.ends_with(" operations, 0 mismatches"), "{line}");
     }
-    assert!(printed.contains("default_mixed.json.gz: 2000 operations"));
+    assert!(printed.contains("default_mixed.json.gz: 2,000 operations"));
 }
 
 #[test]
@@ -48,12 +48,12 @@ fn a_mismatch_is_shown_and_fails() {
     let (status, printed, _) = replay(&[file.path().to_owned(), golden("streams.json.gz")]);
     assert_eq!(status, Some(1), "{printed}");
     let lines: Vec<&str> = printed.lines().collect();
-    assert!(lines[0].ends_with(": 2 operations, 1 mismatches"), "{printed}");
+    assert!(lines[0].ends_with(": 2 operations, 1 mismatch"), "{printed}");
     assert!(
         lines[1].contains("allocation.all.current is 0") && lines[1].contains("recorded 987654"),
         "{printed}"
     );
-    assert!(lines[2].ends_with(": 2000 operations, 0 mismatches"), "{printed}");
+    assert!(lines[2].ends_with(": 2,000 operations, 0 mismatches"), "{printed}");
 }
 
 #[test]

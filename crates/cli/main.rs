@@ -36,7 +36,8 @@ use clap::{Command as Definition, CommandFactory, FromArgMatches, Parser, Subcom
 #[command(
     after_help = "Exit status: 0 done; 1 the run failed; 2 the command line, configuration or data is \
     wrong.\nEnvironment: PLIMSOLL_LOG sets the log level (error, warn, info, debug, trace); \
-    RAYON_NUM_THREADS sets the number of CPU threads, at most that of processors, which never changes a result."
+    RAYON_NUM_THREADS sets the number of CPU threads, at most that of processors; it never changes a \
+    result."
 )]
 struct Arguments {
     #[command(subcommand)]

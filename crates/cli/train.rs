@@ -91,7 +91,7 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
 /// Reads the configuration that is given, or that of the run that goes on or whose weights are taken, or the
 /// built-in one.
 fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
-    let of_run = |run_dir: &Path| RunConfig::load(&run_dir.join("config.toml"), &args.set);
+    let of_run = |run_dir: &Path| run::configuration_of(run_dir, &args.set);
     // A run that is to go on may not have begun yet.
     let resumed = args.run_dir.as_deref().filter(|_| args.resume);
     let resumed = resumed.filter(|run_dir| args.from.is_none() || run_dir.join("config.toml").exists());

@@ -3,9 +3,11 @@
 use std::time::Instant;
 
 use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, Tile};
+use telemetry::units::{bytes, counted, grouped};
 use telemetry::{RankStatistics, Statistic};
 
 use crate::error::Result;
+use crate::fit::Fit;
 use crate::page_parts::{memory_tiles, subtitle};
 use crate::plan::Plan;
 use crate::prepare::prepare;
@@ -36,16 +38,18 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
             Some(SchedulePicture { picture: planned.svg(), note })
         }
     };
+    let fit = Fit::of(&setup, &plans, device.overhead.parts(config.world_size() > 1), true);
     let mut tiles = memory_tiles(&ranks);
-    let steps = telemetry::units::grouped(config.train.steps);
+    let (value, note) = (bytes(fit.capacity), format!("{} bytes", grouped(fit.capacity)));
+    tiles.push(Tile { name: "Capacity", value, note });
     tiles.push(Tile {
         name: "Ranks",
-        value: plans.world_size().to_string(),
-        note: format!("for {steps} steps"),
+        value: grouped(plans.world_size() as u64),
+        note: format!("for {}", counted(config.train.steps, "step")),
     });
     if config.memory.recompute != RecomputePolicy::None {
         let value = match config.memory.recompute {
-            RecomputePolicy::Segments(count) => format!("{count} segments"),
+            RecomputePolicy::Segments(count) => counted(count as u64, "segment"),
             _ => "each layer".to_owned(),
         };
         tiles.push(Tile { name: "Recomputed", value, note: recompute::in_words(&config.memory) });
@@ -55,12 +59,10 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let text = format!(
         "Planned for {model}, in {took:.1} s, by running a rank of every kind with nothing behind its memory."
     );
-    let mut notices = vec![Notice { good: true, text }];
-    for plan in plans.roles().iter().filter(|plan| !plan.fits) {
-        let (rank, needs) = (plan.rank, telemetry::units::bytes(plan.statistics.peak_reserved()));
-        let text = format!("Rank {rank} does not fit on this device: it needs {needs}.");
-        notices.push(Notice { good: false, text });
-    }
+    let verdict = fit.to_string();
+    let (first, rest) = verdict.split_at(1);
+    let verdict = Notice { good: fit.fits, text: format!("{}{rest}.", first.to_uppercase()) };
+    let notices = vec![verdict, Notice { good: true, text }];
     Ok(Report {
         title: title.to_owned(),
         subtitle: subtitle(config, None),

@@ -49,7 +49,7 @@ pub use launch::{train, train_as};
 pub use options::RunOptions;
 pub use placement::Placed;
 pub use rank::prepare_kernels;
-pub use run_report::report_run;
+pub use run_report::{configuration_of, report_run};
 pub use sample::{SampleOptions, sample};
 pub use startup::Startup;
 pub use train_report::TrainReport;

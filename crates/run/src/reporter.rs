@@ -1,6 +1,7 @@
 //! Rank 0's part in the loop over steps: progress, metrics and checkpoints.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use checkpoint::CheckpointError;
 use config::RunConfig;
@@ -16,6 +17,7 @@ use crate::save::Saver;
 use crate::session::Observer;
 use crate::sessions::Sessions;
 use crate::summary;
+use crate::utc::rfc3339;
 
 /// The files that rank 0 writes while it trains. None of them is waited for within a step.
 #[derive(Debug)]
@@ -83,16 +85,23 @@ impl Observer for Reporter {
             tracing::warn!(step, "the loss is {loss} and the gradient norm {gradient_norm}");
         }
         if let Some(progress) = &mut self.progress {
-            progress.step(report.step + 1, loss, tokens_per_second);
+            // Meta computes no loss, and its speed is that of planning.
+            let computes = !worker.device().is_meta();
+            let (loss, speed) = (computes.then_some(loss), tokens_per_second.filter(|_| computes));
+            progress.step(report.step + 1, loss, speed);
         }
         let mut more = serde_json::Map::new();
         if let Some(loss) = report.validation_loss {
-            tracing::info!(step = report.step + 1, "validation loss {loss:.4}");
+            if !worker.device().is_meta() {
+                tracing::info!(step = report.step + 1, "validation loss {loss:.4}");
+            }
             more.insert("validation_loss".to_owned(), loss.into());
         }
         let statistics = worker.device().statistics();
         self.files.metrics.write(&StepMetrics {
             step: report.step + 1,
+            time: rfc3339(SystemTime::now()),
+            seconds: report.duration.map(|duration| duration.as_secs_f64()),
             loss,
             learning_rate: report.learning_rate,
             gradient_norm,

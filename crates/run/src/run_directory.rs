@@ -32,6 +32,7 @@ impl RunLock {
         let unreadable = |error: std::io::Error| {
             RunError::Refused(format!("--run-dir {}: it cannot be opened: {error}", path.display()))
         };
+        check_directory(path)?;
         let directory = File::open(path).map_err(unreadable)?;
         let held = match directory.try_lock() {
             Ok(()) => Some(directory),
@@ -50,6 +51,35 @@ impl RunLock {
     }
 }
 
+/// Errors: something that is no directory.
+fn check_directory(path: &Path) -> Result<()> {
+    if path.exists() && !path.is_dir() {
+        return Err(RunError::Refused(format!("--run-dir {}: it is a file", path.display())));
+    }
+    Ok(())
+}
+
+/// Makes a directory below `runs` for a run called `name`, with the time in its name, and a number where
+/// another run began in the same second. Errors: it cannot be made.
+fn new_directory(name: &str) -> Result<PathBuf> {
+    let unusable = |path: &Path, error: std::io::Error| {
+        RunError::Refused(format!("{}: the run's directory cannot be made: {error}", path.display()))
+    };
+    let (runs, name) = (Path::new("runs"), format!("{name}-{}", compact(SystemTime::now())));
+    std::fs::create_dir_all(runs).map_err(|error| unusable(runs, error))?;
+    let mut path = runs.join(&name);
+    for number in 2_u64.. {
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                path = runs.join(format!("{name}-{number}"));
+            }
+            Err(error) => return Err(unusable(&path, error)),
+            Ok(()) => break,
+        }
+    }
+    Ok(path)
+}
+
 /// The files of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunDirectory(Arc<RunLock>);
@@ -57,8 +87,8 @@ pub(crate) struct RunDirectory(Arc<RunLock>);
 impl RunDirectory {
     /// Makes the directory and writes the resolved configuration. Errors: one that holds a run already.
     pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
-        let path = chosen
-            .unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", compact(SystemTime::now()))));
+        let Some(path) = chosen else { return Self::begin(config, RunLock::take(&new_directory(name)?)?) };
+        check_directory(&path)?;
         for file in ["summary.json", "metrics.jsonl"] {
             if path.join(file).exists() {
                 let text = format!("--run-dir {}: it holds a run already ({file})", path.display());

@@ -7,9 +7,10 @@ use serde_json::Value;
 use system::input;
 use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, StepPoint, Tile};
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
-use telemetry::units::grouped;
+use telemetry::units::{bytes, duration, grouped};
 
 use crate::error::{Result, RunError};
+use crate::run_directory::CONFIG;
 use config::RunConfig;
 use plan::{memory_tiles, subtitle};
 use worker::blueprint;
@@ -23,12 +24,8 @@ const FIGURES: [&str; 4] =
 ///
 /// Errors: a directory that holds no run, a file in it that holds something else.
 pub fn report_run(run_dir: &Path) -> Result<Report> {
-    let path = run_dir.join("config.toml");
-    if !path.is_file() {
-        return Err(RunError::Refused(format!("{} holds no run: it has no config.toml", run_dir.display())));
-    }
-    let config = RunConfig::load(&path, &[])?;
-    let mut history = history(&run_dir.join("metrics.jsonl"))?;
+    let config = configuration_of(run_dir, &[])?;
+    let (mut history, seconds) = history(&run_dir.join("metrics.jsonl"))?;
     let summary = read(&run_dir.join("summary.json"))?.map(|text| parse(run_dir, &text)).transpose()?;
     if summary.as_ref().is_some_and(|summary| summary["device"] == "meta") {
         // It computes no numbers.
@@ -42,7 +39,7 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
     Ok(Report {
         title: name.into_owned(),
         subtitle: subtitle(&config, summary.as_ref().map(device)),
-        tiles: tiles(&config, &ranks, &history, summary.as_ref()),
+        tiles: tiles(&config, &ranks, (&history, seconds), summary.as_ref()),
         notices: notices(&ranks, &history, summary.as_ref()),
         schedule: schedule(&config)?,
         unit: config.model.examples().unit(),
@@ -50,6 +47,17 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         history,
         ranks,
     })
+}
+
+/// Returns the configuration of the run in `run_dir`, with `overrides` as for [`RunConfig::load`]. Errors:
+/// there is no run; those of a configuration.
+pub fn configuration_of(run_dir: &Path, overrides: &[String]) -> Result<RunConfig> {
+    let path = run_dir.join(CONFIG);
+    if !path.exists() {
+        let text = format!("there is no run in {}: it has no config.toml", run_dir.display());
+        return Err(RunError::Refused(text));
+    }
+    Ok(RunConfig::load(&path, overrides)?)
 }
 
 /// The most bytes of a file of a run: the metrics of some million steps.
@@ -69,12 +77,19 @@ fn parse(run_dir: &Path, text: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(broken)
 }
 
-/// The lines of `metrics.jsonl`. A line that is cut short is not one.
-fn history(path: &Path) -> Result<Vec<StepPoint>> {
+/// Number of steps whose time is known, and the seconds that they took.
+type Timed = (usize, f64);
+
+/// The lines of `metrics.jsonl`, and the time of the steps. A line that is cut short is not one.
+fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
     let text = read(path)?.unwrap_or_default();
+    let mut timed = (0, 0.0);
     let point = |line: &str| {
         let line: Value = serde_json::from_str(line).ok()?;
         let number = |key: &str| line[key].as_f64().filter(|number| number.is_finite());
+        if let Some(seconds) = number("seconds") {
+            timed = (timed.0 + 1, timed.1 + seconds);
+        }
         Some(StepPoint {
             step: line["step"].as_u64()?,
             loss: number("loss"),
@@ -86,7 +101,8 @@ fn history(path: &Path) -> Result<Vec<StepPoint>> {
             is_finite: !["loss", "gradient_norm"].iter().any(|key| line.get(key).is_some_and(Value::is_null)),
         })
     };
-    Ok(text.lines().filter_map(point).collect())
+    let points = text.lines().filter_map(point).collect();
+    Ok((points, timed))
 }
 
 fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<RankMemory>> {
@@ -118,10 +134,17 @@ fn device(summary: &Value) -> &str {
 fn tiles(
     config: &RunConfig,
     ranks: &[RankMemory],
-    history: &[StepPoint],
+    (history, (timed, seconds)): (&[StepPoint], Timed),
     summary: Option<&Value>,
 ) -> Vec<Tile> {
     let mut tiles = memory_tiles(ranks);
+    if let Some(capacity) = summary.and_then(|summary| summary["capacity_bytes"].as_u64()) {
+        tiles.push(Tile {
+            name: "Capacity",
+            value: bytes(capacity),
+            note: format!("{} bytes", grouped(capacity)),
+        });
+    }
     let of = config.train.steps;
     if let Some(last) = history.last() {
         let value = grouped(last.step);
@@ -131,6 +154,10 @@ fn tiles(
             let note = validated.map_or_else(String::new, |loss| format!("validation {loss:.4}"));
             tiles.push(Tile { name: "Loss", value: format!("{loss:.4}"), note });
         }
+    }
+    if timed > 0 {
+        let note = format!("{:.1} ms a step", 1e3 * seconds / timed as f64);
+        tiles.push(Tile { name: "Time in steps", value: duration(seconds), note });
     }
     let Some(summary) = summary else { return tiles };
     if let Some(speed) = summary["tokens_per_second"].as_f64().filter(|speed| *speed > 0.0) {

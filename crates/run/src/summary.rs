@@ -28,6 +28,7 @@ pub(crate) fn summarize(
     more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
     let description = setup.placement.description();
     more.insert("device_model".to_owned(), description.model.into());
+    more.insert("capacity_bytes".to_owned(), description.total_bytes.into());
     more.insert("libraries".to_owned(), description.libraries.into());
     more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
     more.insert("interrupted".to_owned(), course.interrupted.into());

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use device::Backend;
 use telemetry::RankStatistics;
 use telemetry::run_files::Summary;
 use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
+use telemetry::units::{counted, grouped, ranges};
 
 use crate::error::{Result, RunError};
 use crate::rank::Outcome;
@@ -111,7 +113,7 @@ impl fmt::Display for TrainReport {
         match self.unplanned.as_deref() {
             None => {}
             Some([]) => writeln!(f, "Every rank used what was planned, to the byte.")?,
-            Some(ranks) => writeln!(f, "Not as planned: ranks {ranks:?}.")?,
+            Some(ranks) => writeln!(f, "Not as planned: ranks {}.", ranges(ranks.iter().copied()))?,
         }
         for divergence in &self.divergences {
             writeln!(f, "{divergence}")?;
@@ -122,7 +124,9 @@ impl fmt::Display for TrainReport {
         if let Some((prompt, text)) = &self.sample {
             writeln!(f, "\nA sample (the prompt is before the bar):\n\n{prompt}▌{text}\n")?;
         }
-        if let Some(loss) = self.validation_loss {
+        // Meta counts memory and computes no number.
+        let computes = self.summary.device != Backend::Meta.name();
+        if let Some(loss) = self.validation_loss.filter(|_| computes) {
             write!(f, "Validation loss {loss:.4} nats")?;
             match self.bigram_entropy {
                 Some(entropy) => {
@@ -134,8 +138,19 @@ impl fmt::Display for TrainReport {
         let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
         let ended = if self.interrupted { "stopped after" } else { "did" };
         // Nothing was timed where a checkpoint had all steps done.
-        let rate = if speed > 0.0 { format!(" at {speed:.0} tokens/s") } else { String::new() };
-        writeln!(f, "{ended} {steps} steps{rate}; weights {}", self.summary.weights_sha256)?;
+        let rate = if speed > 0.0 && computes {
+            format!(" at {} tokens/s", grouped(speed.round() as u64))
+        } else {
+            String::new()
+        };
+        write!(f, "{ended} {}{rate}", counted(steps, "step"))?;
+        if let Some(loss) = self.summary.losses.last().filter(|_| computes) {
+            write!(f, "; training loss {loss:.4}")?;
+        }
+        if computes {
+            write!(f, "; weights {}", self.summary.weights_sha256)?;
+        }
+        writeln!(f)?;
         write!(f, "Files in {}", self.run_dir.display())
     }
 }

@@ -9,6 +9,7 @@ use worker::{Start, Weights};
 
 use crate::error::{Result, RunError};
 use crate::resume::check_model;
+use crate::run_report::configuration_of;
 
 /// A trained model.
 #[derive(Clone, Debug)]
@@ -34,7 +35,7 @@ impl Trained {
                 path.display()
             )));
         }
-        let config = RunConfig::load(&checkpoint::run_of(path).join("config.toml"), sets)?;
+        let config = configuration_of(&checkpoint::run_of(path), sets)?;
         let checkpoint = checkpoint::find(path, step)?;
         check_model(&config, &checkpoint)?;
         Ok(Trained { config, weights: Arc::new(checkpoint) })

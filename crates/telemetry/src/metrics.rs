@@ -214,6 +214,11 @@ fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
 pub struct StepMetrics {
     /// The step, from 1.
     pub step: u64,
+    /// Time at which its line was written, in UTC as RFC 3339 has it.
+    pub time: String,
+    /// Seconds from the end of the step before to the end of this one; `None` where that says nothing, as for
+    /// the first step, which warms up.
+    pub seconds: Option<f64>,
     /// Mean loss over the step's micro-batches.
     pub loss: f32,
     /// Learning rate of the update.
