@@ -1,7 +1,6 @@
 //! Standard output, standard error and the exit status of the commands.
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
 
 use crate::error::CliError;
 use run::JobError;
@@ -32,22 +31,22 @@ pub(crate) fn unwritable(source: std::io::Error) -> CliError {
 }
 
 /// Returns the exit status of a command and prints its error, unless another rank prints it.
-pub(crate) fn exit_code(done: Result<(), CliError>) -> ExitCode {
-    let Err(error) = done else { return ExitCode::SUCCESS };
+pub(crate) fn exit_code(done: Result<(), CliError>) -> u8 {
+    let Err(error) = done else { return 0 };
     if !error.is_said() {
         note(&format!("plimsoll: {error}"));
     }
-    ExitCode::from(error.exit_status())
+    error.exit_status()
 }
 
 /// Prints the answer of the command line's parser, help or an error, and returns its exit status: that of a
 /// failed write where help could not be printed.
-pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
+pub(crate) fn answer(answer: &clap::Error) -> u8 {
     let text = answer.render();
     if answer.use_stderr() {
         // With colours where standard error is a terminal.
         let _ = answer.print();
-        return ExitCode::from(2);
+        return 2;
     }
     let coloured = std::io::stdout().is_terminal();
     // Colours are control characters, so that this text goes out as it is.

@@ -38,7 +38,7 @@ impl RunConfig {
     /// # Errors
     /// Whatever is wrong, in one sentence.
     pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
-        Self::parse_with(Families::standard(), text, name, directory, overrides)
+        Self::parse_with(Families::known(), text, name, directory, overrides)
     }
 
     /// As [`RunConfig::parse`], with the models of `families`.

@@ -1,9 +1,12 @@
 //! The registry of model families.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use crate::family::Family;
 use crate::models::{GPT, LLAMA, MLP};
+
+/// The families of this program, once they are known.
+static KNOWN: OnceLock<Families> = OnceLock::new();
 
 /// The families that a program knows.
 #[derive(Debug)]
@@ -30,6 +33,29 @@ impl Families {
     pub fn standard() -> &'static Self {
         static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![&GPT, &LLAMA, &MLP]));
         &STANDARD
+    }
+
+    /// The families of this program: those of this crate, and those that it registered.
+    #[must_use]
+    pub fn known() -> &'static Self {
+        KNOWN.get_or_init(|| Families::new(Self::standard().list.clone()))
+    }
+
+    /// Adds families to those that the program knows, before it reads its first configuration.
+    ///
+    /// # Errors
+    /// A name that another family has; families that were asked for already.
+    pub fn register(own: Vec<&'static dyn Family>) -> std::result::Result<(), String> {
+        let mut all = Self::standard().list.clone();
+        for family in own {
+            let name = family.name();
+            if all.iter().any(|other| other.name() == name) {
+                return Err(format!("two families of models are called \"{name}\""));
+            }
+            all.push(family);
+        }
+        let late = |_| "families of models are registered before the first configuration is read".to_owned();
+        KNOWN.set(Families::new(all)).map_err(late)
     }
 
     /// All families.

@@ -42,6 +42,29 @@ pub trait Family: Debug + Sync {
     }
 }
 
+/// A family behind a pointer, so that several kinds go into one list.
+impl Family for Box<dyn Family> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn keys(&self) -> Vec<&'static Key> {
+        (**self).keys()
+    }
+
+    fn takes_tokens(&self) -> bool {
+        (**self).takes_tokens()
+    }
+
+    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        (**self).read(given, tokens)
+    }
+
+    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
+        (**self).hugging_face()
+    }
+}
+
 /// A model of one family with its sizes.
 pub trait ModelSpec: Debug + Send + Sync {
     /// The values of the family's keys, in the order of [`Family::keys`].

@@ -1,0 +1,219 @@
+//! The command line of a trainer of neural networks, with families of models of one's own.
+//!
+//! A program registers its families and has everything that the built-in ones have: ranks, grids, plans to the
+//! byte, checkpoints, resumption, pages and all commands.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use plimsoll::autograd::{Tape, Var, ops};
+//! use plimsoll::device::{DType, Device};
+//! use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
+//! use plimsoll::nn::{self, Conditions, Examples, Family, Init, Input, Model, ModelSpec, Parameters, Recompute, Stage};
+//! use plimsoll::nn::layers::{Activation, Linear, Stack};
+//! use plimsoll::tensor::Tensor;
+//!
+//! section! {
+//!     /// The sizes of a stack of equal linear layers.
+//!     pub struct Sizes = "model" {
+//!         /// Linear layers.
+//!         layers: usize = Row::count(1, 100).default("3");
+//!         /// Values between them.
+//!         side: usize = Row::count(1, 1000).default("16");
+//!     }
+//! }
+//!
+//! #[derive(Debug)]
+//! struct MyFamily;
+//!
+//! impl Family for MyFamily {
+//!     fn name(&self) -> &'static str { "mine" }
+//!     fn keys(&self) -> Vec<&'static Key> { Sizes::keys() }
+//!     fn takes_tokens(&self) -> bool { false }
+//!     fn read(&self, given: &Given, _: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+//!         Ok(Arc::new(Sizes::read(given)?))
+//!     }
+//! }
+//!
+//! impl ModelSpec for Sizes {
+//!     fn values(&self) -> Vec<Value> { Section::values(self) }
+//!     fn layers(&self) -> usize { self.layers }
+//!     fn layers_key(&self) -> &'static str { Self::layers }
+//!     fn examples(&self) -> Examples { Examples::Numbers { inputs: self.side, outputs: self.side } }
+//!     fn check(&self, _: &Given, _: &Conditions) -> keys::Result<()> { Ok(()) }
+//!     fn summary(&self) -> String { format!("{} layers of {}", self.layers, self.side) }
+//!     fn build(&self, device: &Device, stage: &Stage, seed: u64, dtype: DType, recompute: Recompute)
+//!         -> nn::Result<Box<dyn Model>> {
+//!         let mut parameters = Parameters::new(device, seed, dtype);
+//!         let (side, init) = (self.side, Init::uniform_fan_in(self.side));
+//!         // Only the layers of this stage, under the numbers that they have in the whole model.
+//!         let layer = |index: usize| {
+//!             Linear::new(&mut parameters, &format!("{index}"), side, side, init, Activation::Relu)
+//!         };
+//!         let layers = stage.layers.clone().map(layer).collect::<nn::Result<Vec<_>>>()?;
+//!         let layers = Stack::new(layers).recomputing(recompute);
+//!         Ok(Box::new(MyModel { parameters, layers }))
+//!     }
+//! }
+//!
+//! struct MyModel { parameters: Parameters, layers: Stack<Linear> }
+//!
+//! impl Model for MyModel {
+//!     fn parameters(&self) -> &Parameters { &self.parameters }
+//!     fn forward(&self, tape: &Tape, input: Input) -> nn::Result<Var> {
+//!         let x = match input {
+//!             Input::Batch(batch) => tape.constant(batch),
+//!             Input::Hidden(hidden) => hidden,
+//!         };
+//!         self.layers.forward(tape, x)
+//!     }
+//!     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> nn::Result<Var> {
+//!         Ok(ops::mse(tape, prediction, targets, scale)?)
+//!     }
+//! }
+//!
+//! fn main() { plimsoll::main([MyFamily]) }
+//! ```
+
+mod bench_allocator;
+mod bench_collective;
+mod bench_matmul;
+mod bench_model;
+mod bench_pipeline;
+mod bench_scaling;
+mod bench_step;
+mod error;
+mod eval;
+mod export;
+mod output;
+mod outputs;
+mod plan;
+mod plan_schedule;
+mod process;
+mod profile;
+mod replay;
+mod report;
+mod sample;
+mod tokenize;
+mod train;
+
+pub use {autograd, device, keys, nn, tensor};
+
+use std::ffi::OsString;
+
+use clap::{Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand};
+use nn::{Families, Family};
+
+use crate::error::CliError;
+
+/// Train neural networks on one or many devices, with every byte known before the run starts
+///
+/// Without a command, trains the built-in quickstart: a small GPT on Plimsoll's own source text, on two
+/// ranks.
+#[derive(Parser, Debug)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(
+    after_help = "Exit status: 0 done; 1 the run failed; 2 the command line, configuration or data is \
+    wrong.\nEnvironment: PLIMSOLL_LOG sets the log level (error, warn, info, debug, trace); \
+    RAYON_NUM_THREADS sets the number of CPU threads, at most that of processors; it never changes a \
+    result."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Train(train::TrainArgs),
+    Plan(plan::PlanArgs),
+    Sample(sample::SampleArgs),
+    Eval(eval::EvalArgs),
+    Export(export::ExportArgs),
+    Report(report::ReportArgs),
+    Replay(replay::ReplayArgs),
+    Tokenize(tokenize::TokenizeArgs),
+    #[command(subcommand)]
+    Tokenizer(tokenize::TokenizerCommand),
+    /// Measure a part of Plimsoll
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Subcommand, Debug)]
+enum Bench {
+    Allocator(bench_allocator::BenchAllocatorArgs),
+    Collective(bench_collective::BenchCollectiveArgs),
+    Matmul(bench_matmul::BenchMatmulArgs),
+    Pipeline(bench_pipeline::BenchPipelineArgs),
+    Scaling(bench_scaling::BenchScalingArgs),
+    Step(bench_step::BenchStepArgs),
+}
+
+/// Parses the command line.
+fn parse(given: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let found = with_negative_numbers(Arguments::command()).try_get_matches_from(given)?;
+    Arguments::from_arg_matches(&found)
+}
+
+/// The command and those below it, with negative numbers as values, which are refused for what they are.
+fn with_negative_numbers(command: Definition) -> Definition {
+    let command = command.mut_args(|argument| match argument.get_action().takes_values() {
+        true => argument.allow_negative_numbers(true),
+        false => argument,
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
+impl Command {
+    /// Returns whether the command's processes join the job that a launcher started.
+    fn joins_jobs(&self) -> bool {
+        matches!(
+            self,
+            Command::Train(_) | Command::Eval(_) | Command::Bench(Bench::Collective(_) | Bench::Scaling(_))
+        )
+    }
+}
+
+/// Runs the command that the process was started with, with `own` families beside the built-in ones, and ends
+/// the process with the command's exit status. To be called first, once.
+pub fn main<F: Family + 'static>(own: impl IntoIterator<Item = F>) -> ! {
+    let leaked = |family: F| -> &'static dyn Family { Box::leak(Box::new(family)) };
+    let registered = Families::register(own.into_iter().map(leaked).collect());
+    let status = match registered {
+        Ok(()) => run(),
+        Err(refused) => output::exit_code(Err(CliError::Refused(refused))),
+    };
+    std::process::exit(status.into())
+}
+
+/// Runs the command of the process.
+fn run() -> u8 {
+    let given = std::env::args_os();
+    let parsed = match parse(given) {
+        Ok(Arguments { command: None }) => parse(["plimsoll".into(), "train".into()]),
+        parsed => parsed,
+    };
+    let command = match parsed {
+        Ok(Arguments { command: Some(command) }) => command,
+        Ok(Arguments { command: None }) => return 2,
+        Err(answer) => return output::answer(&answer),
+    };
+    output::exit_code(process::prepare(command.joins_jobs()).and_then(|()| match command {
+        Command::Train(args) => train::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Sample(args) => sample::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Tokenizer(command) => tokenize::run_tokenizer(&command),
+        Command::Report(args) => report::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),
+        Command::Bench(Bench::Collective(args)) => bench_collective::run(&args),
+        Command::Bench(Bench::Matmul(args)) => bench_matmul::run(&args),
+        Command::Bench(Bench::Pipeline(args)) => bench_pipeline::run(&args),
+        Command::Bench(Bench::Scaling(args)) => bench_scaling::run(&args),
+        Command::Bench(Bench::Step(args)) => bench_step::run(&args),
+    }))
+}

@@ -1,0 +1,104 @@
+//! A program of its own: a transformer with parallel blocks (Wang and Komatsuzaki, *GPT-J*, 2021), whose RMS
+//! norm is composed of general operators.
+
+mod model;
+
+use std::sync::Arc;
+
+use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
+use plimsoll::nn::{self, Conditions, Examples, Family, Model, ModelSpec, Recompute, Stage};
+use plimsoll::tensor::ops::attention::Heads;
+use plimsoll::{device, tensor};
+
+section! {
+    /// The sizes of the model.
+    #[derive(Copy, Eq)]
+    pub struct Sizes = "model" {
+        /// Transformer blocks.
+        layers: usize = Row::count(1, 1000).default("2");
+        /// Attention heads; they divide the width.
+        heads: usize = Row::count(1, 1000).default("2");
+        /// Values in a token's vector.
+        width: usize = Row::count(1, 100_000).default("32");
+        /// Tokens in a sequence.
+        context: usize = Row::count(1, 100_000).default("32");
+        /// Tokens that exist; 0: as many as the tokenizer has.
+        vocabulary: usize = Row::count(0, 1_000_000).default("0");
+    }
+}
+
+impl Sizes {
+    fn head(&self) -> Heads {
+        Heads::multi(self.heads, self.width / self.heads)
+    }
+}
+
+/// The family `parallel-block`.
+#[derive(Debug)]
+struct ParallelBlock;
+
+impl Family for ParallelBlock {
+    fn name(&self) -> &'static str {
+        "parallel-block"
+    }
+
+    fn keys(&self) -> Vec<&'static Key> {
+        Sizes::keys()
+    }
+
+    fn takes_tokens(&self) -> bool {
+        true
+    }
+
+    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        let sizes = Sizes::read(given)?;
+        let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
+        Ok(Arc::new(Sizes { vocabulary, ..sizes }))
+    }
+}
+
+impl ModelSpec for Sizes {
+    fn values(&self) -> Vec<Value> {
+        Section::values(self)
+    }
+
+    fn layers(&self) -> usize {
+        self.layers
+    }
+
+    fn layers_key(&self) -> &'static str {
+        Self::layers
+    }
+
+    fn examples(&self) -> Examples {
+        Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
+    }
+
+    fn check(&self, given: &Given, _: &Conditions) -> keys::Result<()> {
+        let Sizes { heads, width, .. } = self;
+        if width.is_multiple_of(*heads) {
+            return Ok(());
+        }
+        let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
+        Err(given.conflict(&[Self::width, Self::heads], reason))
+    }
+
+    fn build(
+        &self,
+        device: &device::Device,
+        stage: &Stage,
+        seed: u64,
+        dtype: tensor::DType,
+        recompute: Recompute,
+    ) -> nn::Result<Box<dyn Model>> {
+        Ok(Box::new(model::Transformer::new(device, *self, stage, (seed, dtype), recompute)?))
+    }
+
+    fn summary(&self) -> String {
+        format!("parallel blocks, {} layers, width {}", self.layers, self.width)
+    }
+}
+
+fn main() {
+    plimsoll::main([ParallelBlock])
+}

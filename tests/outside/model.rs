@@ -1,0 +1,137 @@
+//! The layers.
+
+use plimsoll::autograd::{Tape, Var, Weight, ops};
+use plimsoll::device::Device;
+use plimsoll::nn::layers::{Activation, Embedding, Layer, Linear, Qkv, Stack};
+use plimsoll::nn::{Init, Input, Model, NnError, Parameters, Recompute, Result, Stage};
+use plimsoll::tensor::ops::attention::Heads;
+use plimsoll::tensor::{DType, Tensor};
+
+use crate::Sizes;
+
+/// The values of every row over their root mean square, times a weight.
+struct RmsNorm(Weight);
+
+impl RmsNorm {
+    fn new(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
+        Ok(RmsNorm(parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?))
+    }
+
+    /// `[batch, time, width]` to the same shape.
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        let squares = ops::pointwise(tape, x.clone(), ops::Pointwise::Square)?;
+        let mean = ops::pointwise(tape, ops::mean(tape, squares, 2)?, ops::Pointwise::Shift(1e-5))?;
+        let root = ops::pointwise(tape, mean, ops::Pointwise::Sqrt)?;
+        let weight = ops::parameter(tape, &self.0)?;
+        let width = weight.tensor().elements();
+        let weight = ops::reshape(tape, weight, [1, 1, width])?;
+        Ok(ops::multiply(tape, ops::divide(tape, x, root)?, weight)?)
+    }
+}
+
+/// `x + attention(norm(x)) + feed_forward(norm(x))`.
+struct Block {
+    norm: RmsNorm,
+    heads: Heads,
+    qkv: Linear,
+    mixed: Linear,
+    expand: Linear,
+    project: Linear,
+}
+
+impl Block {
+    fn new(parameters: &mut Parameters, index: usize, sizes: Sizes) -> Result<Self> {
+        let (width, heads) = (sizes.width, sizes.head());
+        let norm = RmsNorm::new(parameters, &format!("{index}.norm"), width)?;
+        let mut linear = |part: &str, inputs, outputs, activation| {
+            let name = format!("{index}.{part}");
+            Linear::without_bias(parameters, &name, inputs, outputs, Init::Normal(0.02), activation)
+        };
+        Ok(Block {
+            norm,
+            heads,
+            qkv: linear("qkv", width, heads.packed_columns(), Activation::None)?,
+            mixed: linear("mixed", width, width, Activation::None)?,
+            expand: linear("expand", width, 4 * width, Activation::Gelu)?,
+            project: linear("project", 4 * width, width, Activation::None)?,
+        })
+    }
+}
+
+impl Layer for Block {
+    type Stream = Var;
+
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        let normalised = self.norm.forward(tape, x.clone())?;
+        let qkv = Qkv::Packed(self.qkv.forward(tape, normalised.clone())?);
+        let mixed = self.mixed.forward(tape, ops::attention(tape, qkv, self.heads)?)?;
+        let hidden = self.project.forward(tape, self.expand.forward(tape, normalised)?)?;
+        Ok(ops::add(tape, x, ops::add(tape, mixed, hidden)?)?)
+    }
+}
+
+/// The model, or one stage of it.
+pub(crate) struct Transformer {
+    parameters: Parameters,
+    embedding: Option<Embedding>,
+    blocks: Stack<Block>,
+    head: Option<(RmsNorm, Linear)>,
+}
+
+impl Transformer {
+    pub(crate) fn new(
+        device: &Device,
+        sizes: Sizes,
+        stage: &Stage,
+        (seed, dtype): (u64, DType),
+        recompute: Recompute,
+    ) -> Result<Self> {
+        let mut parameters = Parameters::new(device, seed, dtype);
+        let (init, table) = (Init::Normal(0.02), [sizes.vocabulary, sizes.width]);
+        let embedding = match stage.is_first() {
+            true => Some(Embedding::new(&mut parameters, "tokens", table, init)?.with_positions(
+                &mut parameters,
+                "positions",
+                sizes.context,
+                init,
+            )?),
+            false => None,
+        };
+        let block = |index| Block::new(&mut parameters, index, sizes);
+        let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
+        let head = match stage.is_last() {
+            true => {
+                let norm = RmsNorm::new(&mut parameters, "norm", sizes.width)?;
+                let [outputs, inputs] = table;
+                let none = Activation::None;
+                Some((norm, Linear::without_bias(&mut parameters, "head", inputs, outputs, init, none)?))
+            }
+            false => None,
+        };
+        let blocks = Stack::new(blocks).recomputing(recompute);
+        Ok(Transformer { parameters, embedding, blocks, head })
+    }
+}
+
+impl Model for Transformer {
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
+        let x = match (&self.embedding, input) {
+            (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
+            (None, Input::Hidden(hidden)) => hidden,
+            _ => return Err(NnError::StageInput { expected: "tokens at the start, and vectors after it" }),
+        };
+        let x = self.blocks.forward(tape, x)?;
+        match &self.head {
+            None => Ok(x),
+            Some((norm, output)) => output.forward(tape, norm.forward(tape, x)?),
+        }
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        Ok(ops::cross_entropy(tape, prediction, targets, scale)?)
+    }
+}
