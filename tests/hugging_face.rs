@@ -13,7 +13,7 @@ use serde_json::Value;
 use worker::DeviceChoice;
 
 /// The recorded models that there are families for.
-const MODELS: &[&str] = &["gpt2"];
+const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
 
 const GRIDS: [&[&str]; 4] =
     [&[], &["parallel.data=2"], &["parallel.pipeline=2"], &["parallel.data=2", "parallel.pipeline=2"]];

@@ -4,6 +4,7 @@
 
 use keys::Value;
 use serde_json::{Map, json};
+use tensor::ops::rotary::Scaling;
 
 use super::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
 
@@ -92,7 +93,8 @@ fn rope(config: &FolderConfig) -> Result<Keys, String> {
     };
     let Some(scaling) = scaling else { return Ok(keys) };
     let kind = scaling.text("rope_type")?.or(scaling.text("type")?).unwrap_or("default");
-    let number = |key: &str| scaling.number(key)?.ok_or_else(|| format!("rope_type = \"{kind}\" has no {key}"));
+    let number =
+        |key: &str| scaling.number(key)?.ok_or_else(|| format!("rope_type = \"{kind}\" has no {key}"));
     if let Some(part) = scaling.number("partial_rotary_factor")?.filter(|part| *part != 1.0) {
         return Err(format!("partial_rotary_factor = {part} is not built: 1 is"));
     }
@@ -137,14 +139,6 @@ pub(crate) struct Sizes {
     pub(crate) norm_epsilon: f64,
     pub(crate) rope_theta: f64,
     pub(crate) rope_scaling: Scaling,
-}
-
-/// Scaling of rotary frequencies.
-#[derive(Clone, Copy)]
-pub(crate) enum Scaling {
-    None,
-    Linear { factor: f64 },
-    Llama3 { factor: f64, low: f64, high: f64, context: usize },
 }
 
 /// The model as a folder holds it; `None` if transformers have no such model: normalised queries with biases.
@@ -193,16 +187,20 @@ fn block(layer: usize, sizes: &Sizes) -> Vec<FolderTensor> {
     tensors
 }
 
-/// The tensors that are consecutive rows of one parameter `{prefix}.{layer}.{kind}`.
+/// The tensors that are consecutive rows of the parameter `{prefix}.{fused}`.
 fn rows(prefix: &str, fused: &str, parts: &[(&str, usize)], columns: Option<usize>) -> Vec<FolderTensor> {
     let kind = fused.rsplit('.').next().unwrap_or_default();
     let mut first_row = 0;
-    let part = |(name, rows): &(&str, usize)| FolderTensor {
-        name: format!("{prefix}.{name}.{kind}"),
-        shape: std::iter::once(*rows).chain(columns).collect(),
-        parameter: format!("{prefix}.{fused}"),
-        first_row: std::mem::replace(&mut first_row, first_row + rows),
-        transposed: false,
+    let part = |(name, rows): &(&str, usize)| {
+        let tensor = FolderTensor {
+            name: format!("{prefix}.{name}.{kind}"),
+            shape: std::iter::once(*rows).chain(columns).collect(),
+            parameter: format!("{prefix}.{fused}"),
+            first_row,
+            transposed: false,
+        };
+        first_row += rows;
+        tensor
     };
     parts.iter().map(part).collect()
 }

@@ -5,6 +5,7 @@
 
 mod config;
 pub(crate) mod gpt2;
+pub(crate) mod llama;
 
 pub use config::FolderConfig;
 

@@ -14,6 +14,7 @@ use keys::{Given, Key, Section, Value};
 use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
+use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, llama as folder};
 use crate::model::{Model, Stage};
 use crate::recompute::Recompute;
 
@@ -44,6 +45,10 @@ impl Family for LlamaFamily {
         let sizes = LlamaSizes::read(given)?;
         let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
         Ok(Arc::new(LlamaSizes { vocabulary, ..sizes }))
+    }
+
+    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
+        Some(folder::CONFIG)
     }
 }
 
@@ -90,6 +95,26 @@ impl ModelSpec for LlamaSizes {
         recompute: Recompute,
     ) -> Result<Box<dyn Model>> {
         Ok(Box::new(Llama::new(device, self, stage, seed, dtype)?.recomputing(recompute)))
+    }
+
+    fn hugging_face(&self) -> Option<HuggingFaceModel> {
+        folder::model(&folder::Sizes {
+            layers: self.layers,
+            heads: self.heads,
+            key_value_heads: self.key_value_heads,
+            width: self.width,
+            head_width: self.head_width,
+            feed_forward: self.feed_forward,
+            context: self.context,
+            vocabulary: self.vocabulary,
+            tied: self.tied,
+            activation: self.activation.name(),
+            qkv_bias: self.qkv_bias,
+            qk_norm: self.qk_norm,
+            norm_epsilon: self.norm_epsilon,
+            rope_theta: self.rope_theta,
+            rope_scaling: self.frequencies().scaling,
+        })
     }
 
     fn summary(&self) -> String {

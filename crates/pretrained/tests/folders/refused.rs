@@ -12,7 +12,12 @@ use super::support::{config, folder, open};
 
 /// A copy of the recorded `gpt2` with a changed configuration.
 fn copy(to: &Path, change: impl FnOnce(&mut Value)) {
-    let from = folder("gpt2");
+    copy_of("gpt2", to, change);
+}
+
+/// A copy of a recorded folder with a changed configuration.
+fn copy_of(name: &str, to: &Path, change: impl FnOnce(&mut Value)) {
+    let from = folder(name);
     fs::copy(from.join("model.safetensors"), to.join("model.safetensors")).unwrap();
     let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
     change(&mut config);
@@ -44,6 +49,84 @@ fn configurations_that_are_not_computed() {
         let error = config(directory.path()).unwrap_err();
         assert!(error.contains(expected) && error.contains("config.json"), "{key} = {value}: {error}");
     }
+}
+
+#[test]
+fn configurations_of_llamas_that_are_not_computed() {
+    let yarn = json!({ "rope_type": "yarn", "factor": 2.0 });
+    let table: [(&str, &str, Value, &str); 9] = [
+        (
+            "llama",
+            "hidden_act",
+            json!("relu"),
+            "hidden_act = \"relu\" is not built: \"silu\", \"gelu_pytorch_tanh\"",
+        ),
+        ("llama", "attention_bias", json!(true), "attention_bias = true is not built"),
+        ("llama", "mlp_bias", json!(true), "mlp_bias = true is not built"),
+        (
+            "llama",
+            "rope_scaling",
+            yarn,
+            "rope_type = \"yarn\" is not built: \"default\", \"linear\" and \"llama3\"",
+        ),
+        ("llama", "rope_scaling", json!({ "type": "linear" }), "rope_type = \"linear\" has no factor"),
+        (
+            "llama",
+            "num_key_value_heads",
+            json!(3),
+            "model.key_value_heads = 3 does not divide model.heads = 4",
+        ),
+        ("qwen2", "use_sliding_window", json!(true), "use_sliding_window = true is not built"),
+        ("qwen3", "layer_types", json!(["sliding_attention"]), "layer_types has \"sliding_attention\""),
+        ("qwen3", "rope_parameters", json!([1]), "rope_parameters = [1] is not an object"),
+    ];
+    for (name, key, value, expected) in table {
+        let directory = tempfile::tempdir().unwrap();
+        copy_of(name, directory.path(), |config| config[key] = value.clone());
+        let error = config(directory.path()).unwrap_err();
+        assert!(error.contains(expected), "{key} = {value}: {error}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    copy_of("llama", directory.path(), |config| {
+        config["model_type"] = json!("mistral");
+        config["sliding_window"] = json!(256);
+    });
+    let error = config(directory.path()).unwrap_err();
+    assert!(
+        error.contains("sliding_window = 256 below max_position_embeddings = 512 is not built"),
+        "{error}"
+    );
+}
+
+/// `rope_theta`, `rope_scaling` and `torch_dtype`, or `rope_parameters` and `dtype`.
+#[test]
+fn both_dialects_mean_the_same() {
+    let values = |name: &str, change: fn(&mut Value)| {
+        let directory = tempfile::tempdir().unwrap();
+        copy_of(name, directory.path(), change);
+        let values = config(directory.path()).unwrap().model.values();
+        assert!(open(directory.path()).is_ok());
+        values
+    };
+    let newer = |config: &mut Value| {
+        let object = config.as_object_mut().unwrap();
+        let theta = object.remove("rope_theta").unwrap();
+        let mut rope = object.remove("rope_scaling").unwrap_or(json!({ "rope_type": "default" }));
+        rope["rope_theta"] = theta;
+        object.insert("rope_parameters".to_owned(), rope);
+        let dtype = object.remove("torch_dtype").unwrap();
+        object.insert("dtype".to_owned(), dtype);
+    };
+    for name in ["llama", "qwen2"] {
+        assert_eq!(values(name, |_| {}), values(name, newer), "{name}");
+    }
+    let older = |config: &mut Value| {
+        let object = config.as_object_mut().unwrap();
+        let rope = object.remove("rope_parameters").unwrap();
+        object.insert("rope_theta".to_owned(), rope["rope_theta"].clone());
+        object.insert("rope_scaling".to_owned(), Value::Null);
+    };
+    assert_eq!(values("qwen3", |_| {}), values("qwen3", older));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tensor::{Tensor, ops};
 
 /// The recorded models that there are families for.
-pub(crate) const MODELS: &[&str] = &["gpt2"];
+pub(crate) const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
 
 /// The folder of a recorded model.
 pub(crate) fn folder(name: &str) -> PathBuf {
