@@ -1,7 +1,8 @@
 //! A device handle: backend, caching allocator, streams, and the context of requests.
 
+mod waiting;
+
 use std::cell::{Cell, RefCell};
-use std::ffi::c_void;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +11,9 @@ use memory::{Allocator, Category, Label, RawMemory, Statistics, Tag};
 
 use crate::buffer::Buffer;
 use crate::context::{Context, Request};
-use crate::cuda::{Cuda, CudaError, Families, Named, WaitGuard};
+use crate::cuda::{Cuda, CudaError, Families};
 use crate::description::{Backend, Description, DeviceAllocator, DeviceOptions, Kind};
 use crate::error::{DeviceError, Result};
-use crate::event::Event;
 use crate::matmul::WORKSPACE_BYTES;
 use crate::moment::Wait;
 use crate::raw::cuda::CudaMemory;
@@ -192,69 +192,6 @@ impl Device {
     /// FLOPs of all matmuls and attention calls that Meta did not compute, from their operands' sizes.
     pub fn flops(&self) -> u64 {
         self.0.flops.get()
-    }
-
-    /// Records an event after the work given to `stream` so far. Errors: the driver's.
-    pub fn record(&self, stream: StreamKind) -> Result<Event> {
-        let count = &self.0.events[stream as usize];
-        let sequence = count.replace(count.get() + 1);
-        let record = |cuda: &Cuda| cuda.events.record(cuda.streams.handle(stream));
-        let point = self.gpu().map(record).transpose().map_err(|error| self.cuda_error(error))?;
-        Ok(Event { stream, sequence, point: point.map(Rc::new) })
-    }
-
-    /// Makes work enqueued on `stream` from now on start after `event`. Errors: the driver's.
-    pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
-        // CPU and Meta finish each call before the next begins, so a recorded event is always done.
-        debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
-        match (self.gpu(), &event.point) {
-            (Some(cuda), Some(point)) => {
-                point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits on the host until all work enqueued so far is done. Errors: those of that work.
-    pub fn synchronize(&self) -> Result<()> {
-        let Some(cuda) = self.gpu() else { return Ok(()) };
-        let wait = |stream| cuda.events.record(cuda.streams.handle(stream))?.wait();
-        StreamKind::ALL.into_iter().try_for_each(wait).map_err(|error| self.cuda_error(error))
-    }
-
-    /// Waits on the host for `event`. Errors: those of the work before it.
-    pub fn wait_on_host(&self, event: &Event) -> Result<()> {
-        event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
-    }
-
-    /// Sets a guard for all later waits of the host on this device. It is told how long a wait has lasted,
-    /// and may end it with a reason: work that waits for another rank may never finish. Only on a GPU does
-    /// the host wait.
-    pub fn set_guard(&self, guard: Option<WaitGuard>) {
-        if let Some(cuda) = self.gpu() {
-            cuda.events.set_guard(guard);
-        }
-    }
-
-    /// The driver's handle of a stream, for a library that enqueues on it. Errors: the device is not a GPU;
-    /// an earlier error that could not be returned at once.
-    pub fn stream_handle(&self, stream: StreamKind) -> Result<*mut c_void> {
-        Ok(self.gpu_or_refuse("stream_handle")?.streams.handle(stream).cast())
-    }
-
-    /// Makes this GPU the current device of the calling thread, for libraries. Other backends do nothing.
-    pub fn make_current(&self) -> Result<()> {
-        self.make_current_elsewhere()()
-    }
-
-    /// Returns a function that makes this GPU the current device of another thread.
-    pub fn make_current_elsewhere(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
-        let context = self.gpu().map(|cuda| Arc::clone(&cuda.context));
-        let (rank, device) = (self.0.rank, self.0.description.name.clone());
-        move || {
-            let bound = context.map_or(Ok(()), |context| context.bind_to_thread().named("cuCtxSetCurrent"));
-            bound.map_err(|source| DeviceError::Cuda { rank, device, source })
-        }
     }
 
     pub(crate) fn gpu(&self) -> Option<&Cuda> {

@@ -42,7 +42,7 @@ pub enum Error {
         what: &'static str,
         /// The name as it is written.
         name: String,
-        /// The name that may be meant, or where else to look, with its separator; empty if nothing is near.
+        /// The suggested name, or where else to look, with its separator; empty if no name is similar.
         hint: String,
     },
     /// A former name of a key.

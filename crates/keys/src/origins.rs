@@ -14,7 +14,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Origins of values of a file called `name`, each with its text if it is a number.
+    /// Creates the origins of values of a file called `name`, each with its text if it is a number.
     pub(crate) fn new(
         name: &str,
         given: impl Iterator<Item = (&'static str, Origin, Option<String>)>,
@@ -27,7 +27,7 @@ impl Origins {
         origins
     }
 
-    /// Returns `value` of `key` as TOML: the text that was given if that is the same number.
+    /// Returns `value` of `key` as TOML: the given text if it is the same number.
     #[must_use]
     pub fn as_given(&self, key: &str, value: &Value) -> String {
         let Value::Float(number) = value else { return value.to_string() };

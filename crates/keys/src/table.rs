@@ -12,7 +12,7 @@ pub struct Table {
     foreign: &'static [(&'static str, &'static str)],
 }
 
-/// The least similarity of a name that is suggested.
+/// Smallest similarity of a suggested name.
 const NEAR: f64 = 0.5;
 
 impl Table {
@@ -22,8 +22,8 @@ impl Table {
         Self { keys, foreign: &[] }
     }
 
-    /// The table with names that keys and sections have in other tools: each with the key that does the same
-    /// here, or a sentence on what to use.
+    /// Adds names of keys and sections in other tools, each with the corresponding key or a sentence on what
+    /// to use.
     #[must_use]
     pub fn with_foreign(self, foreign: &'static [(&'static str, &'static str)]) -> Self {
         Self { foreign, ..self }
@@ -65,7 +65,7 @@ impl Table {
             let name = nearest(last, of_section.map(|key| key.name))?;
             self.keys.iter().find(|key| key.name == name).map(|key| key.path)
         };
-        // A section that is misspelt leaves the whole path to compare.
+        // If the section is misspelt, the whole path is compared.
         let spelt = || nearest(path, self.keys.iter().map(|key| key.path));
         let known = self.section(section).is_some() || section.is_empty();
         let found = moved.or_else(foreign).or_else(near);
@@ -81,7 +81,7 @@ impl Table {
         Error::Unknown { origin, what: "section", name, hint }
     }
 
-    /// The key or sentence for a name of another tool.
+    /// Returns the key or sentence for a name of another tool.
     fn foreign(&self, name: &str) -> Option<&'static str> {
         self.foreign.iter().find(|(foreign, _)| *foreign == name).map(|(_, here)| *here)
     }

@@ -89,7 +89,7 @@ impl Log {
         let wanted = if filter.is_empty() { "info" } else { filter };
         let refused =
             |reason: String| TelemetryError::Filter { variable: VARIABLE, text: filter.to_owned(), reason };
-        // The filter would take a word that is no level for a module, and log nothing.
+        // The filter would interpret a word that is not a level as a module, and log nothing.
         let word = |part: &&str| !part.contains('=') && part.parse::<LevelFilter>().is_err();
         if let Some(word) = wanted.split(',').map(str::trim).find(|part| word(part) && !part.contains('[')) {
             return Err(refused(format!("{word} is not error, warn, info, debug, trace or off")));

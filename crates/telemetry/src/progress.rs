@@ -77,7 +77,7 @@ impl Progress {
         let stays = step == first || step == self.steps || step.is_multiple_of(self.every);
         match &mut self.output {
             Output::Bar(bar) => {
-                // Above the bar, and left behind when that goes.
+                // The line is printed above the bar and stays when the bar is removed.
                 if stays {
                     bar.println(line);
                 }

@@ -96,7 +96,7 @@ impl RankStatistics {
         entry
     }
 
-    /// Returns the statistics that [`RankStatistics::to_json`] wrote; what is missing is 0 or empty.
+    /// Reads statistics that [`RankStatistics::to_json`] wrote; missing values are 0 or empty.
     pub fn from_json(entry: &Map<String, Value>) -> Self {
         let number = |key: &str| entry.get(key).and_then(Value::as_u64).unwrap_or(0);
         let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();

@@ -56,7 +56,8 @@ impl Summary {
         atomic_write(path, &text)
     }
 
-    /// Reads a summary; `None` if there is no file. Errors: it cannot be read, or is no summary.
+    /// Reads a summary; `None` if the file does not exist. Errors: a file that cannot be read or is not a
+    /// summary.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

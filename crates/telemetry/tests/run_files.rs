@@ -54,17 +54,17 @@ fn metrics_continue_after_a_step() {
         (all(1..=5), 9, all(1..=5), none()),
         (all(1..=5), 0, none(), none()),
         (none(), 3, none(), none()),
-        // An incomplete line, and a line without a line feed: a kill leaves them.
+        // An incomplete line, and a line without a line feed, as a killed process leaves them.
         (all(1..=3) + "{\"step\":4,\"lo", 4, all(1..=3), none()),
         (all(1..=3) + line(4).trim_end(), 4, all(1..=3), none()),
-        // A line that is none costs no other line.
+        // A line that is not JSON does not affect other lines.
         (all(1..=2) + "nonsense\n" + &line(3), 3, all(1..=3), "nonsense\n".to_owned()),
         ("x\n".to_owned() + &all(1..=900), 900, all(1..=900), "x\n".to_owned()),
-        // A flipped bit in the step: backwards, forwards within the run, beyond it.
+        // A flipped bit in the step: to an earlier step, to a later step of the run, and beyond the run.
         (all(1..=6) + &line(3) + &all(8..=20), 20, all(1..=6) + &all(8..=20), line(3)),
         (all(1..=6) + &line(15) + &all(8..=20), 20, all(1..=6) + &all(8..=20), line(15)),
         (all(1..=6) + &line(71) + &all(8..=20), 20, all(1..=6) + &all(8..=20), line(71)),
-        // Steps that an earlier resume has moved aside leave gaps.
+        // Steps that an earlier resume moved aside leave gaps.
         (all(1..=6) + &all(8..=20), 20, all(1..=6) + &all(8..=20), none()),
     ];
     for (before, step, kept, aside) in table {

@@ -5,6 +5,7 @@
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 pub(crate) mod nccl;
+pub(crate) mod planes;
 pub(crate) mod shared;
 
 use collective::threads::{Options, run};

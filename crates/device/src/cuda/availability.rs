@@ -103,7 +103,7 @@ pub(crate) fn contexts() -> super::error::Result<u64> {
     for ordinal in 0..count {
         let device = result::device::get(ordinal).named("cuDeviceGet")?;
         let (mut flags, mut active) = (0, 0);
-        // SAFETY: the device was just asked for, and the call writes two integers.
+        // SAFETY: the driver returned the device just now, and the call writes two integers.
         unsafe { sys::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) }
             .result()
             .named("cuDevicePrimaryCtxGetState")?;

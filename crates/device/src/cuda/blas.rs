@@ -66,7 +66,7 @@ impl Drop for Blas {
 
 /// Returns the library's version number.
 pub(crate) fn version() -> usize {
-    // SAFETY: the library is there (it was asked for), and the call takes and changes nothing.
+    // SAFETY: the library is open (checked before); the call has no arguments and changes nothing.
     unsafe { sys::cublasLtGetVersion() }
 }
 

@@ -121,7 +121,7 @@ impl Plan {
         let [first, second, output] = self.layouts;
         let mut answers = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); most];
         let mut found: c_int = 0;
-        // SAFETY: every description is alive; there is room for as many answers as are asked for.
+        // SAFETY: every description is alive; the buffer has room for the requested number of answers.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 handle,

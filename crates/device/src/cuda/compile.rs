@@ -73,7 +73,7 @@ fn cubin(program: sys::nvrtcProgram, options: &[String]) -> Result<Vec<u8>> {
     // SAFETY: the program is alive and compiled.
     unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result().named("nvrtcGetCUBINSize")?;
     let mut cubin = vec![0_u8; size];
-    // SAFETY: the buffer has the size that was asked for.
+    // SAFETY: the buffer has the size that NVRTC reported.
     unsafe { sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast()) }.result().named("nvrtcGetCUBIN")?;
     Ok(cubin)
 }

@@ -65,7 +65,7 @@ impl std::fmt::Debug for Streams {
     }
 }
 
-/// Callback that is told how long a wait has lasted and may return a reason to end it.
+/// Callback that receives the duration of a wait and may return a reason to end it.
 pub type WaitGuard = Rc<dyn Fn(Duration) -> Option<String>>;
 
 /// Time during which a guarded wait polls the driver continuously.

@@ -46,7 +46,7 @@ pub struct MatmulKey {
     pub alignment: u32,
 }
 
-/// Alignments told to the library: that of whole storages, of vectors, or only of elements.
+/// Alignments reported to the library: of whole storages, of vectors, or only of elements.
 const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
 impl MatmulKey {

@@ -17,7 +17,7 @@ pub(super) const COUNTABLE: u64 = i64::MAX as u64;
 /// State of a request during its allocation.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub(super) bytes: u64,
     /// Bytes of the block, after rounding.
     pub(super) size: u64,
@@ -64,7 +64,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(self.hand_out(block, &request))
     }
 
-    /// Bytes that the driver would be asked for.
+    /// Bytes that would be requested from the driver.
     pub(super) fn segment_for(&self, request: &Request) -> u64 {
         segment_size(request.size, self.settings.large_segment_size)
     }

@@ -16,7 +16,7 @@ pub struct BlockInfo {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// Stream that the block was allocated on.
     pub stream: Stream,

@@ -29,7 +29,7 @@ pub enum Operation {
     Allocate {
         /// Number of the block, counted from 0.
         id: u32,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
         /// Stream of the request.
         stream: Stream,

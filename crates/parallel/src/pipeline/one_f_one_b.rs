@@ -2,7 +2,7 @@
 //!
 //! Narayanan and others, *Memory-Efficient Pipeline-Parallel DNN Training* (PipeDream-Flush), 2021: stage i
 //! of p runs p − 1 − i forward passes, then alternates one forward and one backward, then runs the remaining
-//! backward passes. Its bubble is that of GPipe, and it holds at most p − i micro-batches.
+//! backward passes. Its bubble equals GPipe's, and it holds at most p − i micro-batches.
 
 use crate::pipeline::action::{Action, ActionKind};
 

@@ -97,7 +97,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Checks that `layers` layers can be divided into `stages` stages.
+    /// Checks that `layers` layers can be partitioned into `stages` stages.
     ///
     /// # Errors
     /// 0 stages, or more stages than layers.

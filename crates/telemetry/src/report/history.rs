@@ -12,7 +12,7 @@ const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 250.0;
 /// Largest number of points of a line. Longer histories are divided into stretches, whose means are drawn.
 const POINTS: usize = 600;
-/// Maximum number of marks of steps that are not finite.
+/// Largest number of marked steps with values that are not finite.
 const MARKS: usize = 100;
 
 /// A line of a chart.
@@ -179,7 +179,7 @@ impl Chart<'_> {
     }
 }
 
-/// Draws a vertical line at each step whose loss or gradient norm is not finite; of many, at the first ones.
+/// Draws a vertical line at each step whose loss or gradient norm is not finite, up to the first [`MARKS`].
 fn mark_nonfinite(out: &mut String, frame: &Frame, history: &[StepPoint]) {
     let Frame { left, right, top, bottom, .. } = *frame;
     for point in history.iter().filter(|point| !point.is_finite).take(MARKS) {

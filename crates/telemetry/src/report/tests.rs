@@ -72,7 +72,7 @@ fn hovers(page: &str) -> Vec<serde_json::Value> {
 fn steps_that_are_not_finite_are_marked() {
     let page = page(Vec::new());
     assert!(page.contains("In 1, marked red, the loss or the gradient norm is not finite."));
-    // In the charts of loss and throughput, which are the ones with values.
+    // The charts of loss and throughput have values, and therefore marks.
     assert_eq!(page.matches("<path class=\"lost\"").count(), 2);
 }
 

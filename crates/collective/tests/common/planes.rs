@@ -1,0 +1,207 @@
+//! Checks of every data plane: of the world and of groups.
+
+use collective::DataPlane;
+use device::{DType, Device};
+use half::{bf16, f16};
+
+use super::shared::{parts_are_exchanged_in_shared_memory, sums_in_shared_memory};
+use super::{Failed, Number, Outcome, STREAM, assert_sums, buffer, filled, value, values};
+
+/// The body of one rank on a plane, with its checks.
+type PlaneCheck = fn(&mut dyn DataPlane, &Device) -> Outcome<()>;
+
+/// Element counts: none, fewer than ranks, odd, and more than one payload for every rank.
+pub(crate) const COUNTS: [usize; 6] = [0, 1, 3, 7, 1001, 400_003];
+
+pub(crate) fn inputs<T: Number>(rank: usize, count: usize) -> Vec<T> {
+    (0..count).map(|place| T::of(value(rank, place))).collect()
+}
+
+/// Returns an operand of sums.
+fn operand<T: Number>(rank: usize, place: usize) -> T {
+    T::of(value(rank, place))
+}
+
+fn all_reduce<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
+    for count in COUNTS {
+        let buffer = filled::<T>(device, &inputs(rank, count));
+        plane.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
+        assert_sums(device, world_size, &values::<T>(device, &buffer, 0, count)?, &operand);
+    }
+    Ok(())
+}
+
+fn all_reduce_adds_in_tree_order(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    all_reduce::<f32>(plane, device)?;
+    all_reduce::<bf16>(plane, device)?;
+    all_reduce::<f16>(plane, device)
+}
+
+fn reduce_scatter<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
+    for count in COUNTS {
+        let bytes = count * size_of::<T>();
+        let input = filled::<T>(device, &inputs(rank, count * world_size));
+        let of = |from: usize, place: usize| operand::<T>(from, rank * count + place);
+        let output = buffer(device, bytes);
+        let whole = input.region(0, input.bytes());
+        plane.reduce_scatter(whole, output.region(0, bytes), T::DTYPE, STREAM)?;
+        assert_sums(device, world_size, &values::<T>(device, &output, 0, count)?, &of);
+        let own = input.region(rank * bytes, bytes);
+        plane.reduce_scatter(whole, own, T::DTYPE, STREAM)?;
+        assert_sums(device, world_size, &values::<T>(device, &input, rank * bytes, count)?, &of);
+    }
+    Ok(())
+}
+
+fn reduce_scatter_leaves_each_rank_its_shard(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    reduce_scatter::<f32>(plane, device)?;
+    reduce_scatter::<bf16>(plane, device)?;
+    reduce_scatter::<f16>(plane, device)
+}
+
+fn all_gather<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
+    for count in COUNTS {
+        let bytes = count * size_of::<T>();
+        let expected: Vec<T> = (0..world_size).flat_map(|rank| inputs::<T>(rank, count)).collect();
+        let input = filled::<T>(device, &inputs(rank, count));
+        let output = buffer(device, bytes * world_size);
+        let whole = output.region(0, output.bytes());
+        plane.all_gather(input.region(0, bytes), whole, STREAM)?;
+        assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} elements");
+        device.zero(whole)?;
+        let own = output.region(rank * bytes, bytes);
+        device.copy_from_host(&inputs::<T>(rank, count), own)?;
+        device.synchronize()?;
+        plane.all_gather(own, whole, STREAM)?;
+        assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} in place");
+    }
+    Ok(())
+}
+
+fn all_gather_brings_every_part_to_every_rank(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    all_gather::<f32>(plane, device)?;
+    all_gather::<f16>(plane, device)
+}
+
+fn broadcast_from_every_root(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let rank = plane.rank();
+    for root in 0..plane.world_size() {
+        for count in COUNTS {
+            let buffer = filled::<bf16>(device, &inputs(rank, count));
+            plane.broadcast(root, buffer.region(0, buffer.bytes()), STREAM)?;
+            assert_eq!(
+                values::<bf16>(device, &buffer, 0, count)?,
+                inputs::<bf16>(root, count),
+                "from {root}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn sends_and_receives_pass_values_along(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
+    for count in COUNTS {
+        let buffer = filled::<f32>(device, &inputs(rank, count));
+        let region = buffer.region(0, buffer.bytes());
+        if rank > 0 {
+            plane.receive(rank - 1, region, STREAM)?;
+        }
+        if rank + 1 < world_size {
+            plane.send(rank + 1, region, STREAM)?;
+        }
+        assert_eq!(values::<f32>(device, &buffer, 0, count)?, inputs::<f32>(0, count), "{count} elements");
+    }
+    plane.barrier(STREAM)?;
+    Ok(())
+}
+
+/// Every rank sends two messages to every other before any receives: more than the queues hold.
+fn exchange_of_all_with_all_does_not_deadlock(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
+    for count in COUNTS {
+        let bytes = count * 4;
+        let of = |from: usize, to: usize| inputs::<f32>(100 * from + to, 2 * count);
+        let outgoing: Vec<_> = (0..world_size).map(|to| filled(device, &of(rank, to))).collect();
+        let incoming: Vec<_> = (0..world_size).map(|_| buffer(device, 2 * bytes)).collect();
+        let halves = |buffers: &'static str| if buffers == "sent" { &outgoing } else { &incoming };
+        let regions = |which| {
+            let peers = halves(which).iter().enumerate().filter(|(peer, _)| *peer != rank);
+            peers
+                .flat_map(|(peer, b)| [(peer, b.region(0, bytes)), (peer, b.region(bytes, bytes))])
+                .collect::<Vec<_>>()
+        };
+        plane.exchange(&regions("sent"), &regions("received"), STREAM)?;
+        for from in (0..world_size).filter(|from| *from != rank) {
+            assert_eq!(values::<f32>(device, &incoming[from], 0, 2 * count)?, of(from, rank), "from {from}");
+        }
+    }
+    Ok(())
+}
+
+fn exchange_matches_plain_sends_and_receives(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (plane.rank(), plane.world_size());
+    let (own, other) = (filled(device, &[rank as f32]), buffer(device, 4));
+    let (own_region, other_region) = (own.region(0, 4), other.region(0, 4));
+    let partner = rank ^ 1;
+    if partner >= world_size {
+        return Ok(());
+    }
+    if rank < partner {
+        plane.exchange(&[(partner, own_region)], &[(partner, other_region)], STREAM)?;
+    } else {
+        plane.receive(partner, other_region, STREAM)?;
+        plane.send(partner, own_region, STREAM)?;
+    }
+    assert_eq!(values::<f32>(device, &other, 0, 1)?, [partner as f32]);
+    Ok(())
+}
+
+/// Groups of a plane have their own members, rank numbers and sums.
+fn groups_sum_among_themselves(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    let (rank, groups) = (plane.rank(), by_parity(plane.world_size()));
+    let mut group = plane.split(&groups)?;
+    let members = members_of(&groups, rank);
+    assert_eq!((members[group.rank()], group.world_size()), (rank, members.len()));
+    let buffer = filled(device, &[1.0 + rank as f32]);
+    group.all_reduce(buffer.region(0, 4), DType::F32, STREAM)?;
+    let sum: f32 = members.iter().map(|r| 1.0 + *r as f32).sum();
+    assert_eq!(values::<f32>(device, &buffer, 0, 1)?, [sum]);
+    plane.all_reduce(buffer.region(0, 4), DType::F32, STREAM)?;
+    plane.synchronize(STREAM)?;
+    Ok(())
+}
+
+/// Groups the even ranks and the odd ones, the last rank first.
+pub(crate) fn by_parity(world_size: usize) -> Vec<Vec<usize>> {
+    let parity = |remainder| (0..world_size).rev().filter(|r| r % 2 == remainder).collect::<Vec<_>>();
+    [0, 1].map(parity).into_iter().filter(|group| !group.is_empty()).collect()
+}
+
+/// Returns the members of a rank's group; the rank alone if it is in none.
+pub(crate) fn members_of(groups: &[Vec<usize>], rank: usize) -> Vec<usize> {
+    groups.iter().find(|group| group.contains(&rank)).cloned().unwrap_or_else(|| vec![rank])
+}
+
+/// Checks of every plane.
+const PLANE_CHECKS: [(&str, PlaneCheck); 10] = [
+    ("all_reduce_adds_in_tree_order", all_reduce_adds_in_tree_order),
+    ("reduce_scatter_leaves_each_rank_its_shard", reduce_scatter_leaves_each_rank_its_shard),
+    ("all_gather_brings_every_part_to_every_rank", all_gather_brings_every_part_to_every_rank),
+    ("broadcast_from_every_root", broadcast_from_every_root),
+    ("sends_and_receives_pass_values_along", sends_and_receives_pass_values_along),
+    ("exchange_of_all_with_all_does_not_deadlock", exchange_of_all_with_all_does_not_deadlock),
+    ("exchange_matches_plain_sends_and_receives", exchange_matches_plain_sends_and_receives),
+    ("groups_sum_among_themselves", groups_sum_among_themselves),
+    ("sums_in_shared_memory", sums_in_shared_memory),
+    ("parts_are_exchanged_in_shared_memory", parts_are_exchanged_in_shared_memory),
+];
+
+pub(crate) fn on_a_plane(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+    PLANE_CHECKS.iter().try_for_each(|(name, check)| {
+        check(plane, device).map_err(|error| Failed::Other(format!("{name}: {error}")))
+    })
+}
