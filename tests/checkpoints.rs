@@ -11,6 +11,7 @@ use common::runs::{GPT, MLP, config, train_in};
 use run::RunError;
 use run::{Interrupt, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
+use sha2::{Digest, Sha256};
 use worker::DeviceChoice;
 
 /// Every checkpoint that is due is taken at its step.
@@ -518,6 +519,55 @@ fn a_loss_that_is_not_finite_is_never_saved() {
         let page = run::report_run(&run_dir).unwrap().to_html();
         assert!(page.contains(&format!("This run ended after step {last}: its loss is ")));
         assert!(page.contains("<path class=\"lost\""));
+    }
+}
+
+/// Rewrites a manifest, with the hash that it has of itself.
+fn rewrite_manifest(path: &Path, change: impl Fn(&str) -> String) {
+    let text = change(&std::fs::read_to_string(path).unwrap());
+    let (before, rest) = text.split_once("\"manifest_sha256\": \"").unwrap();
+    let (_, after) = rest.split_once('"').unwrap();
+    let with = |hash: &str| format!("{before}\"manifest_sha256\": \"{hash}\"{after}");
+    // The hash is that of the text without indentation, of which no value has a colon and a space.
+    let bare = with("").lines().map(str::trim).collect::<String>().replace("\": ", "\":");
+    std::fs::write(path, with(&format!("{:x}", Sha256::digest(bare)))).unwrap();
+}
+
+/// A checkpoint of another version of Plimsoll or its libraries goes on, and the record says so.
+#[test]
+fn checkpoints_of_other_versions_go_on_with_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let corpus = directory.path().join("corpus.txt");
+    let text = "The load line of a ship says how much she may carry, and in which waters.\n".repeat(100);
+    std::fs::write(&corpus, &text).unwrap();
+    let paths = format!("data.paths=['{}']", corpus.display());
+    let version = format!("\"version\": \"{}\"", env!("CARGO_PKG_VERSION"));
+    // One of the next version, and one of a version that hashed the whole corpus and named no libraries.
+    let earlier = |text: &str| {
+        let (before, rest) = text.split_once("  \"corpus\": {").unwrap();
+        let (_, after) = rest.split_once("  },\n").unwrap();
+        let hash = format!("\"corpus_sha256\": \"{:x}\"", Sha256::digest(std::fs::read(&corpus).unwrap()));
+        let text = format!("{before}{after}").replace("\"corpus_sha256\": null", &hash);
+        text.replace("  \"libraries\": \"\",\n", "").replace(&version, "\"version\": \"0.0.1\"")
+    };
+    let next = |text: &str| {
+        let text = text.replace("\"libraries\": \"\"", "\"libraries\": \"cuBLAS 99\"");
+        text.replace(&version, "\"version\": \"9.9.9\"")
+    };
+    type Rewrite<'a> = &'a dyn Fn(&str) -> String;
+    let table: [(&str, Rewrite, &[&str]); 2] = [
+        ("earlier", &earlier, &["written by Plimsoll 0.0.1, and this is"]),
+        ("next", &next, &["written by Plimsoll 9.9.9", "written by the libraries cuBLAS 99"]),
+    ];
+    for (name, rewrite, expected) in table {
+        let run_dir = directory.path().join(name);
+        std::fs::write(&corpus, &text).unwrap();
+        assert!(one_step(&run_dir, GPT, &[&paths]).interrupted);
+        rewrite_manifest(&run_dir.join("checkpoints/step-000001/manifest.json"), rewrite);
+        resume(&run_dir, GPT, &[&paths]).unwrap();
+        let warnings = sessions(&run_dir)[1]["warnings"].clone();
+        assert_eq!(warnings.as_array().unwrap().len(), expected.len(), "{warnings}");
+        assert!(expected.iter().all(|words| warnings.to_string().contains(words)), "{warnings}");
     }
 }
 

@@ -15,8 +15,8 @@ pub struct Contents {
     pub configuration: BTreeMap<String, String>,
     /// Versions of the libraries that compute.
     pub libraries: String,
-    /// Called before each checkpoint, on the thread that writes it: brings to the disk what the run that goes on
-    /// from it expects there. Errors: why it cannot.
+    /// Called before each checkpoint, on the thread that writes it: brings to the disk what the run that goes
+    /// on from it expects there. Errors: why it cannot.
     pub before: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// The corpus; none for synthetic data.
     pub corpus: Option<CorpusMark>,

@@ -98,8 +98,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Moves the checkpoints of steps after `step` to a directory of their own in this one, where nothing reads
-    /// or deletes them. Returns that directory, unless there are none.
+    /// Moves the checkpoints of steps after `step` to a directory of their own in this one, where nothing
+    /// reads or deletes them. Returns that directory, unless there are none.
     pub fn set_aside_after(&self, step: u64) -> std::result::Result<Option<PathBuf>, CheckpointError> {
         let mut later = self.list()?;
         later.retain(|(there, _)| *there > step);

@@ -4,8 +4,8 @@
 //!
 //! * `state.safetensors`: every parameter by its name, the optimizer's state as `adamw.first.<name>`,
 //!   `adamw.second.<name>` or `sgd.velocity.<name>`, and `run.losses`, a loss per step; all f32;
-//! * `manifest.json`: the step, the settings that decide the bits, what tells the corpus, and size and SHA-256 of
-//!   the other   file and of itself.
+//! * `manifest.json`: the step, the settings that decide the bits, what tells the corpus, and size and
+//!   SHA-256 of the other file and of itself.
 //!
 //! It is complete where it is present: it is written under a hidden name, brought to the disk, and renamed.
 //! Nothing else need be saved, because random numbers and the data's order are functions of the step.

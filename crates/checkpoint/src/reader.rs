@@ -116,7 +116,8 @@ impl Checkpoint {
         &self.manifest.version
     }
 
-    /// The versions of the libraries that computed; `None` in checkpoints of versions that did not write them.
+    /// The versions of the libraries that computed; `None` in checkpoints of versions that did not write
+    /// them.
     pub fn libraries(&self) -> Option<&str> {
         self.manifest.libraries.as_deref()
     }

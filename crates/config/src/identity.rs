@@ -57,8 +57,8 @@ impl RunConfig {
         paths.into_iter().filter_map(change).collect()
     }
 
-    /// Returns those of [`RunConfig::changes_since`] that make other weights of the same names useless: of the
-    /// model and the tokenizer, unless a run may be continued with them.
+    /// Returns those of [`RunConfig::changes_since`] that make other weights of the same names useless: of
+    /// the model and the tokenizer, unless a run may be continued with them.
     #[must_use]
     pub fn model_changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
         let of_model = |key: &str| key.starts_with("model.") || key == Data::tokenizer;

@@ -63,8 +63,8 @@ section! {
                 Ok(if is_tokens { "none".into() } else { "bytes".into() })
             })
             .finish(|name, given| paths::tokenizer(name, given, Data::tokenizer));
-        /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run starts,
-        /// and not by its size and a hash of pieces.
+        /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run
+        /// starts, and not by its size and a hash of pieces.
         full_hash: bool = Row::flag().default("false").only(Data::kind, FILES).any_bits();
         /// The fraction of the text, at its end, that is held out for validation if `validation_paths` names
         /// nothing.
@@ -92,8 +92,8 @@ section! {
         seed: u64 = Row::integer(0, MOST).default("1");
         /// Steps between validations; 0: only after the last step.
         validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
-        /// Successive steps with a loss or gradient norm that is not finite after which a run ends. A gradient
-        /// whose norm is not finite updates nothing.
+        /// Successive steps with a loss or gradient norm that is not finite after which a run ends. A
+        /// gradient whose norm is not finite updates nothing.
         max_nonfinite_steps: u64 = Row::integer(1, MOST).default("1").any_bits();
         /// Micro-batches in a validation, over all ranks.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
@@ -247,8 +247,8 @@ section! {
 section! {
     /// `[checkpoint]`: what is saved during a run.
     pub struct Checkpoint = "checkpoint" {
-        /// Steps between checkpoints; 0: by time only. There is one after the last step, also of a run that is
-        /// stopped, unless `minutes` is 0 too: then nothing is kept.
+        /// Steps between checkpoints; 0: by time only. There is one after the last step, also of a run that
+        /// is stopped, unless `minutes` is 0 too: then nothing is kept.
         every: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Minutes of training between checkpoints; 0: by steps only.
         minutes: f64 = Row::number(Interval::NotNegative).default("10").any_bits();

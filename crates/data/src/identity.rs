@@ -9,8 +9,8 @@ const SAMPLES: u64 = 64;
 /// Tokens in a piece.
 const SAMPLE: u64 = 16_384;
 
-/// The size of a corpus, when its files were modified, and a hash of pieces at fixed places: the start, the end
-/// and between them evenly. Of a corpus of at most 1,048,576 tokens, all is hashed.
+/// The size of a corpus, when its files were modified, and a hash of pieces at fixed places: the start, the
+/// end and between them evenly. Of a corpus of at most 1,048,576 tokens, all is hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorpusIdentity {
     /// Tokens in all files.
@@ -38,8 +38,8 @@ impl CorpusIdentity {
     }
 }
 
-/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the last;
-/// all of it in one piece where it is not longer than they are.
+/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the
+/// last; all of it in one piece where it is not longer than they are.
 pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
     if all <= count * size {
         return vec![(0, all)];

@@ -104,8 +104,8 @@ impl TokenSource {
 
     /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
     /// nats a byte: what a model reaches that looks at one byte only, on the very targets that validation
-    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens are
-    /// bytes, and where validation reads more than four megabytes.
+    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens
+    /// are bytes, and where validation reads more than four megabytes.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.

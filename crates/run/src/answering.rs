@@ -23,8 +23,9 @@ pub(crate) fn wait_together(control: &mut dyn ControlPlane, is_done: &mut dyn Fn
     }
 }
 
-/// Runs `work`, which may wait for a disk, on a thread of its own while this rank answers the others, which all
-/// call this, with work or without. Returns the result of `work`. Errors: those of the transport; no thread.
+/// Runs `work`, which may wait for a disk, on a thread of its own while this rank answers the others, which
+/// all call this, with work or without. Returns the result of `work`. Errors: those of the transport; no
+/// thread.
 pub(crate) fn while_answering<T: Send + 'static>(
     control: &mut dyn ControlPlane,
     work: Option<impl FnOnce() -> T + Send + 'static>,

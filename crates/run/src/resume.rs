@@ -148,8 +148,8 @@ pub(crate) fn other_software(checkpoint: &Checkpoint, description: &Description)
     here.into_iter().zip(there).filter_map(differs).collect()
 }
 
-/// Returns whether the data is that of a checkpoint: of the same size, with the same hash of pieces, and of all
-/// of it where both have one. Files may have other times.
+/// Returns whether the data is that of a checkpoint: of the same size, with the same hash of pieces, and of
+/// all of it where both have one. Files may have other times.
 fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
     let (Some(here), Some(there)) = (setup.dataset.mark()?, checkpoint.corpus()) else {
         // Earlier versions hashed all of it.

@@ -132,11 +132,15 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
         }
     }
     let mut batch = MicroBatch::default();
-    source.validation(0, &mut batch)?;
+    if let Err(error) = source.validation(0, &mut batch) {
+        // The run is complete without a sample.
+        tracing::warn!("no sample: {error}");
+        return Ok(None);
+    }
     sampler.tokens = batch.inputs.tokens()?[..PROMPT.min(context)].to_vec();
     let prompt = source.tokenizer().decode(&sampler.tokens);
     let mut continuation = String::new();
-    tracing::debug!("drawing a sample of at most {count} tokens, in {LIMIT:?}");
+    tracing::info!("drawing a sample of at most {count} tokens, for at most {} s", LIMIT.as_secs());
     sampler.run(count, Some(LIMIT), &mut |text| {
         continuation.push_str(text);
         Ok(())
@@ -169,8 +173,8 @@ impl Sampler {
         Ok(Sampler { device, model, context, tokenizer, tokens, temperature: TEMPERATURE, key })
     }
 
-    /// Adds `count` tokens, or those that can be drawn within `limit`, and hands over their text as soon as it is
-    /// certain.
+    /// Adds `count` tokens, or those that can be drawn within `limit`, and hands over their text as soon as
+    /// it is certain.
     fn run(
         mut self,
         count: usize,
@@ -193,8 +197,8 @@ impl Sampler {
     }
 }
 
-/// Tokens that were drawn, whose last text may not be certain yet: it may end inside of a character, which the
-/// next ones complete.
+/// Tokens that were drawn, whose last text may not be certain yet: it may end inside of a character, which
+/// the next ones complete.
 #[derive(Default)]
 struct Unprinted {
     tokens: Vec<u32>,

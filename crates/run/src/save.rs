@@ -66,8 +66,8 @@ impl Saver {
         }
     }
 
-    /// Copies the state of a run, of which `worker` is rank 0, and starts to write it. The checkpoint before has
-    /// been written; a failure of that one is a warning: this one takes its place. Errors: the device's.
+    /// Copies the state of a run, of which `worker` is rank 0, and starts to write it. The checkpoint before
+    /// has been written; a failure of that one is a warning: this one takes its place. Errors: the device's.
     pub(crate) fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &course.losses)?;

@@ -42,8 +42,8 @@ pub struct TrainReport {
     pub interrupted: bool,
 }
 
-/// Returns the report of a run on rank 0. Errors: a loss that was not finite, a last checkpoint that could not
-/// be written, an early end that kept no weights.
+/// Returns the report of a run on rank 0. Errors: a loss that was not finite, a last checkpoint that could
+/// not be written, an early end that kept no weights.
 pub(crate) fn report(
     setup: &Setup,
     outcomes: Vec<Outcome>,
@@ -68,14 +68,16 @@ pub(crate) fn report(
         |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
     let compared = plans.world_size() > 0 && !course.interrupted;
     let unplanned = compared.then(|| summary.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
-    let bigram_entropy = match &setup.dataset.tokens {
-        Some(tokens) => tokens.bigram_entropy()?,
-        None => None,
-    };
+    // The run is complete: what cannot be compared with it is no failure.
+    let bigram_entropy = setup.dataset.tokens.as_ref().map(|tokens| tokens.bigram_entropy()).transpose();
+    let bigram_entropy = bigram_entropy.unwrap_or_else(|error| {
+        tracing::warn!("no figure of a bigram model: {error}");
+        None
+    });
     Ok(TrainReport {
         run_dir: directory.path().to_owned(),
         validation_loss: course.validation_loss,
-        bigram_entropy,
+        bigram_entropy: bigram_entropy.flatten(),
         sample,
         unplanned,
         divergences: findings.iter().filter_map(|found| found.divergence.clone()).collect(),

@@ -15,8 +15,8 @@ pub(crate) struct View {
     bytes: Vec<u8>,
 }
 
-/// Returns the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for a
-/// browser (`.html`).
+/// Returns the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for
+/// a browser (`.html`).
 pub(crate) fn of(worker: &Worker) -> Vec<View> {
     let rank = worker.grid().rank();
     let of = summarized(worker.device(), rank);

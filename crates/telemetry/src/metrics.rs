@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use system::{output, threads};
+use system::{input, output, threads};
 
 use crate::error::{Result, TelemetryError};
 use crate::run_files::{atomic_write, to_json};
@@ -193,13 +193,16 @@ fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
 
 /// Moves damaged lines to a separate file. Errors: a file cannot be read or written.
 fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
-    let all = std::fs::read(path).map_err(TelemetryError::file(path, "read it"))?;
+    let all = input::read(path, u64::MAX).map_err(TelemetryError::file(path, "read it"))?;
     let text = |lines: &[&Line]| -> Vec<u8> {
         let place = |line: &&Line| all.get(line.bytes.start as usize..line.bytes.end as usize);
         lines.iter().filter_map(place).flatten().copied().collect()
     };
     let aside = path.with_extension("damaged.jsonl");
-    let mut moved = std::fs::read(&aside).unwrap_or_default();
+    let mut moved = match input::read(&aside, u64::MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        moved => moved.map_err(TelemetryError::file(&aside, "read it"))?,
+    };
     moved.extend(text(damaged));
     atomic_write(&aside, &moved)?;
     atomic_write(path, &text(kept))?;

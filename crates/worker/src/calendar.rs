@@ -25,8 +25,8 @@ impl Calendar {
         due || step + 1 == self.steps
     }
 
-    /// Returns the first step after `step` that a validation follows, or that none does; `None` if there is no
-    /// such step.
+    /// Returns the first step after `step` that a validation follows, or that none does; `None` if there is
+    /// no such step.
     pub fn next(&self, step: u64, validates: bool) -> Option<u64> {
         let after = step.saturating_add(1);
         if !validates {
