@@ -72,7 +72,10 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
         };
         match args.json {
             true => print_json(&ScheduleLine::of(&found))?,
-            false => note(&format!("{}: {:.1} tokens/s", name(&found), found.tokens_per_second())),
+            false => {
+                let speed = grouped(found.tokens_per_second().round() as u64);
+                note(&format!("{}: {speed} tokens/s", name(&found)));
+            }
         }
         measures.push(found);
     }

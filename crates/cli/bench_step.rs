@@ -89,7 +89,7 @@ fn summary(head: &str, found: &StepMeasure) -> String {
     let (allocated, reserved) = found.peaks;
     format!(
         "{}{separator}{}\n{head}\n{} parameters, on {}\n\nmedian step {:.2} ms ({:.2} to {:.2} over {}), \
-         {:.0} tokens/s, last loss {:.4}\npeak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} \
+         {} tokens/s, last loss {:.4}\npeak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} \
          of allocated\n",
         found.model,
         found.libraries,
@@ -99,7 +99,7 @@ fn summary(head: &str, found: &StepMeasure) -> String {
         1e3 * least,
         1e3 * most,
         found.seconds.len(),
-        found.tokens_per_second(),
+        grouped(found.tokens_per_second().round() as u64),
         found.loss,
         grouped(allocated),
         bytes(allocated),

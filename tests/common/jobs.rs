@@ -74,7 +74,10 @@ pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     let script = super::root().join("tests/common/hosts");
     let can = has_mpi() && Command::new(&script).args(["1", "true"]).output().unwrap().status.success();
     if !can {
-        let _ = writeln!(std::io::stderr(), "skipped: hosts cannot be faked");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: hosts cannot be faked, which needs mpirun and user namespaces"
+        );
         return None;
     }
     let mut command = clean(script, directory);

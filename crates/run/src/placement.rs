@@ -207,6 +207,9 @@ mod tests {
         command.args(["placement::tests::one_rank", "--exact", "--ignored", "--nocapture"]);
         let output = command.output().unwrap();
         if output.status.code() == Some(77) {
+            system::terminal::say(
+                "skipped: two hosts cannot be faked, which needs mpirun and user namespaces",
+            );
             return;
         }
         let said = String::from_utf8_lossy(&output.stdout);

@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
 
 /// Opens a file, decompressed by its name. Bytes of the file itself are counted in `read`.
 fn open<'a>(path: &Path, read: &'a BytesRead) -> Result<Box<dyn Read + 'a>> {
-    let file = File::open(path).map_err(Error::file(path, "open it"))?;
+    let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
     let counted = Counted { file, read };
     let buffered = BufReader::with_capacity(BUFFER, counted);
     Ok(match extension(path) {

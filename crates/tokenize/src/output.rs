@@ -195,10 +195,13 @@ fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
     }
 }
 
+/// The most bytes of a record.
+const MOST_RECORD: u64 = 64 << 20;
+
 /// The record in `directory`; `None` if there is none, or one that does not parse.
 fn read_record(directory: &Path) -> Result<Option<Record>> {
     let path = directory.join(RECORD);
-    match fs::read(&path) {
+    match system::input::read(&path, MOST_RECORD) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         read => Ok(serde_json::from_slice(&read.map_err(Error::file(&path, "read it"))?).ok()),
     }
@@ -217,11 +220,5 @@ fn lock(directory: &Path) -> Result<File> {
 }
 
 fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = path.with_extension("new");
-    let write = || -> std::io::Result<()> {
-        fs::write(&temporary, bytes)?;
-        File::open(&temporary)?.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(Error::file(path, "write it"))
+    system::output::write_own(path, bytes).map_err(Error::file(path, "write it"))
 }

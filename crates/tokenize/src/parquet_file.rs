@@ -23,7 +23,7 @@ pub(crate) fn read(
 ) -> Result<bool> {
     let invalid = |reason: String| Error::Invalid { path: path.to_path_buf(), line: None, reason };
     let unreadable = |error: ParquetError| invalid(error.to_string());
-    let file = File::open(path).map_err(Error::file(path, "open it"))?;
+    let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
     let bytes = file.metadata().map_err(Error::file(path, "read it"))?.len();
     let file = SerializedFileReader::new(file).map_err(unreadable)?;
     let (column, most_definitions) = find(&file, name).map_err(invalid)?;

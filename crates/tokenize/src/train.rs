@@ -9,6 +9,7 @@ use data::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::sync_channel;
+use system::output::{OutputFile, Replace};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -18,6 +19,8 @@ use tokenizers::{AddedToken, Tokenizer as Trained};
 const SEPARATOR: &str = "<|endoftext|>";
 /// The bytes, each of which is a token, and the separator.
 const LEAST: usize = 257;
+/// A text at the start of every tokenizer, by which a file that may be replaced is known as one.
+const MARK: &str = "\"truncation\"";
 /// Pieces of text that are read ahead.
 const AHEAD: usize = 64;
 
@@ -37,6 +40,8 @@ pub fn train_tokenizer(
         let text = format!("a vocabulary of {vocabulary} is less than 256 bytes and {SEPARATOR}");
         return Err(Error::Refused(text));
     }
+    let refused = |error| Error::Refused(format!("{}: {error}", output.display()));
+    let out = OutputFile::new(output, Replace::Marked(MARK)).map_err(refused)?;
     // Bytes: what is read is the text itself, in pieces that end at spaces.
     let mut job = Job::new(files, Tokenizer::Bytes, PathBuf::new())?;
     text_key.clone_into(&mut job.text_key);
@@ -53,7 +58,7 @@ pub fn train_tokenizer(
         .into();
     feed(&job, |texts| tokenizer.train(&mut trainer, texts).map(|_| ()))?;
     let json = tokenizer.to_string(true).map_err(|error| Error::Refused(error.to_string()))?;
-    std::fs::write(output, json).map_err(Error::file(output, "write it"))?;
+    out.write(json.as_bytes()).map_err(Error::file(output, "write it"))?;
     Ok(tokenizer.get_vocab_size(true))
 }
 
