@@ -124,7 +124,8 @@ impl<'a> Killed<'a> {
         command
     }
 
-    /// Starts a run and kills it while it stands at `point` for the `count`-th time; false if it ended before.
+    /// Starts a run and kills it while it stands at `point` for the `count`-th time; false if it ended
+    /// before.
     fn at(&mut self, point: &str, count: u64) -> bool {
         let reached = self.workplace.path(&format!("{}-{}-reached", self.run_dir, self.kills));
         let hold = format!("{point}:{count}:{}", reached.display());

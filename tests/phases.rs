@@ -28,8 +28,8 @@ fn phases_add_up_to_the_step() {
             let of = |whole: fn(Phase) -> Statistic| Phase::ALL.map(|phase| rank.get(whole(phase)));
             let (whole, step) = (of(Statistic::WholeTime), rank.get(Statistic::WholeStepTime));
             assert!(step.abs_diff(whole.iter().sum()) <= 5, "{whole:?}, {step}");
-            // The phases lie within the steps of the loop, each of which rounds to a microsecond; how much of a
-            // step they are depends on what else the machine does between them.
+            // The phases lie within the steps of the loop, each of which rounds to a microsecond; how much of
+            // a step they are depends on what else the machine does between them.
             let microseconds = 1e6 * seconds;
             let own_clock = rank.rank == 0;
             assert!(!own_clock || step as f64 <= microseconds + 100.0, "{step} of {microseconds} µs");

@@ -108,8 +108,8 @@ fn a_token_beyond_the_vocabulary_is_named_with_its_place() {
     assert!(refused.to_string().ends_with("token 99 at position 99 is not below the vocabulary of 99"));
 }
 
-/// llm.c's `dataloader_next_batch` on one process: rows of a batch follow each other, batches too, and what is
-/// left at the end of a shard is skipped.
+/// llm.c's `dataloader_next_batch` on one process: rows of a batch follow each other, batches too, and what
+/// is left at the end of a shard is skipped.
 #[test]
 fn sequential_order_is_that_of_llm_c() {
     let directory = TempDir::new().unwrap();

@@ -2,8 +2,8 @@
 //!
 //! A kill that should hit the moment between two operations cannot be timed. With the environment variable
 //! [`VARIABLE`] set to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time makes
-//! `FILE` and stays there until the process is killed. With [`SLOW`] set to `POINT:MILLISECONDS`, every thread
-//! that reaches the point sleeps so long: a disk that is slow.
+//! `FILE` and stays there until the process is killed. With [`SLOW`] set to `POINT:MILLISECONDS`, every
+//! thread that reaches the point sleeps so long: a disk that is slow.
 
 use std::fs::File;
 use std::path::PathBuf;
