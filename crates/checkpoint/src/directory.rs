@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use system::fail_point;
@@ -13,6 +14,8 @@ use crate::reader::Checkpoint;
 
 /// Name of the directory of checkpoints in a run directory.
 const CHECKPOINTS: &str = "checkpoints";
+/// Name of the link to the checkpoint with the lowest validation loss, in that directory.
+const BEST: &str = "best";
 
 /// The directory `RUN_DIR/checkpoints`.
 #[derive(Clone, Debug)]
@@ -84,9 +87,21 @@ impl Directory {
         }
     }
 
-    /// Deletes all checkpoints but the newest `keep`.
+    /// Names the checkpoint after `step` steps the best: the link `best` leads to it.
+    pub(crate) fn name_best(&self, step: u64) -> Result<()> {
+        let (path, link) = (self.step(step), self.0.join(BEST));
+        let temporary = self.temporary(step);
+        let name = path.file_name().unwrap_or_default();
+        symlink(name, &temporary).map_err(CheckpointError::file(&temporary, "make the link"))?;
+        fs::rename(&temporary, &link).map_err(CheckpointError::file(&link, "rename it into place"))?;
+        sync_directory(&self.0)
+    }
+
+    /// Deletes all checkpoints but the newest `keep` and the best.
     pub(crate) fn retain(&self, keep: u64) -> Result<()> {
-        let all = self.list()?;
+        let mut all = self.list()?;
+        let best = fs::read_link(self.0.join(BEST)).ok();
+        all.retain(|(_, path)| path.file_name() != best.as_deref().map(Path::as_os_str));
         let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
         for (step, path) in &all[..surplus] {
             // A half-deleted checkpoint must not carry a complete one's name.
@@ -128,7 +143,9 @@ impl Directory {
     fn remove_temporaries(&self) -> Result<()> {
         for (name, path) in self.entries()? {
             if name.starts_with(".step-") && name.contains(".tmp-") {
-                fs::remove_dir_all(&path).map_err(CheckpointError::file(&path, "delete it"))?;
+                let remove =
+                    if path.is_symlink() { fs::remove_file(&path) } else { fs::remove_dir_all(&path) };
+                remove.map_err(CheckpointError::file(&path, "delete it"))?;
             }
         }
         Ok(())

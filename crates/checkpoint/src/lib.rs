@@ -26,6 +26,7 @@ mod manifest;
 mod reader;
 mod resume;
 mod snapshot;
+mod validations;
 mod writer;
 
 pub use contents::Contents;
@@ -35,4 +36,5 @@ pub use manifest::CorpusMark;
 pub use reader::{Checkpoint, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;
+pub use validations::Validations;
 pub use writer::Writer;

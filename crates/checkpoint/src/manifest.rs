@@ -10,6 +10,7 @@ use system::input;
 
 use crate::contents::Contents;
 use crate::error::{CheckpointError, Result};
+use crate::validations::Validations;
 
 /// The layout of checkpoints that this version writes and reads.
 const FORMAT: u64 = 1;
@@ -72,7 +73,13 @@ pub(crate) struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) corpus: Option<CorpusMark>,
     /// Mean loss of the last validation.
-    pub(crate) validation_loss: Option<f64>,
+    validation_loss: Option<f64>,
+    /// The lowest loss of a validation; absent before the first one and in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    best_validation_loss: Option<f64>,
+    /// Validations after that one; absent where that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    validations_since_best: Option<u64>,
     /// Digests of the checkpoint's other files, by name.
     files: BTreeMap<String, FileDigest>,
     /// SHA-256 of this manifest, without indentation and with this field empty.
@@ -84,7 +91,7 @@ impl Manifest {
         step: u64,
         updates: u32,
         contents: &Contents,
-        validation_loss: Option<f64>,
+        validations: Validations,
         state: FileDigest,
     ) -> Self {
         let mut manifest = Manifest {
@@ -96,7 +103,9 @@ impl Manifest {
             configuration: contents.configuration.clone(),
             corpus_sha256: None,
             corpus: contents.corpus.clone(),
-            validation_loss: validation_loss.filter(|loss| loss.is_finite()),
+            validation_loss: validations.last.filter(|loss| loss.is_finite()),
+            best_validation_loss: validations.best,
+            validations_since_best: validations.best.map(|_| validations.since_best),
             files: BTreeMap::from([(STATE.to_owned(), state)]),
             manifest_sha256: String::new(),
         };
@@ -120,6 +129,12 @@ impl Manifest {
     /// Updates that the optimizer had made.
     pub(crate) fn updates(&self) -> u64 {
         self.updates.map_or(self.step, u64::from)
+    }
+
+    /// The validations of the run up to the checkpoint.
+    pub(crate) fn validations(&self) -> Validations {
+        let since_best = self.validations_since_best.unwrap_or(0);
+        Validations { last: self.validation_loss, best: self.best_validation_loss, since_best }
     }
 
     pub(crate) fn to_text(&self) -> Vec<u8> {

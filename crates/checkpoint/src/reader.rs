@@ -9,6 +9,7 @@ use tensor::{Shape, Tensor, TensorError};
 use crate::error::{CheckpointError, Result};
 use crate::format::{self, Arrays, Entry};
 use crate::manifest::{CorpusMark, Manifest, STATE};
+use crate::validations::Validations;
 
 /// Name of the array of losses.
 pub(crate) const LOSSES: &str = "run.losses";
@@ -138,8 +139,8 @@ impl Checkpoint {
     }
 
     /// Mean loss of the last validation before the checkpoint.
-    pub fn validation_loss(&self) -> Option<f64> {
-        self.manifest.validation_loss
+    pub fn validations(&self) -> Validations {
+        self.manifest.validations()
     }
 
     /// The loss of every step before the checkpoint. Errors: the file cannot be read, or has another number

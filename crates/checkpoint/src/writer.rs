@@ -13,6 +13,7 @@ use crate::error::{CheckpointError, Result};
 use crate::format;
 use crate::manifest::{MANIFEST, Manifest, STATE};
 use crate::snapshot::Snapshot;
+use crate::validations::Validations;
 
 /// The destination and the shared contents of a run's checkpoints.
 #[derive(Clone, Debug)]
@@ -66,12 +67,13 @@ impl Writer {
         snapshot
     }
 
-    /// Starts to write the state after `step` steps.
-    pub fn write(&mut self, snapshot: Snapshot, step: u64, validation_loss: Option<f64>) {
+    /// Starts to write the state after `step` steps. `is_best`: the last of `validations` is of this state and
+    /// has the lowest loss.
+    pub fn write(&mut self, snapshot: Snapshot, step: u64, validations: Validations, is_best: bool) {
         let job = self.job.clone();
         let path = job.directory.step(step);
         let body = move || {
-            let written = job.write(&snapshot, step, validation_loss);
+            let written = job.write(&snapshot, step, validations, is_best);
             (snapshot, written)
         };
         match threads::spawn("checkpoint", body) {
@@ -106,17 +108,21 @@ impl Drop for Writer {
 }
 
 impl Job {
-    /// Writes a checkpoint, renames it into place, and deletes the oldest beyond `keep`.
-    fn write(&self, snapshot: &Snapshot, step: u64, validation_loss: Option<f64>) -> Result<()> {
+    /// Writes a checkpoint, renames it into place, names it the best if it is, and deletes the oldest beyond
+    /// `keep`.
+    fn write(&self, snapshot: &Snapshot, step: u64, validations: Validations, is_best: bool) -> Result<()> {
         let temporary = self.directory.temporary(step);
         let unready = |what| CheckpointError::Thread { path: self.directory.step(step), what };
         (self.contents.before)().map_err(unready)?;
         self.directory.make()?;
-        let written = self.write_files(&temporary, snapshot, step, validation_loss);
+        let written = self.write_files(&temporary, snapshot, step, validations);
         if let Err(error) = written.and_then(|()| self.directory.publish(&temporary, step)) {
             // The error that matters is the one above; there may be nothing to delete.
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
+        }
+        if is_best {
+            self.directory.name_best(step)?;
         }
         self.directory.retain(self.contents.keep)
     }
@@ -126,12 +132,12 @@ impl Job {
         temporary: &Path,
         snapshot: &Snapshot,
         step: u64,
-        validation_loss: Option<f64>,
+        validations: Validations,
     ) -> Result<()> {
         fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
         fail_point::reach("checkpoint directory made");
         let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
-        let manifest = Manifest::new(step, snapshot.updates, &self.contents, validation_loss, state);
+        let manifest = Manifest::new(step, snapshot.updates, &self.contents, validations, state);
         let path = temporary.join(MANIFEST);
         let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
         file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;

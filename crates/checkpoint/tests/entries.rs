@@ -41,7 +41,7 @@ fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
         snapshot.add(array.name.to_owned(), array.dtype, &array.shape).copy_from_slice(&array.bytes);
     }
     snapshot.add_losses(&[0.5]);
-    writer.write(snapshot, 1, None);
+    writer.write(snapshot, 1, Validations::default(), false);
     writer.finish().unwrap();
     newest(run_dir).unwrap().unwrap()
 }

@@ -1,6 +1,6 @@
 //! Checks between keys.
 
-use data::Tokenizer;
+use data::{OrderKind, Tokenizer};
 use device::DType;
 use keys::{Error, Given};
 use nn::{Conditions, Examples};
@@ -18,6 +18,10 @@ const MOST_MICRO_BATCHES: usize = 1 << 20;
 pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     check_model(given, config)?;
     check_data(given, config)?;
+    if config.train.patience > 0 && config.train.validate_every == 0 {
+        let reason = "train.patience needs train.validate_every, which is 0".to_owned();
+        return Err(given.conflict(&[Train::patience], reason));
+    }
     if config.optim.min_learning_rate > config.optim.learning_rate {
         let reason = format!(
             "optim.min_learning_rate = {} is above optim.learning_rate = {}",
@@ -71,7 +75,16 @@ fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
 
 /// Checks that there are files, and that a text has a tokenizer.
 fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
-    if config.data.kind != DataKind::Synthetic && config.data.paths.is_empty() {
+    let Data { paths, mixture, order, .. } = &config.data;
+    if !mixture.is_empty() && !paths.is_empty() {
+        let reason = "data.paths and data.mixture are given, and a mixture names its own paths".to_owned();
+        return Err(given.conflict(&[Data::mixture, Data::paths], reason));
+    }
+    if mixture.len() > 1 && *order == OrderKind::Sequential {
+        let reason = "data.order = \"sequential\" reads one source, not those of data.mixture".to_owned();
+        return Err(given.conflict(&[Data::order, Data::mixture], reason));
+    }
+    if config.data.kind != DataKind::Synthetic && paths.is_empty() && mixture.is_empty() {
         let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
         return Err(given.conflict(&[Data::paths], reason));
     }

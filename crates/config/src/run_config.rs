@@ -8,6 +8,7 @@ use keys::{Key, Only, Origins, Section, Value};
 use parallel::pipeline::ScheduleKind;
 use sha2::{Digest, Sha256};
 
+use crate::mixture;
 use crate::model::ModelConfig;
 use crate::sections::{Checkpoint, Data, Memory, Optim, Parallel, Precision, Telemetry, Train};
 use crate::table::table;
@@ -107,9 +108,14 @@ impl RunConfig {
         self.as_given(self.settings_with_tokenizer(tokenizer.to_owned()))
     }
 
-    /// [`RunConfig::settings`] with the tokenizer's identity in place of its path.
+    /// [`RunConfig::settings`] with the tokenizer's identity in place of its path, and of a mixture the weights
+    /// alone.
     pub(crate) fn portable_settings(&self) -> Vec<(Key, Value)> {
-        self.settings_with_tokenizer(self.tokenizer.identity())
+        let mut settings = self.settings_with_tokenizer(self.tokenizer.identity());
+        for (_, value) in settings.iter_mut().filter(|(key, _)| key.path == Data::mixture) {
+            *value = mixture::weights(&self.data.mixture);
+        }
+        settings
     }
 
     fn settings_with_tokenizer(&self, tokenizer: String) -> Vec<(Key, Value)> {

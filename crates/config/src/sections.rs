@@ -12,6 +12,7 @@ use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
 use crate::choices::{DataKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path};
+use crate::mixture::{self, MixtureSource};
 use crate::paths;
 
 /// The largest integer that TOML guarantees.
@@ -45,6 +46,12 @@ section! {
         paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
         /// Files and globs that are held out for validation; without one, the end of `paths` is.
         validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
+        /// Sources in place of `paths`, each with its share of the sequences: `[[data.mixture]]` with `paths`,
+        /// `weight` and, if need be, `validation_paths`.
+        mixture: Vec<MixtureSource> =
+            Row::new(Takes::Tables(MixtureSource::KEYS), MixtureSource::read_all, mixture::value)
+                .default("[]")
+                .only(Data::kind, FILES);
         /// The directory that paths are relative to; relative to its default itself.
         base: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
             .derived("the configuration file's directory", |_| Ok("".into()))
@@ -66,6 +73,13 @@ section! {
         /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run
         /// starts, and not by its size and a hash of pieces.
         full_hash: bool = Row::flag().default("false").only(Data::kind, FILES).any_bits();
+        /// The directory in which tokens of text are kept between runs, relative to the current directory;
+        /// empty: `.tokens` beside the run directory. Text of bytes needs none.
+        cache: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
+            .default("\"\"")
+            .only(Data::kind, &["text"])
+            .any_bits()
+            .local();
         /// The fraction of the text, at its end, that is held out for validation if `validation_paths` names
         /// nothing.
         validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
@@ -95,6 +109,8 @@ section! {
         /// Successive steps with a loss or gradient norm that is not finite after which a run ends. A
         /// gradient whose norm is not finite updates nothing.
         max_nonfinite_steps: u64 = Row::integer(1, MOST).default("1").any_bits();
+        /// Validations without a lower loss after which the run ends; 0: it does all steps.
+        patience: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Micro-batches in a validation, over all ranks.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }
@@ -257,6 +273,8 @@ section! {
         wait: bool = Row::flag().default("false").any_bits();
         /// Checkpoints that are kept, the latest.
         keep: u64 = Row::integer(1, MOST).default("2").any_bits();
+        /// Also save and keep the state with the lowest validation loss, as `checkpoints/best`.
+        keep_best: bool = Row::flag().default("false").any_bits();
     }
 }
 

@@ -96,6 +96,9 @@ pub struct MicroBatch {
     pub inputs: HostArray,
     /// Targets.
     pub targets: HostArray,
+    /// Where sequences are packed with several documents: for each token the position in its sequence at which
+    /// its document begins, in the inputs' shape.
+    pub documents: Option<HostArray>,
 }
 
 /// Rows and columns of an array of every micro-batch of a source.

@@ -133,6 +133,14 @@ pub enum Error {
         /// The value as it was given.
         fraction: f64,
     },
+    /// A mixture without sources, or with a weight that is none.
+    #[error(
+        "the weights {weights:?} make no mixture: each is finite, above 0, and at least 1/65536 of their sum"
+    )]
+    BadWeights {
+        /// The weights as they were given.
+        weights: Vec<f64>,
+    },
     /// A vocabulary of no tokens, or of more than 32 bits can number.
     #[error("a vocabulary of {vocabulary} tokens cannot be drawn from")]
     BadVocabulary {

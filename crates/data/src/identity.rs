@@ -38,8 +38,27 @@ impl CorpusIdentity {
     }
 }
 
-/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the
-/// last; all of it in one piece where it is not longer than they are.
+impl CorpusIdentity {
+    /// Reads the pieces of corpora, which in their order have one identity.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub(crate) fn of_all<'a>(corpora: impl Iterator<Item = &'a Corpus>) -> Result<Self, Error> {
+        let mut all = corpora.map(Self::of).collect::<Result<Vec<_>, _>>()?;
+        if all.len() == 1 {
+            return Ok(all.remove(0));
+        }
+        let hashes: Vec<&str> = all.iter().map(|one| one.samples_sha256.as_str()).collect();
+        Ok(Self {
+            samples_sha256: format!("{:x}", Sha256::digest(hashes.join(" "))),
+            tokens: all.iter().map(|one| one.tokens).sum(),
+            modified: all.iter().map(|one| one.modified).max().unwrap_or(0),
+        })
+    }
+}
+
+/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the last;
+/// all of it in one piece where it is not longer than they are.
 pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
     if all <= count * size {
         return vec![(0, all)];

@@ -17,11 +17,12 @@
 //! reused from one micro-batch to the next.
 //!
 //! ```
-//! use data::{Corpus, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer};
+//! use data::{Component, Corpus, MicroBatch, OrderKind, Source, Split};
+//! use data::{TokenOptions, TokenSource, Tokenizer};
 //!
 //! let text = "the quick brown fox jumps over the lazy dog; ".repeat(20);
 //! let source = TokenSource::new(
-//!     Split::at_end(Corpus::in_memory(text.into_bytes())?.into(), 0.1)?,
+//!     vec![Component { split: Split::at_end(Corpus::in_memory(text.into_bytes())?.into(), 0.1)?, weight: 1.0 }],
 //!     Tokenizer::Bytes,
 //!     &TokenOptions {
 //!         context: 16,
@@ -30,6 +31,8 @@
 //!         order: OrderKind::Shuffled,
 //!         validation_micro_batches: 2,
 //!         vocabulary: 256,
+//!         documents: None,
+//!         ignored: None,
 //!     },
 //! )?;
 //!
@@ -49,11 +52,15 @@ mod encoding;
 mod error;
 mod files;
 mod identity;
+mod mixture;
 mod order;
+mod packing;
 mod permutation;
+mod slice;
 mod source;
 mod stream;
 mod synthetic;
+mod token_options;
 mod token_source;
 mod tokenizer;
 
@@ -64,10 +71,13 @@ pub use encoding::{Encoding, HEADER_BYTES, Header};
 pub use error::Error;
 pub use files::files;
 pub use identity::CorpusIdentity;
+pub use mixture::Mixture;
 pub use order::{OrderKind, Position, Sequential, Shuffled};
+pub use packing::PackingFigures;
 pub use permutation::Permutation;
+pub use slice::{Slice, Split};
 pub use source::Source;
-pub use stream::{Slice, Split};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};
-pub use token_source::{TokenOptions, TokenSource};
+pub use token_options::{Documents, IGNORED, TokenOptions};
+pub use token_source::{Component, TokenSource};
 pub use tokenizer::{FileTokenizer, Tokenizer};

@@ -21,6 +21,11 @@ pub trait Source: Send + Sync {
     /// [`Error::NoSuchValidation`] if `index` is not below [`Source::validation_micro_batches`].
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error>;
 
+    /// Whether micro-batches state where documents begin ([`MicroBatch::documents`]).
+    fn packs_documents(&self) -> bool {
+        false
+    }
+
     /// Shapes of every micro-batch. Reads no data: a plan needs the shapes alone.
     fn shape(&self) -> BatchShape;
 

@@ -3,9 +3,15 @@
 use crate::batch::checked_shape;
 use crate::bigram::Bigrams;
 use crate::identity::{CorpusIdentity, pieces};
-use crate::order::{OrderKind, Position};
-use crate::stream::{Order, Slice, Split, validated_at};
+use crate::mixture::{Mixture, shares};
+use crate::order::Position;
+use crate::packing::PackingFigures;
+use crate::slice::{Slice, Split};
+use crate::stream::{Run, Stream};
+use crate::token_options::{Documents, IGNORED, TokenOptions};
 use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source, Tokenizer};
+use sha2::{Digest, Sha256};
+use std::sync::OnceLock;
 
 /// Tokens at the start of a corpus that are held against the vocabulary when it is opened.
 const LOOKED_AT: u64 = 4096;
@@ -15,75 +21,104 @@ const COUNTED: (u64, u64) = (64, 16_384);
 /// Most validation tokens that the bigram model is judged on.
 const JUDGED: u64 = 4 << 20;
 
-/// Options for cutting tokens into micro-batches.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenOptions {
-    /// Input tokens in a sequence.
-    pub context: usize,
-    /// Sequences in a micro-batch.
-    pub micro_batch: usize,
-    /// Seed of the order of training.
-    pub seed: u64,
-    /// The order of training.
-    pub order: OrderKind,
-    /// Validation micro-batches, spread over what is held out; more than fit once overlap.
-    pub validation_micro_batches: u64,
-    /// Number of tokens that exist; all that are read are below.
-    pub vocabulary: usize,
+/// A source of a mixture.
+#[derive(Clone, Debug)]
+pub struct Component {
+    /// The tokens of training and of validation.
+    pub split: Split,
+    /// Its share, in proportion to those of others.
+    pub weight: f64,
 }
 
-/// A corpus as micro-batches: inputs and targets are `u32` of shape \[micro_batch, context\], a target being
+/// Corpora as micro-batches: inputs and targets are `u32` of shape \[micro_batch, context\], a target being
 /// the token after its input.
 #[derive(Debug)]
 pub struct TokenSource {
-    split: Split,
+    mixture: Mixture,
+    components: Vec<Cut>,
     tokenizer: Tokenizer,
     options: TokenOptions,
-    order: Order,
+    bytes_per_token: OnceLock<Option<f64>>,
+}
+
+/// A component that has been cut into sequences.
+#[derive(Debug)]
+struct Cut {
+    split: Split,
+    training: Stream,
+    validation: Stream,
+    /// The validation sequences before its own, and the number of those.
+    validated: (u64, u64),
 }
 
 impl TokenSource {
-    /// Cuts a corpus.
+    /// Cuts corpora, of which packing reads all.
     ///
     /// # Errors
-    /// A size that is zero or too large; a part too short for one sequence, or in sequential order for a
-    /// micro-batch; a token beyond the vocabulary near the start.
-    pub fn new(split: Split, tokenizer: Tokenizer, options: &TokenOptions) -> Result<Self, Error> {
-        let TokenOptions { context, micro_batch, seed, order, .. } = *options;
-        checked_shape(micro_batch, context)?;
-        split.check(context)?;
-        let order = Order::of(order, &split.training, seed, context, micro_batch)?;
-        let source = Self { split, tokenizer, options: *options, order };
-        for slice in [&source.split.training, &source.split.validation] {
+    /// No component, or a weight that is none; a size that is zero or too large; a part too short for one
+    /// sequence, or in sequential order for a micro-batch; a token beyond the vocabulary near the start.
+    pub fn new(
+        components: Vec<Component>,
+        tokenizer: Tokenizer,
+        options: &TokenOptions,
+    ) -> Result<Self, Error> {
+        checked_shape(options.micro_batch, options.context)?;
+        let weights: Vec<f64> = components.iter().map(|component| component.weight).collect();
+        let mixture = Mixture::new(options.seed, &weights)?;
+        let rows = options.validation_micro_batches.saturating_mul(options.micro_batch as u64);
+        let mut before = 0;
+        let cuts = components.into_iter().zip(shares(&weights, rows)).map(|(component, own)| {
+            let first = before;
+            before += own;
+            Cut::new(component.split, (first, own), options)
+        });
+        let components = cuts.collect::<Result<Vec<_>, _>>()?;
+        let source =
+            Self { mixture, components, tokenizer, options: *options, bytes_per_token: OnceLock::new() };
+        for slice in source.slices() {
             let mut tokens = vec![0; slice.tokens().min(LOOKED_AT) as usize];
             source.read(slice, slice.range.start, &mut tokens)?;
         }
         Ok(source)
     }
 
-    /// Tokenizer of the corpus.
+    /// Tokenizer of the corpora.
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// The tokens of training and of validation.
-    #[must_use]
-    pub fn split(&self) -> &Split {
-        &self.split
+    /// The tokens of training and of validation of each component.
+    pub fn splits(&self) -> impl Iterator<Item = &Split> {
+        self.components.iter().map(|cut| &cut.split)
     }
 
-    /// Sequences in one epoch.
+    fn slices(&self) -> impl Iterator<Item = &Slice> {
+        self.splits().flat_map(|split| [&split.training, &split.validation])
+    }
+
+    /// Figures of packing what is trained on, over all components; `None` if documents are not packed.
+    #[must_use]
+    pub fn packing(&self) -> Option<PackingFigures> {
+        let figures = self.components.iter().map(|cut| cut.training.packing());
+        figures.sum::<Option<PackingFigures>>()
+    }
+
+    /// Sequences in one epoch of all components.
     #[must_use]
     pub fn windows(&self) -> u64 {
-        self.order.windows()
+        self.components.iter().map(|cut| cut.training.sequences()).sum()
     }
 
-    /// Place in training of row `row` of micro-batch `number`.
+    /// Component, and place in its training, of row `row` of micro-batch `number`.
     #[must_use]
-    pub fn position(&self, number: u64, row: usize) -> Position {
-        let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
-        self.order.position(&self.split.training, sequence)
+    pub fn position(&self, number: u64, row: usize) -> (usize, Position) {
+        let (component, sequence) = self.mixture.place(self.sequence(number, row));
+        (component, self.components[component].training.training(sequence).0)
+    }
+
+    fn sequence(&self, number: u64, row: usize) -> u128 {
+        u128::from(number) * self.options.micro_batch as u128 + row as u128
     }
 
     /// The identity of what is trained on.
@@ -91,7 +126,7 @@ impl TokenSource {
     /// # Errors
     /// A file that was changed or cannot be read.
     pub fn identity(&self) -> Result<CorpusIdentity, Error> {
-        CorpusIdentity::of(&self.split.training.corpus)
+        CorpusIdentity::of_all(self.splits().map(|split| &*split.training.corpus))
     }
 
     /// The SHA-256 of what is trained on. Reads all of it.
@@ -99,31 +134,41 @@ impl TokenSource {
     /// # Errors
     /// A file that was changed or cannot be read.
     pub fn fingerprint(&self) -> Result<String, Error> {
-        self.split.training.corpus.fingerprint()
+        let each = self.splits().map(|split| split.training.corpus.fingerprint());
+        let each = each.collect::<Result<Vec<_>, _>>()?;
+        match each.as_slice() {
+            [one] => Ok(one.clone()),
+            all => Ok(format!("{:x}", Sha256::digest(all.join(" ")))),
+        }
     }
 
     /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
     /// nats a byte: what a model reaches that looks at one byte only, on the very targets that validation
-    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens
-    /// are bytes, and where validation reads more than four megabytes.
+    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens are
+    /// bytes of one text, and where validation reads more than four megabytes.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
     pub fn bigram_entropy(&self) -> Result<Option<f64>, Error> {
-        let judged = self.validation_rows().saturating_mul(self.options.context as u64);
-        if self.tokenizer != Tokenizer::Bytes || judged > JUDGED {
+        let ([cut], Tokenizer::Bytes, None) =
+            (self.components.as_slice(), &self.tokenizer, self.options.documents)
+        else {
+            return Ok(None);
+        };
+        if cut.validated.1.saturating_mul(self.options.context as u64) > JUDGED {
             return Ok(None);
         }
         let mut model = Bigrams::default();
-        let Slice { corpus, range } = &self.split.training;
+        let Slice { corpus, range } = &cut.split.training;
         for (start, count) in pieces(range.end - range.start, COUNTED.0, COUNTED.1) {
             let piece = range.start + start..range.start + start + count;
             corpus.scan(piece, |tokens| model.count(tokens.iter().map(|token| *token as u8)))?;
         }
         let mut window = vec![0; self.options.context + 1];
         let (mut sum, mut count) = (0.0, 0_u64);
-        for row in 0..self.validation_rows() {
-            self.read(&self.split.validation, self.validation_start(row), &mut window)?;
+        for row in 0..cut.validated.1 {
+            let run = cut.validation.validation(row, cut.validated.1);
+            self.read(&cut.split.validation, run.start, &mut window)?;
             let bytes: Vec<u8> = window.iter().map(|token| *token as u8).collect();
             sum += model.surprise(&bytes);
             count += bytes.len() as u64 - 1;
@@ -131,14 +176,34 @@ impl TokenSource {
         Ok(Some(sum / count as f64))
     }
 
-    fn validation_rows(&self) -> u64 {
-        self.options.validation_micro_batches.saturating_mul(self.options.micro_batch as u64)
+    /// Bytes of text for each validation target that counts, over all of them; `None` where tokens are not made
+    /// of bytes. The first call reads what validation does.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn bytes_per_token(&self) -> Result<Option<f64>, Error> {
+        if let Some(known) = self.bytes_per_token.get() {
+            return Ok(*known);
+        }
+        let Some(lengths) = self.tokenizer.byte_lengths() else { return Ok(None) };
+        let (mut batch, mut bytes, mut count) = (MicroBatch::default(), 0_u64, 0_u64);
+        for index in 0..self.options.validation_micro_batches {
+            self.validation(index, &mut batch)?;
+            for target in batch.targets.tokens()?.iter().filter(|target| **target != IGNORED) {
+                // Tokens that only fill the vocabulary up have no text.
+                bytes += lengths.get(*target as usize).map_or(0, |length| u64::from(*length));
+                count += 1;
+            }
+        }
+        Ok(*self.bytes_per_token.get_or_init(|| (bytes > 0).then(|| bytes as f64 / count as f64)))
     }
 
-    /// Start in its corpus of validation row `row`.
-    fn validation_start(&self, row: u64) -> u64 {
-        let TokenOptions { order, context, .. } = self.options;
-        validated_at(order, &self.split.validation, row, self.validation_rows(), context)
+    /// The validation sequence `row` over all components: the component, and the tokens in its corpus.
+    fn validation_row(&self, row: u64) -> (&Cut, Run) {
+        let own = self.components.partition_point(|cut| cut.validated.0 + cut.validated.1 <= row);
+        let cut = &self.components[own.min(self.components.len() - 1)];
+        let (before, count) = cut.validated;
+        (cut, cut.validation.validation(row.saturating_sub(before), count))
     }
 
     /// Fills `out` with the tokens from `start`. Errors: those of reading, and a token that does not exist.
@@ -154,28 +219,81 @@ impl TokenSource {
         }
     }
 
-    fn fill(
+    /// Fills the window of one row with the tokens of `run` and the one after them, as far as there are any,
+    /// then with the separator. Returns the number of inputs among them.
+    fn window(&self, slice: &Slice, run: Run, window: &mut [u32]) -> Result<usize, Error> {
+        let inputs = run.tokens.min(window.len() - 1);
+        let there = (inputs as u64 + 1).min(slice.range.end - run.start) as usize;
+        self.read(slice, run.start, &mut window[..there])?;
+        let padding = self.options.documents.map_or(0, |documents| documents.separator);
+        window[there..].fill(padding);
+        Ok(inputs)
+    }
+
+    /// Fills `out`, whose row `row` is `run_of_row(row)` of a slice.
+    fn fill<'a>(
         &self,
-        slice: &Slice,
         out: &mut MicroBatch,
-        start_of_row: impl Fn(usize) -> u64,
+        run_of_row: impl Fn(usize) -> (&'a Slice, Run),
     ) -> Result<(), Error> {
-        let TokenOptions { context, micro_batch, .. } = self.options;
+        let TokenOptions { context, micro_batch, ignored, .. } = self.options;
         let inputs = out.inputs.reset_u32(micro_batch, context).chunks_exact_mut(context);
         let targets = out.targets.reset_u32(micro_batch, context).chunks_exact_mut(context);
         let mut window = vec![0; context + 1];
         for (row, (input, target)) in inputs.zip(targets).enumerate() {
-            self.read(slice, start_of_row(row), &mut window)?;
+            let (slice, run) = run_of_row(row);
+            let count = self.window(slice, run, &mut window)?;
             input.copy_from_slice(&window[..context]);
-            target.copy_from_slice(&window[1..]);
+            // After the inputs of a packed sequence comes padding.
+            input[count..].fill(window[context]);
+            target[..count].copy_from_slice(&window[1..=count]);
+            target[count..].fill(IGNORED);
+            if let Some(ignored) = ignored {
+                target.iter_mut().filter(|token| **token == ignored).for_each(|token| *token = IGNORED);
+            }
+        }
+        self.mark_documents(out)
+    }
+
+    /// Writes where the document of each token begins, if that is wanted.
+    fn mark_documents(&self, out: &mut MicroBatch) -> Result<(), Error> {
+        let TokenOptions { context, micro_batch, documents, .. } = self.options;
+        let Some(Documents { separator, masks: true, .. }) = documents else {
+            out.documents = None;
+            return Ok(());
+        };
+        let starts = out.documents.get_or_insert_default().reset_u32(micro_batch, context);
+        let rows = out.inputs.tokens()?.chunks_exact(context);
+        for (input, starts) in rows.zip(starts.chunks_exact_mut(context)) {
+            let mut first = 0;
+            for (position, (token, start)) in input.iter().zip(starts).enumerate() {
+                if *token == separator {
+                    first = position as u32;
+                }
+                *start = first;
+            }
         }
         Ok(())
     }
 }
 
+impl Cut {
+    fn new(split: Split, validated: (u64, u64), options: &TokenOptions) -> Result<Self, Error> {
+        split.check(options.context)?;
+        let training = Stream::new(&split.training, options)?;
+        // Validation needs no whole micro-batch of one shard.
+        let validation = Stream::new(&split.validation, &TokenOptions { micro_batch: 1, ..*options })?;
+        Ok(Self { split, training, validation, validated })
+    }
+}
+
 impl Source for TokenSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        self.fill(&self.split.training, out, |row| self.position(number, row).start)
+        self.fill(out, |row| {
+            let (component, sequence) = self.mixture.place(self.sequence(number, row));
+            let cut = &self.components[component];
+            (&cut.split.training, cut.training.training(sequence).1)
+        })
     }
 
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
@@ -184,13 +302,20 @@ impl Source for TokenSource {
             return Err(Error::NoSuchValidation { index, count });
         }
         let first = index.saturating_mul(self.options.micro_batch as u64);
-        self.fill(&self.split.validation, out, |row| self.validation_start(first.saturating_add(row as u64)))
+        self.fill(out, |row| {
+            let (cut, run) = self.validation_row(first.saturating_add(row as u64));
+            (&cut.split.validation, run)
+        })
     }
 
     fn shape(&self) -> BatchShape {
         let TokenOptions { context: columns, micro_batch: rows, .. } = self.options;
         let tokens = ArrayShape { rows, columns, floats: false };
         BatchShape { inputs: tokens, targets: tokens }
+    }
+
+    fn packs_documents(&self) -> bool {
+        self.options.documents.is_some_and(|documents| documents.masks)
     }
 
     fn validation_micro_batches(&self) -> u64 {

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use data::{Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer};
+use data::{
+    Component, Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer,
+};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,8 +35,21 @@ fn open(base: &Path, patterns: &[&str]) -> Result<Corpus, Error> {
     Corpus::open_shards(base, &patterns.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
 
+fn alone(split: Split) -> Vec<Component> {
+    vec![Component { split, weight: 1.0 }]
+}
+
 fn options(order: OrderKind) -> TokenOptions {
-    TokenOptions { context: 4, micro_batch: 2, seed: 1, order, validation_micro_batches: 2, vocabulary: 1000 }
+    TokenOptions {
+        context: 4,
+        micro_batch: 2,
+        seed: 1,
+        order,
+        validation_micro_batches: 2,
+        vocabulary: 1000,
+        documents: None,
+        ignored: None,
+    }
 }
 
 #[test]
@@ -97,14 +112,14 @@ fn a_token_beyond_the_vocabulary_is_named_with_its_place() {
     };
     let corpus = Arc::new(open(directory.path(), &["*.bin"]).unwrap());
     let split = || Split::at_end(Arc::clone(&corpus), 0.05).unwrap();
-    let source = TokenSource::new(split(), Tokenizer::None, &options(OrderKind::Sequential)).unwrap();
+    let source = TokenSource::new(alone(split()), Tokenizer::None, &options(OrderKind::Sequential)).unwrap();
     let path = directory.path().join("2.bin");
     let expected =
         format!("{}: token 1000 at position 9000 is not below the vocabulary of 1000", path.display());
     assert_eq!(named(&source), expected);
     // Near the start it is found before training.
     let few = TokenOptions { vocabulary: 99, ..options(OrderKind::Sequential) };
-    let refused = TokenSource::new(split(), Tokenizer::None, &few).unwrap_err();
+    let refused = TokenSource::new(alone(split()), Tokenizer::None, &few).unwrap_err();
     assert!(refused.to_string().ends_with("token 99 at position 99 is not below the vocabulary of 99"));
 }
 
@@ -121,7 +136,7 @@ fn sequential_order_is_that_of_llm_c() {
     let corpus = |pattern: &str| Arc::new(open(directory.path(), &[pattern]).unwrap());
     let all = |corpus| data::Slice::all(corpus);
     let split = Split { training: all(corpus("*.bin")), validation: all(corpus("val")) };
-    let source = TokenSource::new(split, Tokenizer::None, &options(OrderKind::Sequential)).unwrap();
+    let source = TokenSource::new(alone(split), Tokenizer::None, &options(OrderKind::Sequential)).unwrap();
     let firsts = |fill: &dyn Fn(&mut MicroBatch)| {
         let mut batch = MicroBatch::default();
         fill(&mut batch);
@@ -133,7 +148,7 @@ fn sequential_order_is_that_of_llm_c() {
         (0..6).map(|number| firsts(&|batch| source.train(number, batch).unwrap())).collect();
     assert_eq!(trained, [(0, 4), (8, 12), (200, 204), (0, 4), (8, 12), (200, 204)]);
     assert_eq!(source.windows(), 6);
-    assert_eq!((source.position(4, 1).epoch, source.position(4, 1).index), (1, 3));
+    assert_eq!((source.position(4, 1).1.epoch, source.position(4, 1).1.index), (1, 3));
     let validated: Vec<_> =
         (0..2).map(|index| firsts(&|batch| source.validation(index, batch).unwrap())).collect();
     assert_eq!(validated, [(500, 504), (508, 512)]);
@@ -150,9 +165,92 @@ fn twenty_gigabytes_open_at_once() {
     let began = Instant::now();
     let corpus = open(directory.path(), &["*.bin"]).unwrap();
     let split = Split::at_end(corpus.into(), 0.01).unwrap();
-    let source = TokenSource::new(split, Tokenizer::None, &options(OrderKind::Shuffled)).unwrap();
+    let source = TokenSource::new(alone(split), Tokenizer::None, &options(OrderKind::Shuffled)).unwrap();
     source.train(123_456_789, &mut MicroBatch::default()).unwrap();
     // To read them all takes longer on any disk.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
-    assert_eq!(source.split().training.tokens(), 9_900_000_000);
+    assert_eq!(source.splits().next().unwrap().training.tokens(), 9_900_000_000);
+}
+
+/// Documents of 1, 2, … tokens after their separator 0, each filled with its number, again and again.
+fn documents(count: u16) -> Vec<u8> {
+    raw((1..=count).flat_map(|n| [0].into_iter().chain(std::iter::repeat_n(n % 9 + 1, usize::from(n % 7)))))
+}
+
+#[test]
+fn packed_sequences_are_whole_documents_and_say_where_each_begins() {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("a.bin"), documents(500)).unwrap();
+    let corpus = Arc::new(open(directory.path(), &["a.bin"]).unwrap());
+    let documents = Some(data::Documents { separator: 0, packs: true, masks: true });
+    let options = TokenOptions { context: 16, documents, ..options(OrderKind::Shuffled) };
+    let split = Split::at_end(Arc::clone(&corpus), 0.1).unwrap();
+    let source = TokenSource::new(alone(split), Tokenizer::None, &options).unwrap();
+    let figures = source.packing().unwrap();
+    assert_eq!((figures.longer, figures.sequences), (0, source.windows()));
+    let (mut counted, mut batch) = (0, MicroBatch::default());
+    for number in 0..source.windows().div_ceil(2) {
+        source.train(number, &mut batch).unwrap();
+        let (inputs, targets) = (batch.inputs.tokens().unwrap(), batch.targets.tokens().unwrap());
+        let starts = batch.documents.as_ref().unwrap().tokens().unwrap();
+        for (row, input) in inputs.chunks_exact(16).enumerate() {
+            let (target, starts) = (&targets[16 * row..][..16], &starts[16 * row..][..16]);
+            assert_eq!(input[0], 0, "a sequence begins with a document");
+            let own = target.iter().take_while(|target| **target != data::IGNORED).count();
+            assert!(target[own..].iter().all(|target| *target == data::IGNORED));
+            assert!(input[own..].iter().all(|input| *input == 0));
+            assert_eq!(target[own - 1], 0, "a document's last target is the next one's separator");
+            assert_eq!(input[1..own], target[..own - 1]);
+            for (position, start) in starts.iter().enumerate() {
+                let start = *start as usize;
+                assert!(input[start] == 0 && input[start + 1..=position].iter().all(|token| *token != 0));
+            }
+            if 2 * number + (row as u64) < source.windows() {
+                counted += own as u64;
+            }
+        }
+    }
+    assert_eq!((counted, figures.tokens), (source.splits().next().unwrap().training.tokens(), counted));
+}
+
+#[test]
+fn an_ignored_token_is_no_target() {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("a.bin"), raw((0..500).map(|n| n % 5))).unwrap();
+    let split = Split::at_end(open(directory.path(), &["a.bin"]).unwrap().into(), 0.1).unwrap();
+    let options = TokenOptions { ignored: Some(3), ..options(OrderKind::Shuffled) };
+    let source = TokenSource::new(alone(split), Tokenizer::None, &options).unwrap();
+    let mut batch = MicroBatch::default();
+    source.train(0, &mut batch).unwrap();
+    let expected = |input: &u32| if (input + 1) % 5 == 3 { data::IGNORED } else { (input + 1) % 5 };
+    let targets: Vec<u32> = batch.inputs.tokens().unwrap().iter().map(expected).collect();
+    assert_eq!(batch.targets.tokens().unwrap(), targets);
+}
+
+#[test]
+fn a_mixture_takes_its_shares_from_each_source() {
+    let directory = TempDir::new().unwrap();
+    for (name, token) in [("a.bin", 1), ("b.bin", 2), ("c.bin", 3)] {
+        fs::write(directory.path().join(name), raw(std::iter::repeat_n(token, 5000))).unwrap();
+    }
+    let component = |name: &str, weight: f64| {
+        let split = Split::at_end(open(directory.path(), &[name]).unwrap().into(), 0.1).unwrap();
+        Component { split, weight }
+    };
+    let parts = vec![component("a.bin", 6.0), component("b.bin", 3.0), component("c.bin", 1.0)];
+    let options = TokenOptions { validation_micro_batches: 10, ..options(OrderKind::Shuffled) };
+    let source = TokenSource::new(parts, Tokenizer::None, &options).unwrap();
+    let shares = |batches: u64, fill: &dyn Fn(u64, &mut MicroBatch)| {
+        let (mut counts, mut batch) = ([0; 3], MicroBatch::default());
+        for number in 0..batches {
+            fill(number, &mut batch);
+            batch.inputs.tokens().unwrap().iter().for_each(|token| counts[*token as usize - 1] += 1);
+        }
+        counts.map(|count| f64::from(count) / (8 * batches) as f64)
+    };
+    let trained = shares(5000, &|number, batch| source.train(number, batch).unwrap());
+    for (share, expected) in trained.into_iter().zip([0.6, 0.3, 0.1]) {
+        assert!((share - expected).abs() < 0.02, "{trained:?}");
+    }
+    assert_eq!(shares(10, &|index, batch| source.validation(index, batch).unwrap()), [0.6, 0.3, 0.1]);
 }

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use data::{
-    Bigrams, Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer,
+    Bigrams, Component, Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource,
+    Tokenizer,
 };
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -15,6 +16,8 @@ const OPTIONS: TokenOptions = TokenOptions {
     order: OrderKind::Shuffled,
     validation_micro_batches: 4,
     vocabulary: 256,
+    documents: None,
+    ignored: None,
 };
 
 /// A text in which every run of a few bytes occurs once, so that a row tells where it comes from.
@@ -26,7 +29,8 @@ fn numbers(length: usize) -> Vec<u8> {
 
 fn cut(text: &[u8], fraction: f64, options: TokenOptions) -> Result<TokenSource, Error> {
     let corpus = Corpus::in_memory(text.to_vec())?;
-    TokenSource::new(Split::at_end(corpus.into(), fraction)?, Tokenizer::Bytes, &options)
+    let split = Split::at_end(corpus.into(), fraction)?;
+    TokenSource::new(vec![Component { split, weight: 1.0 }], Tokenizer::Bytes, &options)
 }
 
 fn source(text: &[u8], options: TokenOptions) -> TokenSource {
@@ -60,7 +64,7 @@ fn rows_are_the_text_at_their_positions() {
         assert_eq!(batch.inputs.shape, [3, 8]);
         assert_eq!(batch.targets.shape, [3, 8]);
         for (row, (input, target)) in rows(&batch).into_iter().enumerate() {
-            let start = source.position(number, row).start as usize;
+            let start = source.position(number, row).1.start as usize;
             let window: Vec<u32> = text[start..=start + 8].iter().map(|byte| u32::from(*byte)).collect();
             assert_eq!(input, window[..8], "micro-batch {number}, row {row}");
             assert_eq!(target, window[1..], "micro-batch {number}, row {row}");
@@ -97,7 +101,7 @@ fn seeds_and_epochs_have_orders_of_their_own() {
         (0..source.windows())
             .map(|index| {
                 let sequence = epoch * source.windows() + index;
-                let position = source.position(sequence / 3, (sequence % 3) as usize);
+                let (_, position) = source.position(sequence / 3, (sequence % 3) as usize);
                 assert_eq!((position.epoch, position.index), (epoch, index));
                 position.start
             })
@@ -201,7 +205,7 @@ fn the_fingerprint_follows_the_tokens() {
 fn bigrams_are_judged_on_the_targets_of_validation() {
     let text = include_bytes!("windows.rs");
     let source = source(text, OPTIONS);
-    let train = &text[..source.split().training.range.end as usize];
+    let train = &text[..source.splits().next().unwrap().training.range.end as usize];
     let mut model = Bigrams::default();
     // Calls of one byte: borders between calls must not lose pairs.
     train.iter().for_each(|byte| model.count([*byte]));
@@ -261,12 +265,12 @@ proptest! {
         let mut starts: Vec<u64> = (0..source.windows())
             .map(|index| {
                 let sequence = epoch * source.windows() + index;
-                source.position(sequence / micro_batch as u64, (sequence % micro_batch as u64) as usize).start
+                source.position(sequence / micro_batch as u64, (sequence % micro_batch as u64) as usize).1.start
             })
             .collect();
         starts.sort_unstable();
         prop_assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= context as u64), "{:?}", starts);
-        let end = source.split().training.range.end;
+        let end = source.splits().next().unwrap().training.range.end;
         prop_assert!(starts.iter().all(|start| start + (context as u64) < end));
         // Nearly all of the text is used.
         prop_assert!(source.windows() * context as u64 + 2 * context as u64 >= end);

@@ -21,6 +21,8 @@ pub enum Takes {
     Text,
     /// A list of strings.
     Texts,
+    /// A list of tables with these keys.
+    Tables(&'static [&'static str]),
     /// A list of at least the given number of integers, each within the bounds.
     Integers(usize, u64, u64),
 }
@@ -96,6 +98,7 @@ impl fmt::Display for Takes {
             }
             Self::Text => f.write_str("a string"),
             Self::Texts => f.write_str("a list of strings"),
+            Self::Tables(keys) => write!(f, "a list of tables with {}", keys.join(", ")),
             Self::Integers(count, least, most) => {
                 write!(f, "a list of {count} or more integers from {least} to {most}")
             }

@@ -1,6 +1,8 @@
 //! Values as written in TOML, before their keys check them.
 
+use std::borrow::Cow;
 use std::fmt;
+use toml::Spanned;
 use toml::de::DeValue;
 
 /// A value of a configuration file.
@@ -16,7 +18,9 @@ pub enum Value {
     Text(String),
     /// A list.
     List(Vec<Value>),
-    /// A date or a table, named with its article: no key accepts one.
+    /// A table, its entries in the order of the file.
+    Table(Vec<(String, Value)>),
+    /// A date, named with its article: no key accepts one.
     Other(&'static str),
 }
 
@@ -34,7 +38,14 @@ impl Value {
             DeValue::Array(values) => {
                 Self::List(values.iter().map(|v| Self::from_toml(v.get_ref())).collect())
             }
-            DeValue::Table(_) => Self::Other("the table"),
+            DeValue::Table(table) => {
+                let mut entries: Vec<_> = table.iter().collect();
+                entries.sort_by_key(|(key, _)| key.span().start);
+                let entry = |(key, value): &(&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+                    (key.get_ref().clone().into_owned(), Self::from_toml(value.get_ref()))
+                };
+                Self::Table(entries.iter().map(entry).collect())
+            }
         }
     }
 
@@ -46,6 +57,7 @@ impl Value {
             Self::Flag(_) => "the boolean",
             Self::Text(_) => "the string",
             Self::List(_) => "the list",
+            Self::Table(_) => "the table",
             Self::Other(what) => what,
         }
     }
@@ -67,6 +79,15 @@ impl fmt::Display for Value {
                     write!(f, "{}{value}", if index == 0 { "" } else { ", " })?;
                 }
                 f.write_str("]")
+            }
+            Self::Table(entries) => {
+                f.write_str("{")?;
+                for (index, (key, value)) in entries.iter().enumerate() {
+                    write!(f, "{} ", if index == 0 { "" } else { "," })?;
+                    quote(f, key)?;
+                    write!(f, " = {value}")?;
+                }
+                f.write_str(" }")
             }
             Self::Other(what) => f.write_str(what),
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use checkpoint::Validations;
 use worker::{Setup, StepScalars};
 
 /// A completed step, as rank 0 reports it.
@@ -46,8 +47,10 @@ pub(crate) struct Course {
     pub(crate) steps: u64,
     /// One loss per completed step.
     pub(crate) losses: Vec<f32>,
-    /// The last validation.
-    pub(crate) validation_loss: Option<f64>,
+    /// The validations.
+    pub(crate) validations: Validations,
+    /// Whether the last of them is of the last step, has the lowest loss, and is to be kept.
+    pub(crate) is_best: bool,
     /// Steps whose duration is known, and those durations.
     pub(crate) timed_steps: u64,
     pub(crate) seconds: f64,
@@ -72,15 +75,14 @@ impl Course {
         let fresh = Course { most_nonfinite_steps, ..Course::default() };
         let Some(point) = setup.resumed() else { return fresh };
         let step = point.checkpoint.step();
-        let validation_loss = point.checkpoint.validation_loss();
-        Course { first: step, steps: step, losses: point.losses.clone(), validation_loss, ..fresh }
+        let validations = point.checkpoint.validations();
+        Course { first: step, steps: step, losses: point.losses.clone(), validations, ..fresh }
     }
 
     /// Adds a completed step.
     pub(crate) fn add(&mut self, report: &StepReport) {
         let StepScalars { loss, gradient_norm } = report.scalars;
         self.losses.push(loss);
-        self.validation_loss = report.validation_loss.or(self.validation_loss);
         self.timed_steps += u64::from(report.duration.is_some());
         self.seconds += report.duration.map_or(0.0, |duration| duration.as_secs_f64());
         match loss.is_finite() && gradient_norm.is_finite() {

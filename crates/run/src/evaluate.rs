@@ -124,7 +124,10 @@ fn cut(config: RunConfig, options: &EvaluateOptions) -> Result<RunConfig> {
     sets.extend(sized(1));
     let single = config.with(&sets)?;
     let dataset = build::dataset(&single)?;
-    let held_out = dataset.tokens.as_ref().map_or(0, |tokens| tokens.split().validation.tokens());
+    let held_out = dataset
+        .tokens
+        .as_ref()
+        .map_or(0, |tokens| tokens.splits().map(|split| split.validation.tokens()).sum::<u64>());
     let sequences = held_out.saturating_sub(1) / single.model.examples().units() as u64;
     let size = (1..=MOST_SEQUENCES).rev().find(|size| sequences.is_multiple_of(*size)).unwrap_or(1);
     let count = format!("train.validation_micro_batches={}", sequences / size);

@@ -1,6 +1,7 @@
 //! The launch of a run: from a validated configuration to ranks, and to one report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::summary;
 use crate::train_report::{TrainReport, report};
 use crate::trained;
 use config::{RecomputePolicy, RunConfig};
+use data::Tokenizer;
 use nn::Examples;
 use plan::Fit;
 use plan::partition;
@@ -28,6 +30,7 @@ use plan::recompute;
 use plan::remedy;
 use plan::roles::{Plans, plan_all, plan_one, taken};
 use worker::Placement;
+use worker::build;
 use worker::expected::Expected;
 use worker::{Setup, Start};
 
@@ -128,6 +131,12 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
 fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
     startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
+    if let Some(runs) = options.run_dir.as_deref().and_then(Path::parent)
+        && config.data.cache.as_os_str().is_empty()
+        && config.tokenizer != Tokenizer::Bytes
+    {
+        config.data.cache = runs.join(build::CACHE);
+    }
     let look = || Found::look(&config, options, startup.rank() == 0);
     let found = options.resume.then(look).transpose()?;
     let continues = found.as_ref().is_some_and(|found| found.point.is_some());

@@ -76,6 +76,13 @@ impl Reporter {
     }
 }
 
+/// Returns a validation loss in nats a byte, where a token is not one byte.
+fn loss_per_byte(worker: &Worker, loss: f64) -> Result<Option<f64>> {
+    let Some(tokens) = &worker.setup().dataset.tokens else { return Ok(None) };
+    let per_token = tokens.bytes_per_token()?.filter(|bytes| *bytes != 1.0);
+    Ok(per_token.map(|bytes| loss / bytes))
+}
+
 impl Observer for Reporter {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
         let StepScalars { loss, gradient_norm } = report.scalars;
@@ -92,10 +99,13 @@ impl Observer for Reporter {
         }
         let mut more = serde_json::Map::new();
         if let Some(loss) = report.validation_loss {
+            let per_byte = loss_per_byte(worker, loss)?;
             if !worker.device().is_meta() {
-                tracing::info!(step = report.step + 1, "validation loss {loss:.4}");
+                let in_bytes = per_byte.map_or(String::new(), |loss| format!(" a token, {loss:.4} a byte"));
+                tracing::info!(step = report.step + 1, "validation loss {loss:.4}{in_bytes}");
             }
             more.insert("validation_loss".to_owned(), loss.into());
+            more.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
         }
         let statistics = worker.device().statistics();
         self.files.metrics.write(&StepMetrics {

@@ -28,7 +28,7 @@ impl Saver {
     /// checkpoints, or computes nothing. Errors: data that cannot be read.
     pub(crate) fn new(setup: &Setup, run_dir: &Path, metrics: MetricsSync) -> Result<Option<Self>> {
         let config = &setup.config;
-        if !config.checkpoint.is_kept() || setup.placement.is_meta() {
+        if !(config.checkpoint.is_kept() || config.checkpoint.keep_best) || setup.placement.is_meta() {
             return Ok(None);
         }
         let contents = Contents {
@@ -71,7 +71,7 @@ impl Saver {
     pub(crate) fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &course.losses)?;
-        self.writer.write(snapshot, course.steps, course.validation_loss);
+        self.writer.write(snapshot, course.steps, course.validations, course.is_best);
         self.last = Instant::now();
         Ok(())
     }

@@ -62,20 +62,25 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
             tracing::info!("asked to stop: step {} is the last", course.steps);
         }
         let mut validation_loss = None;
+        course.is_best = false;
         if calendar.validates_after(step) {
-            validation_loss = Some(worker.validate()?);
+            let loss = worker.validate()?;
+            validation_loss = Some(loss);
+            course.is_best = course.validations.add(loss) && config.checkpoint.keep_best;
             worker.check_plan(RunPart::Validation, step + 1)?;
             clock.restart();
         }
         let done = Unread { step, duration, validation_loss };
-        let is_last = course.interrupted || step + 1 == calendar.steps;
+        let has_ended = course.interrupted || out_of_patience(worker, &calendar, &course);
+        let is_last = has_ended || step + 1 == calendar.steps;
         let is_busy = agreed.is_saving && !config.checkpoint.wait;
         let newly_due = calendar.saves_after(step) || agreed.save_is_due && !due;
         due |= newly_due;
         if newly_due && is_busy && !is_last {
             observer.put_off(&course);
         }
-        if !config.checkpoint.is_kept() || !(is_last || due && !is_busy) {
+        let saves = config.checkpoint.is_kept() && (is_last || due && !is_busy);
+        if !saves && !course.is_best {
             unread = Some(done);
         } else {
             // A checkpoint holds the loss of its last step too.
@@ -90,7 +95,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
                 clock.restart();
             }
         }
-        if course.interrupted {
+        if has_ended {
             break;
         }
     }
@@ -98,6 +103,18 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         unread.read(worker, &mut course, observer)?;
     }
     Ok(course)
+}
+
+/// Returns whether the validation loss has not fallen for as many validations as the run has patience for.
+fn out_of_patience(worker: &Worker, calendar: &Calendar, course: &Course) -> bool {
+    let since_best = course.validations.since_best;
+    let has_ended = calendar.patience.is_some_and(|patience| since_best >= patience)
+        && course.steps < calendar.steps
+        && !worker.device().is_meta();
+    if has_ended && worker.grid().rank() == 0 {
+        tracing::info!("{since_best} validations without a lower loss: step {} is the last", course.steps);
+    }
+    has_ended
 }
 
 /// Durations of steps.

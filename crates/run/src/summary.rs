@@ -51,7 +51,7 @@ pub(crate) fn summarize(
     let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
     more.insert("divergences".to_owned(), json!(divergences));
     more.insert("outlived".to_owned(), json!(outlived));
-    if let Some(loss) = course.validation_loss {
+    if let Some(loss) = course.validations.last {
         more.insert("validation_loss".to_owned(), loss.into());
     }
     Summary {

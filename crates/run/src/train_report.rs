@@ -25,6 +25,8 @@ pub struct TrainReport {
     pub run_dir: PathBuf,
     /// Mean loss over the held-out data, at the end.
     pub validation_loss: Option<f64>,
+    /// Bytes of text for each validation target, where tokens are made of bytes.
+    pub bytes_per_token: Option<f64>,
     /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,
     /// Prompt and continuation.
@@ -74,9 +76,15 @@ pub(crate) fn report(
         tracing::warn!("no figure of a bigram model: {error}");
         None
     });
+    let bytes_per_token = setup.dataset.tokens.as_ref().map(|tokens| tokens.bytes_per_token()).transpose();
+    let bytes_per_token = bytes_per_token.unwrap_or_else(|error| {
+        tracing::warn!("no loss a byte: {error}");
+        None
+    });
     Ok(TrainReport {
         run_dir: directory.path().to_owned(),
-        validation_loss: course.validation_loss,
+        validation_loss: course.validations.last,
+        bytes_per_token: bytes_per_token.flatten(),
         bigram_entropy: bigram_entropy.flatten(),
         sample,
         unplanned,
@@ -95,6 +103,7 @@ impl TrainReport {
         TrainReport {
             run_dir,
             validation_loss: summary.more.get("validation_loss").and_then(serde_json::Value::as_f64),
+            bytes_per_token: None,
             bigram_entropy: None,
             sample: None,
             unplanned: None,
@@ -130,11 +139,12 @@ impl fmt::Display for TrainReport {
         let computes = self.summary.device != Backend::Meta.name();
         if let Some(loss) = self.validation_loss.filter(|_| computes) {
             write!(f, "Validation loss {loss:.4} nats")?;
-            match self.bigram_entropy {
-                Some(entropy) => {
+            match (self.bigram_entropy, self.bytes_per_token) {
+                (Some(entropy), _) => {
                     writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?
                 }
-                None => writeln!(f)?,
+                (None, Some(bytes)) => writeln!(f, " a token, {:.4} a byte", loss / bytes)?,
+                (None, None) => writeln!(f)?,
             }
         }
         let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);

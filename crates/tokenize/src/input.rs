@@ -62,7 +62,8 @@ impl<'a> Reader<'a> {
     /// Calls `take` with every unit.
     pub(crate) fn run(mut self, take: Take<'_>) -> Result<()> {
         for path in &self.job.files {
-            let goes_on = match Kind::of(path) {
+            let kind = if self.job.is_plain_text { Kind::Text } else { Kind::of(path) };
+            let goes_on = match kind {
                 Kind::Text => self.text(path, take)?,
                 Kind::JsonLines => self.json_lines(path, take)?,
                 Kind::Parquet => self.parquet(path, take)?,
@@ -85,11 +86,11 @@ impl<'a> Reader<'a> {
             HeldOut::Fraction(fraction) => {
                 let in_bytes = job.tokenizer == Tokenizer::Bytes;
                 let uncounted = BytesRead::default();
-                text::split_at(path, fraction, in_bytes, &|| open(path, &uncounted))?
+                text::split_at(path, fraction, in_bytes, &|| self.open(path, &uncounted))?
             }
             _ => u64::MAX,
         };
-        let mut input = open(path, self.read)?;
+        let mut input = self.open(path, self.read)?;
         for (length, is_validation) in [(border, false), (u64::MAX, true)] {
             let mut unit = |Piece { bytes, starts_document }| {
                 let (content, path) = (Content::Text(bytes), Arc::clone(&shared));
@@ -107,7 +108,7 @@ impl<'a> Reader<'a> {
 
     fn json_lines(&mut self, path: &Path, take: Take<'_>) -> Result<bool> {
         let shared: Arc<Path> = path.into();
-        let mut input = BufReader::with_capacity(BUFFER, open(path, self.read)?);
+        let mut input = BufReader::with_capacity(BUFFER, self.open(path, self.read)?);
         for number in 1.. {
             let mut line = Vec::new();
             if input.read_until(b'\n', &mut line).map_err(Error::file(path, "read it"))? == 0 {
@@ -122,6 +123,21 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// Opens a file, decompressed by its name. Bytes of the file itself are counted in `read`.
+    fn open<'r>(&self, path: &Path, read: &'r BytesRead) -> Result<Box<dyn Read + 'r>> {
+        let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
+        let buffered = BufReader::with_capacity(BUFFER, Counted { file, read });
+        Ok(match extension(path) {
+            _ if self.job.is_plain_text => Box::new(buffered),
+            "gz" => Box::new(MultiGzDecoder::new(buffered)),
+            "zst" => {
+                let decoder = zstd::stream::read::Decoder::with_buffer(buffered);
+                Box::new(decoder.map_err(Error::file(path, "decompress it"))?)
+            }
+            _ => Box::new(buffered),
+        })
     }
 
     fn parquet(&mut self, path: &Path, take: Take<'_>) -> Result<bool> {
@@ -152,21 +168,6 @@ impl<'a> Reader<'a> {
         };
         Unit { content, path: Arc::clone(path), line: Some(line), starts_document: true, is_validation }
     }
-}
-
-/// Opens a file, decompressed by its name. Bytes of the file itself are counted in `read`.
-fn open<'a>(path: &Path, read: &'a BytesRead) -> Result<Box<dyn Read + 'a>> {
-    let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
-    let counted = Counted { file, read };
-    let buffered = BufReader::with_capacity(BUFFER, counted);
-    Ok(match extension(path) {
-        "gz" => Box::new(MultiGzDecoder::new(buffered)),
-        "zst" => {
-            let decoder = zstd::stream::read::Decoder::with_buffer(buffered);
-            Box::new(decoder.map_err(Error::file(path, "decompress it"))?)
-        }
-        _ => Box::new(buffered),
-    })
 }
 
 /// A file whose bytes are counted as they are read.

@@ -58,6 +58,8 @@ pub struct Job {
     pub separator: Option<u32>,
     /// The text that ends a document within a text file; without one, a file is a document.
     pub document_end: Option<String>,
+    /// Whether all files are plain text, whatever their names.
+    pub is_plain_text: bool,
     /// Whether what cannot be tokenized is counted and left out rather than refused.
     pub skip_invalid: bool,
     /// Whether progress is shown on standard error.
@@ -87,6 +89,7 @@ impl Job {
             text_key: "text".to_owned(),
             held_out: HeldOut::Nothing,
             document_end: None,
+            is_plain_text: false,
             skip_invalid: false,
             show_progress: false,
         })
@@ -126,7 +129,7 @@ impl Job {
     /// time of change.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut text = format!(
-            "{} {:?} {} {:?} {:?} {:?} {:?} {}\n",
+            "{} {:?} {} {:?} {:?} {:?} {:?} {} {}\n",
             self.tokenizer.identity(),
             self.format,
             self.shard_tokens,
@@ -134,6 +137,7 @@ impl Job {
             self.held_out,
             self.separator,
             self.document_end,
+            self.is_plain_text,
             self.skip_invalid
         );
         for path in &self.files {

@@ -5,7 +5,7 @@ use crate::job::{HeldOut, Job};
 use crate::shards::{Reached, Shards};
 use data::Tokenizer;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// The record of a job in its output.
@@ -64,7 +64,8 @@ pub(crate) enum Found {
 }
 
 impl Output {
-    /// Opens the output of `job`. Errors: a directory with something else in it; another process at work.
+    /// Opens the output of `job`, after another process at it has ended. Errors: a directory with something else
+    /// in it.
     pub(crate) fn open(job: &Job) -> Result<Found> {
         let fingerprint = job.fingerprint()?;
         if let Some(counts) = whole(job, &fingerprint)? {
@@ -209,14 +210,10 @@ fn read_record(directory: &Path) -> Result<Option<Record>> {
 
 fn lock(directory: &Path) -> Result<File> {
     let file = File::open(directory).map_err(Error::file(directory, "open it"))?;
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            let text = format!("another process is writing to {}", directory.display());
-            Err(Error::Refused(text))
-        }
-        // Some network file systems lock no directories. There one has to be as careful as without this.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
-    }
+    // Another process at the same job makes this one wait, and find it done. Some network file systems lock no
+    // directories. There one has to be as careful as without this.
+    let _ = file.lock();
+    Ok(file)
 }
 
 fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {

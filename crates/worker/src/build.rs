@@ -1,17 +1,23 @@
 //! From configuration to model, data source and optimizer.
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use checkpoint::CorpusMark;
-use data::{Corpus, CorpusIdentity, Slice, Source, Split, SyntheticKind, SyntheticOptions, SyntheticSource};
-use data::{TokenOptions, TokenSource};
+use data::{Component, Corpus, CorpusIdentity, Slice, Source, Split};
+use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Model, Recompute, Stage};
 use optim::{Schedule, UpdateRule};
+use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
+use tokenize::Job;
 
 use crate::error::{Result, WorkerError};
-use config::{self, Data, DataKind, OptimKind, RunConfig};
+use config::{self, Data, DataKind, MixtureSource, OptimKind, RunConfig};
+
+/// The directory beside runs that keeps tokens of text.
+pub const CACHE: &str = ".tokens";
 
 /// The data of a run.
 #[derive(Clone)]
@@ -53,7 +59,7 @@ impl Dataset {
     /// was changed or cannot be read.
     pub fn sha256(&self) -> std::result::Result<Option<String>, data::Error> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
-        let count = tokens.split().training.corpus.len();
+        let count = tokens.splits().map(|split| split.training.corpus.len()).sum();
         tracing::info!("reading all {} tokens of the corpus for their hash", grouped(count));
         tokens.fingerprint().map(Some)
     }
@@ -84,18 +90,31 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
     let at = |key: &'static str| {
         let origin = config.origins.of(key);
-        move |source| WorkerError::Data { origin, key, source }
+        move |source: tokenize::Error| WorkerError::Data { origin, key, source }
     };
+    let of_data = |key| move |source: data::Error| at(key)(source.into());
     let open = |patterns: &[String]| match data.kind {
-        DataKind::Tokens => Corpus::open_shards(&data.base, patterns),
-        _ => Corpus::open(&data.base, patterns),
+        DataKind::Tokens => Ok(Corpus::open_shards(&data.base, patterns)?),
+        _ => text_corpus(config, patterns),
     };
-    let training = Arc::new(open(&data.paths).map_err(at(Data::paths))?);
-    let split = if data.validation_paths.is_empty() {
-        Split::at_end(training, data.validation_fraction).map_err(at(Data::validation_fraction))?
+    let split = |paths: &[String], validation_paths: &[String], key| {
+        let training = Arc::new(open(paths).map_err(at(key))?);
+        if validation_paths.is_empty() {
+            let split = Split::at_end(training, data.validation_fraction);
+            return split.map_err(of_data(Data::validation_fraction));
+        }
+        let validation = Arc::new(open(validation_paths).map_err(at(Data::validation_paths))?);
+        Ok(Split { training: Slice::all(training), validation: Slice::all(validation) })
+    };
+    let components = if data.mixture.is_empty() {
+        let split = split(&data.paths, &data.validation_paths, Data::paths)?;
+        vec![Component { split, weight: 1.0 }]
     } else {
-        let validation = Arc::new(open(&data.validation_paths).map_err(at(Data::validation_paths))?);
-        Split { training: Slice::all(training), validation: Slice::all(validation) }
+        let component = |source: &MixtureSource| -> Result<Component> {
+            let split = split(&source.paths, &source.validation_paths, Data::mixture)?;
+            Ok(Component { split, weight: source.weight })
+        };
+        data.mixture.iter().map(component).collect::<Result<_>>()?
     };
     let vocabulary = match config.model.examples() {
         Examples::Tokens { vocabulary, .. } => vocabulary,
@@ -108,9 +127,34 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
         order: data.order,
         validation_micro_batches: train.validation_micro_batches,
         vocabulary,
+        documents: None,
+        ignored: None,
     };
-    let source = TokenSource::new(split, config.tokenizer.clone(), &options).map_err(at(Data::paths))?;
+    let source =
+        TokenSource::new(components, config.tokenizer.clone(), &options).map_err(of_data(Data::paths))?;
     Ok(Dataset::of_tokens(source, data.full_hash))
+}
+
+/// Opens text files as tokens: their bytes, or what the tokenizer makes of them, once for the same contents.
+fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<Corpus, tokenize::Error> {
+    let (data, tokenizer) = (&config.data, &config.tokenizer);
+    let text = Corpus::open(&data.base, patterns)?;
+    if *tokenizer == Tokenizer::Bytes {
+        return Ok(text);
+    }
+    let borders: Vec<u64> = text.starts().collect();
+    let contents = format!("{} {} {borders:?}", tokenizer.identity(), text.fingerprint()?);
+    let cache = match data.cache.as_os_str().is_empty() {
+        true => Path::new("runs").join(CACHE),
+        false => data.cache.clone(),
+    };
+    let tokens = cache.join(format!("{:x}", Sha256::digest(contents)));
+    if !tokens.exists() {
+        let files = text.files().map(Path::to_path_buf).collect();
+        let job = Job::new(files, tokenizer.clone(), tokens.clone())?;
+        tokenize::tokenize(&Job { show_progress: true, is_plain_text: true, ..job })?;
+    }
+    Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
 }
 
 /// Builds the layers of `stage` on `device`, computing in `dtype`.

@@ -9,13 +9,20 @@ pub struct Calendar {
     pub steps: u64,
     validate_every: u64,
     save_every: u64,
+    /// Validations without a lower loss after which the run ends; `None`: it does all steps.
+    pub patience: Option<u64>,
 }
 
 impl Calendar {
     /// The calendar of a configuration.
     pub fn new(config: &RunConfig) -> Self {
         let RunConfig { train, checkpoint, .. } = config;
-        Calendar { steps: train.steps, validate_every: train.validate_every, save_every: checkpoint.every }
+        Calendar {
+            steps: train.steps,
+            validate_every: train.validate_every,
+            save_every: checkpoint.every,
+            patience: Some(train.patience).filter(|patience| *patience > 0),
+        }
     }
 
     /// Returns whether a validation follows step `step`, counted from 0: every `validate_every` steps, and
@@ -53,7 +60,7 @@ mod tests {
     fn the_next_step_of_a_kind_is_the_first_one() {
         for steps in 1..12 {
             for validate_every in 0..6 {
-                let calendar = Calendar { steps, validate_every, save_every: 0 };
+                let calendar = Calendar { steps, validate_every, save_every: 0, patience: None };
                 for step in 0..steps {
                     for validates in [false, true] {
                         let expected =

@@ -29,7 +29,7 @@ pub enum WorkerError {
         key: &'static str,
         /// The error of the data.
         #[source]
-        source: data::Error,
+        source: tokenize::Error,
     },
     /// A micro-batch could not be read.
     #[error("the data: {0}")]

@@ -209,9 +209,11 @@ fn what_decides_the_bits_and_what_does_not() {
     let expected = [
         "checkpoint.every",
         "checkpoint.keep",
+        "checkpoint.keep_best",
         "checkpoint.minutes",
         "checkpoint.wait",
         "data.base",
+        "data.cache",
         "data.full_hash",
         "data.paths",
         "data.validation_paths",
@@ -237,6 +239,7 @@ fn what_decides_the_bits_and_what_does_not() {
         "parallel.zero_stage",
         "telemetry.every",
         "train.max_nonfinite_steps",
+        "train.patience",
         "train.validate_every",
         "train.validation_micro_batches",
     ];

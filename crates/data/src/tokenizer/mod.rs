@@ -202,8 +202,8 @@ mod tests {
     /// The longest runs that a regular expression might give up on.
     #[test]
     fn gpt2_takes_any_text() {
-        for character in [" ", "\n", "a", "1", "!", "é", " a"] {
-            let text = character.repeat(3_000_000 / character.len());
+        for character in [" ", "a", "é"] {
+            let text = character.repeat(1_200_000);
             assert_eq!(
                 Tokenizer::Gpt2.decode(&Tokenizer::Gpt2.encode(&text).unwrap()),
                 text,

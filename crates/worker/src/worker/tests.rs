@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use checkpoint::{Contents, Writer};
+use checkpoint::{Contents, Validations, Writer};
 use collective::{Communicator, threads};
 use device::DType;
 use nn::Stage;
@@ -72,7 +72,7 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
     let mut writer = Writer::new(to, contents);
     let mut snapshot = writer.begin();
     worker.take_snapshot(&mut snapshot, &vec![0.5; steps as usize])?;
-    writer.write(snapshot, steps, None);
+    writer.write(snapshot, steps, Validations::default(), false);
     Ok(writer.finish()?)
 }
 

@@ -1,0 +1,41 @@
+//! The validations of a run.
+
+/// The validations of a run up to some step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Validations {
+    /// Mean loss of the last one.
+    pub last: Option<f64>,
+    /// The lowest of their losses.
+    pub best: Option<f64>,
+    /// Number of validations after that one.
+    pub since_best: u64,
+}
+
+impl Validations {
+    /// Adds the loss of a validation and returns whether it is lower than all before.
+    pub fn add(&mut self, loss: f64) -> bool {
+        self.last = Some(loss);
+        let is_best = loss.is_finite() && self.best.is_none_or(|best| loss < best);
+        if is_best {
+            (self.best, self.since_best) = (Some(loss), 0);
+        } else {
+            self.since_best += 1;
+        }
+        is_best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_finite_loss_is_best() {
+        let mut validations = Validations::default();
+        let table = [(2.0, true, 0), (f64::NAN, false, 1), (2.0, false, 2), (1.5, true, 0), (3.0, false, 1)];
+        for (loss, is_best, since_best) in table {
+            assert_eq!((validations.add(loss), validations.since_best), (is_best, since_best), "{loss}");
+        }
+        assert_eq!((validations.last, validations.best), (Some(3.0), Some(1.5)));
+    }
+}

@@ -1,0 +1,76 @@
+//! `[[data.mixture]]`: the sources of a mixture.
+
+use keys::{Reading, Takes, Value};
+
+/// A source of a mixture of data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixtureSource {
+    /// Files and globs.
+    pub paths: Vec<String>,
+    /// Files and globs that are held out; without one, the end of `paths` is.
+    pub validation_paths: Vec<String>,
+    /// Share of the sequences, in proportion to those of other sources.
+    pub weight: f64,
+}
+
+const PATHS: &str = "paths";
+const WEIGHT: &str = "weight";
+const VALIDATION_PATHS: &str = "validation_paths";
+
+impl MixtureSource {
+    /// The keys of a source.
+    pub(crate) const KEYS: &'static [&'static str] = &[PATHS, WEIGHT, VALIDATION_PATHS];
+
+    pub(crate) fn read_all(value: &Value, _: &Takes) -> Reading<Vec<Self>> {
+        let Value::List(sources) = value else { return Reading::WrongType };
+        let read = |source: &Value| match source {
+            Value::Table(entries) => Self::read(entries),
+            _ => None,
+        };
+        Reading::within(sources.iter().map(read).collect())
+    }
+
+    /// `None`: a key that is unknown, missing or of another type; no path; a weight that is none.
+    fn read(entries: &[(String, Value)]) -> Option<Self> {
+        let mut source = Self { paths: Vec::new(), validation_paths: Vec::new(), weight: 1.0 };
+        for (key, value) in entries {
+            match (key.as_str(), value) {
+                (PATHS, Value::List(_)) => source.paths = texts(value)?,
+                (VALIDATION_PATHS, Value::List(_)) => source.validation_paths = texts(value)?,
+                (WEIGHT, Value::Float(weight)) => source.weight = *weight,
+                (WEIGHT, Value::Integer(weight)) => source.weight = *weight as f64,
+                _ => return None,
+            }
+        }
+        let is_good = source.weight.is_finite() && source.weight > 0.0 && !source.paths.is_empty();
+        is_good.then_some(source)
+    }
+
+    fn value(&self) -> Value {
+        let entry = |key: &str, value: Value| (key.to_owned(), value);
+        Value::Table(vec![
+            entry(PATHS, self.paths.as_slice().into()),
+            entry(WEIGHT, self.weight.into()),
+            entry(VALIDATION_PATHS, self.validation_paths.as_slice().into()),
+        ])
+    }
+}
+
+#[allow(clippy::ptr_arg, reason = "a row writes a reference to its field's type")]
+pub(crate) fn value(sources: &Vec<MixtureSource>) -> Value {
+    Value::List(sources.iter().map(MixtureSource::value).collect())
+}
+
+/// The weights alone: what decides the bits of a run, whose corpora have a hash of their own.
+pub(crate) fn weights(sources: &[MixtureSource]) -> Value {
+    Value::List(sources.iter().map(|source| source.weight.into()).collect())
+}
+
+fn texts(value: &Value) -> Option<Vec<String>> {
+    let Value::List(values) = value else { return None };
+    let text = |value: &Value| match value {
+        Value::Text(text) => Some(text.clone()),
+        _ => None,
+    };
+    values.iter().map(text).collect()
+}

@@ -1,0 +1,102 @@
+//! Which source each sequence of a mixture comes from.
+
+use crate::Error;
+use crate::permutation::Permutation;
+use philox::key_of_name;
+
+/// Sequences in which every source has its share exactly.
+const BLOCK: u64 = 1 << 16;
+
+/// A mixture of sources by weight, as a pure function of the seed and a sequence's number.
+///
+/// Of every 65,536 sequences each source gives its share, rounded by the largest remainder, in an order that a
+/// keyed permutation draws for each block. So a source's share of any longer stretch is its weight to within
+/// 1/65,536 and the chance of one block.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    key: [u32; 2],
+    /// Sequences of a block before those of each source, and all of them.
+    borders: Vec<u64>,
+}
+
+impl Mixture {
+    /// A mixture of sources with these weights.
+    ///
+    /// # Errors
+    /// [`Error::BadWeights`] unless all are finite and above 0, and none so small that a source never comes.
+    pub fn new(seed: u64, weights: &[f64]) -> Result<Self, Error> {
+        let shares = shares(weights, BLOCK);
+        let is_good = weights.iter().all(|weight| weight.is_finite() && *weight > 0.0);
+        if weights.is_empty() || !is_good || shares.contains(&0) {
+            return Err(Error::BadWeights { weights: weights.to_vec() });
+        }
+        let sums = shares.iter().scan(0, |sum, share| {
+            *sum += share;
+            Some(*sum)
+        });
+        Ok(Self { key: key_of_name(seed, "data.mixture"), borders: [0].into_iter().chain(sums).collect() })
+    }
+
+    /// The source of sequence `sequence`, and the number of the sequence in that source.
+    #[must_use]
+    pub fn place(&self, sequence: u128) -> (usize, u128) {
+        if self.borders.len() == 2 {
+            return (0, sequence);
+        }
+        let block = sequence / u128::from(BLOCK);
+        let within = (sequence % u128::from(BLOCK)) as u64;
+        let slot = Permutation::new(BLOCK, self.key, block as u64).at(within);
+        let source = self.borders.partition_point(|border| *border <= slot) - 1;
+        let (first, share) = (self.borders[source], self.borders[source + 1] - self.borders[source]);
+        (source, block * u128::from(share) + u128::from(slot - first))
+    }
+}
+
+/// `total` divided by weights: whole numbers, the largest remainders rounded up, the first of equal ones.
+pub(crate) fn shares(weights: &[f64], total: u64) -> Vec<u64> {
+    let sum: f64 = weights.iter().sum();
+    let exact: Vec<f64> = weights.iter().map(|weight| weight / sum * total as f64).collect();
+    let mut shares: Vec<u64> = exact.iter().map(|share| *share as u64).collect();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    let remainder = |index: usize| exact[index] - exact[index].floor();
+    order.sort_by(|a, b| remainder(*b).total_cmp(&remainder(*a)).then(a.cmp(b)));
+    let missing = total.saturating_sub(shares.iter().sum());
+    for index in order.into_iter().cycle().take(usize::try_from(missing).unwrap_or(0)) {
+        shares[index] += 1;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_sequence_of_a_source_comes_once_and_shares_are_the_weights() {
+        let mixture = Mixture::new(1, &[0.7, 0.2, 0.1]).unwrap();
+        let places: Vec<_> = (0..2 * u128::from(BLOCK)).map(|sequence| mixture.place(sequence)).collect();
+        assert_eq!(places.iter().collect::<HashSet<_>>().len(), places.len());
+        for (source, weight) in [0.7, 0.2, 0.1].into_iter().enumerate() {
+            let of: Vec<u128> =
+                places.iter().filter(|place| place.0 == source).map(|place| place.1).collect();
+            assert_eq!(*of.iter().max().unwrap() + 1, of.len() as u128, "without a gap");
+            assert!((of.len() as f64 / places.len() as f64 - weight).abs() < 1e-4);
+        }
+        // A short stretch is mixed too.
+        let early = places[..1000].iter().filter(|place| place.0 == 0).count();
+        assert!((650..750).contains(&early), "{early}");
+    }
+
+    #[test]
+    fn seeds_differ_and_one_source_is_itself() {
+        let places =
+            |seed| (0..100).map(|n| Mixture::new(seed, &[1.0, 1.0]).unwrap().place(n)).collect::<Vec<_>>();
+        assert_ne!(places(1), places(2));
+        assert_eq!(Mixture::new(1, &[3.0]).unwrap().place(1 << 80), (0, 1 << 80));
+        assert_eq!(shares(&[1.0, 1.0, 1.0], 8), [3, 3, 2]);
+        for weights in [vec![], vec![1.0, 0.0], vec![1.0, f64::NAN], vec![1.0, 1e-9]] {
+            assert!(Mixture::new(1, &weights).is_err(), "{weights:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Training on token shards, tokenized text and mixtures: equal bits on every grid, plans that equal runs, the
+//! best checkpoint and early stopping.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use config::RunConfig;
+use data::Tokenizer;
+use run::{RunOptions, TrainReport};
+use tempfile::TempDir;
+use tokenize::{HeldOut, Job, tokenize};
+use worker::DeviceChoice;
+
+const MODEL: &str = r#"
+[model]
+kind = "gpt"
+layers = 2
+heads = 2
+width = 32
+context = 32
+[train]
+steps = 6
+micro_batch_size = 2
+global_batch_size = 8
+validation_micro_batches = 3
+validate_every = 2
+[optim]
+warmup_steps = 2
+[parallel]
+lanes = 4
+[data]
+"#;
+const TOKENS: &str = r#"kind = "tokens"
+paths = ["tokens/train_*.bin"]
+validation_paths = ["tokens/val_*.bin"]
+tokenizer = "tokenizer.json"
+"#;
+const SEQUENTIAL: &str = r#"kind = "tokens"
+paths = ["tokens/*.bin"]
+tokenizer = "tokenizer.json"
+order = "sequential"
+"#;
+const TEXT: &str = r#"kind = "text"
+paths = ["a.txt", "b.txt"]
+tokenizer = "tokenizer.json"
+"#;
+const MIXTURE: &str = r#"kind = "text"
+[[data.mixture]]
+paths = ["a.txt"]
+weight = 3
+[[data.mixture]]
+paths = ["b.txt"]
+"#;
+
+/// A directory with two texts, a tokenizer of them, and shards.
+fn workplace() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let line = "The load line of a ship says how much she may carry, and in which waters.\n";
+    fs::write(at("a.txt"), line.repeat(300)).unwrap();
+    fs::write(at("b.txt"), include_str!("data.rs").repeat(2)).unwrap();
+    let files = vec![at("a.txt"), at("b.txt")];
+    tokenize::train_tokenizer(files.clone(), 300, "text", &at("tokenizer.json")).unwrap();
+    let tokenizer = Tokenizer::from_name(at("tokenizer.json").to_str().unwrap()).unwrap();
+    let job = Job::new(files, tokenizer, at("tokens")).unwrap();
+    tokenize(&Job { shard_tokens: 3000, held_out: HeldOut::Shard, ..job }).unwrap();
+    directory
+}
+
+fn config(place: &Path, data: &str, overrides: &[&str]) -> RunConfig {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    RunConfig::parse(&format!("{MODEL}{data}"), "test.toml", place, &overrides).unwrap()
+}
+
+fn train_in(run_dir: PathBuf, config: RunConfig, resume: bool) -> TrainReport {
+    let (device, run_dir) = (DeviceChoice::Cpu, Some(run_dir));
+    let options = RunOptions { device, run_dir, resume, quiet: true, ..RunOptions::default() };
+    let report = run::train(config, options).unwrap();
+    assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
+    report
+}
+
+fn bits(report: &TrainReport) -> (String, Vec<u32>, u64) {
+    let losses = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
+    (report.summary.weights_sha256.clone(), losses, report.validation_loss.unwrap().to_bits())
+}
+
+#[test]
+fn every_kind_of_data_gives_equal_bits_on_every_grid_and_after_a_resume() {
+    let place = workplace();
+    let table = [("tokens", TOKENS), ("sequential", SEQUENTIAL), ("text", TEXT), ("mixture", MIXTURE)];
+    for (name, data) in table {
+        let run_dir = |more: &str| place.path().join(format!("runs/{name}{more}"));
+        let one = train_in(run_dir("1"), config(place.path(), data, &["checkpoint.every=3"]), false);
+        assert_eq!(one.unplanned, Some(vec![]), "{name}");
+        assert!(one.bytes_per_token.is_some(), "{name}");
+        for grid in [["parallel.data=2"], ["parallel.data=4"], ["parallel.pipeline=2"]] {
+            let other = train_in(run_dir(grid[0]), config(place.path(), data, &grid), false);
+            assert_eq!((bits(&other), other.unplanned), (bits(&one), Some(vec![])), "{name} {grid:?}");
+        }
+        // As if the run had been killed after step 3.
+        fs::remove_dir_all(run_dir("1/checkpoints/step-000006")).unwrap();
+        let resumed = train_in(run_dir("1"), config(place.path(), data, &["parallel.data=2"]), true);
+        assert_eq!(bits(&resumed), bits(&one), "{name}");
+    }
+    // The text was tokenized once, and runs keep their tokenizer.
+    assert_eq!(fs::read_dir(place.path().join("runs/.tokens")).unwrap().count(), 1);
+    let kept = fs::read(place.path().join("runs/text1/tokenizer.json")).unwrap();
+    assert!(kept == fs::read(place.path().join("tokenizer.json")).unwrap());
+    let written = fs::read_to_string(place.path().join("runs/text1/config.toml")).unwrap();
+    assert!(written.contains("tokenizer = \"tokenizer.json\""), "{written}");
+    // The vocabulary follows the tokenizer: 300 tokens, rounded up.
+    assert!(written.contains("vocabulary = 384"), "{written}");
+}
+
+#[test]
+fn the_checkpoint_with_the_lowest_validation_loss_is_kept_as_the_best() {
+    let place = workplace();
+    let sets = ["checkpoint.keep_best=true", "train.steps=12", "optim.learning_rate=0.05"];
+    let run_dir = place.path().join("run");
+    train_in(run_dir.clone(), config(place.path(), TOKENS, &sets), false);
+    let metrics = fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let losses = metrics.lines().filter_map(|line| json(line)["validation_loss"].as_f64());
+    let lowest = losses.fold(f64::INFINITY, f64::min);
+    let best = run_dir.join("checkpoints/best");
+    let manifest = json(&fs::read_to_string(best.join("manifest.json")).unwrap());
+    assert_eq!(manifest["validation_loss"].as_f64(), Some(lowest));
+    assert_eq!(manifest["best_validation_loss"].as_f64(), Some(lowest));
+    // A link to a checkpoint of a step.
+    assert!(fs::read_link(&best).unwrap().to_str().unwrap().starts_with("step-"));
+}
+
+#[test]
+fn a_run_ends_when_the_validation_loss_no_longer_falls() {
+    let place = workplace();
+    let sets = ["train.patience=2", "optim.learning_rate=1e-30", "checkpoint.every=100", "train.steps=40"];
+    let run_dir = place.path().join("run");
+    let report = train_in(run_dir.clone(), config(place.path(), TOKENS, &sets), false);
+    // The first validation, after step 2, is the lowest; the second and third are not lower.
+    assert_eq!(report.summary.steps, 6);
+    assert!(run_dir.join("checkpoints/step-000006").exists());
+}
