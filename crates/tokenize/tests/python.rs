@@ -1,7 +1,11 @@
 //! Comparisons with numpy and with the tokenizers package of Python, each skipped by name where it is not
 //! installed.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may fail by panicking, and says what it skips")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may fail by panicking, and says what it skips"
+)]
 
 use data::Tokenizer;
 use std::fs;
