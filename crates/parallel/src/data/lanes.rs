@@ -32,13 +32,20 @@ impl Lanes {
         self.local * self.micro_batches_per_lane
     }
 
-    /// Number of gradient sets that exist at once: 1 + log2 of the lanes.
+    /// Number of gradient sets that are kept: 1 + log2 of the lanes, the fewest that hold the parts of a
+    /// balanced tree whose leaves come one after another. Where a lane is one micro-batch, the last lane
+    /// needs none of its own: each of its buckets goes up the tree as soon as it is full.
     pub fn sets(&self) -> usize {
-        1 + self.local.ilog2() as usize
+        1 + self.local.ilog2() as usize - usize::from(self.last_passes())
     }
 
-    /// Index of the set in which lane `lane` is summed: the number of finished subtrees that wait for a
-    /// sibling.
+    /// Returns true if the last lane has no set of its own.
+    pub fn last_passes(&self) -> bool {
+        self.local > 1 && self.micro_batches_per_lane == 1
+    }
+
+    /// The set in which lane `lane` adds up: the number of subtrees to its left that wait for their sibling.
+    /// [`Lanes::sets`] for a last lane without one.
     pub fn set_of(&self, lane: usize) -> usize {
         lane.count_ones() as usize
     }
@@ -57,7 +64,8 @@ mod tests {
     /// Applies the folds to names instead of gradients.
     fn sum(lanes: usize) -> (String, usize) {
         let plan = Lanes::new(lanes, lanes, 1).unwrap();
-        let mut sets = vec![String::new(); plan.sets()];
+        // The last one is a lane's whose buckets pass.
+        let mut sets = vec![String::new(); plan.sets() + 1];
         for lane in 0..lanes {
             let mut top = plan.set_of(lane);
             sets[top] = lane.to_string();
@@ -72,9 +80,13 @@ mod tests {
     #[test]
     fn folds_build_the_balanced_tree_in_logarithmic_sets() {
         assert_eq!(sum(1), ("0".into(), 1));
-        assert_eq!(sum(2), ("(0+1)".into(), 2));
-        assert_eq!(sum(4), ("((0+1)+(2+3))".into(), 3));
-        assert_eq!(sum(8), ("(((0+1)+(2+3))+((4+5)+(6+7)))".into(), 4));
+        assert_eq!(sum(2), ("(0+1)".into(), 1));
+        assert_eq!(sum(4), ("((0+1)+(2+3))".into(), 2));
+        assert_eq!(sum(8), ("(((0+1)+(2+3))+((4+5)+(6+7)))".into(), 3));
+        for (lanes, sets) in [(1, 1), (2, 2), (4, 3), (8, 4)] {
+            let plan = Lanes::new(lanes, 2 * lanes, 1).unwrap();
+            assert_eq!((plan.sets(), plan.set_of(lanes - 1)), (sets, sets - 1));
+        }
     }
 
     #[test]

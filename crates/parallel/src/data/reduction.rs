@@ -16,7 +16,12 @@ use crate::error::{ParallelError, Result};
 pub use sink::MicroBatchSink;
 use views::ShardGradients;
 
-/// Elements per rank of the loss's bucket: 512 bytes.
+fn gradient_bucket(device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
+    let request = Request::new(Category::Gradient, "gradient_bucket");
+    Ok(Tensor::zeros(device, [elements], dtype, request)?)
+}
+
+/// Elements per rank of the bucket of the loss: 512 bytes.
 const ALIGNMENT: usize = 128;
 
 /// The persistent gradient buffers of one stage on one rank, and the state of the current step.
@@ -32,6 +37,8 @@ pub struct GradientReduction {
     layout: BucketLayout,
     /// Buckets by set. On the last stage there is one more bucket, in f32, for the loss.
     sets: Vec<Vec<Tensor>>,
+    /// By bucket, the buffer of a last lane without a set, from the bucket's first gradient to its sum.
+    passing: Vec<Option<Tensor>>,
     scratch: Option<Scratch>,
     shards: OptimizerShards,
     weight_groups: Vec<Vec<usize>>,
@@ -55,6 +62,8 @@ pub(crate) struct SinkPhase {
     accumulates: bool,
     /// Whether gradients are reduced over ranks.
     reduces: bool,
+    /// Gradients pass through buckets of their own.
+    passes: bool,
 }
 
 impl SinkPhase {
@@ -91,13 +100,12 @@ impl GradientReduction {
         let shards =
             OptimizerShards::new(options.zero_stage, parameters, &layout, options.ranks, options.rank);
         let loss = options.loss.then_some(ALIGNMENT * options.ranks);
+        let buckets: Vec<_> = layout.elements.iter().map(|elements| (*elements, options.dtype)).collect();
+        let buckets = [buckets, loss.map(|loss| (loss, DType::F32)).into_iter().collect()].concat();
         let mut sets = Vec::new();
         for _ in 0..options.lanes.sets() {
-            let request = Request::new(Category::Gradient, "gradient_bucket");
-            let buckets = layout.elements.iter().map(|elements| (*elements, options.dtype));
-            let buckets = buckets.chain(loss.map(|loss| (loss, DType::F32)));
-            let set = buckets.map(|(elements, dtype)| Tensor::zeros(device, [elements], dtype, request));
-            sets.push(set.collect::<tensor::Result<Vec<_>>>()?);
+            let set = buckets.iter().map(|(elements, dtype)| gradient_bucket(device, *elements, *dtype));
+            sets.push(set.collect::<Result<Vec<_>>>()?);
         }
         let scratch = match (options.reduction, options.ranks) {
             (Reduction::Library, _) | (_, 1) => None,
@@ -114,6 +122,7 @@ impl GradientReduction {
             options,
             layout,
             sets,
+            passing: vec![None; buckets.len()],
             scratch,
             shards,
             weight_groups,
@@ -156,6 +165,7 @@ impl GradientReduction {
         SinkPhase {
             accumulates: !micro_batch.is_multiple_of(lanes.micro_batches_per_lane),
             reduces: *ranks > 1 && micro_batch + 1 == lanes.micro_batches(),
+            passes: lanes.last_passes() && micro_batch + 1 == lanes.micro_batches(),
         }
     }
 
@@ -169,7 +179,7 @@ impl GradientReduction {
     pub fn end_micro_batch(&mut self, loss: Option<&Tensor>) -> Result<()> {
         if let Some(loss) = loss.filter(|_| self.options.loss) {
             let bucket = self.layout.elements.len();
-            let slot = self.sets[self.set()][bucket].view(0, [1])?;
+            let slot = self.bucket(bucket)?.view(0, [1])?;
             let loss = loss.reshape([1])?;
             match self.first_of_lane() {
                 true => slot.copy_from(&loss)?,
@@ -223,6 +233,20 @@ impl GradientReduction {
         Ok(bucket.map(|bucket| bucket.view(0, [1])).transpose()?)
     }
 
+    /// The buffer of a bucket in the set of the current lane.
+    fn bucket(&mut self, bucket: usize) -> Result<Tensor> {
+        if let Some(set) = self.sets.get(self.set()) {
+            return Ok(set[bucket].clone());
+        }
+        if let Some(passing) = &self.passing[bucket] {
+            return Ok(passing.clone());
+        }
+        let like = &self.sets[0][bucket];
+        let passing = gradient_bucket(&self.device, like.elements(), like.dtype())?;
+        self.passing[bucket] = Some(passing.clone());
+        Ok(passing)
+    }
+
     fn lane(&self) -> usize {
         self.micro_batch / self.options.lanes.micro_batches_per_lane
     }
@@ -239,11 +263,12 @@ impl GradientReduction {
         (self.micro_batch + 1).is_multiple_of(self.options.lanes.micro_batches_per_lane)
     }
 
-    /// Adds up the tree's levels that lie within this rank and that the current lane completes.
-    fn fold(&self, bucket: usize) -> Result<()> {
-        let top = self.set();
+    /// Adds up the levels of the tree that lie inside this rank and that the current lane completes.
+    fn fold(&mut self, bucket: usize) -> Result<()> {
+        let (top, mut upper) = (self.set(), self.passing[bucket].take());
         for level in (0..self.options.lanes.folds_after(self.lane())).map(|fold| top - fold) {
-            ops::add::into(&self.sets[level - 1][bucket], &self.sets[level][bucket])?;
+            let upper = upper.take().unwrap_or_else(|| self.sets[level][bucket].clone());
+            ops::add::into(&self.sets[level - 1][bucket], &upper)?;
         }
         Ok(())
     }

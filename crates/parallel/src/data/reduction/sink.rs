@@ -39,9 +39,8 @@ impl MicroBatchSink<'_> {
 impl GradientSink for MicroBatchSink<'_> {
     fn target(&mut self, weight: &Weight) -> autograd::Result<Target> {
         let BucketSlot { bucket, offset } = self.slot(weight.use_id())?;
-        let reduction = &self.reduction;
-        let tensor = reduction.sets[reduction.set()][bucket].view(offset, weight.tensor().shape())?;
-        Ok(Target { tensor, accumulate: !reduction.first_of_lane() })
+        let tensor = self.reduction.bucket(bucket)?.view(offset, weight.tensor().shape())?;
+        Ok(Target { tensor, accumulate: !self.reduction.first_of_lane() })
     }
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
