@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::runs::{GPT, MLP, train};
+use common::runs::{GPT, LLAMA, MLP, train};
 
 const SHARDED: &str = "parallel.zero_stage=1";
 const GPIPE: &str = "parallel.schedule=gpipe";
@@ -161,6 +161,37 @@ const COMPUTED_AGAIN: &[Row] = &[
     ),
     (MLP, &["model.activation=gelu"], &[&["parallel.data=1"], &[BLOCK], &["memory.recompute=2"]]),
 ];
+
+/// Llama on every kind of grid, tied and not, recomputed and not.
+const LLAMAS: &[Row] = &[
+    (
+        LLAMA,
+        &["model.qk_norm=true"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        &["model.tied=true", "model.qkv_bias=true", "parallel.lanes=2"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.pipeline=4"],
+            &["parallel.pipeline=2", "parallel.data=2", BLOCK],
+        ],
+    ),
+];
+
+#[test]
+fn llamas_have_equal_bits() {
+    assert_equal_bits(LLAMAS);
+}
 
 #[test]
 fn data_parallel_grids_have_equal_bits() {

@@ -32,7 +32,8 @@ fn a_plan_says_what_fits_and_what_would() {
         ["model.width=256", "model.context=64", "train.micro_batch_size=8", "train.global_batch_size=32"];
     let fits = planned(directory.path(), &large, &["--json"]);
     let needs = json(&fits)["fit"]["needs_bytes"].as_u64().unwrap();
-    assert_eq!(json(&fits)["ranks"][0]["peak_reserved_bytes"], needs);
+    let reserved = json(&fits)["ranks"][0]["peak_reserved_bytes"].as_u64().unwrap();
+    assert_eq!(reserved + json(&fits)["fit"]["host"]["bytes"].as_u64().unwrap(), needs);
     let capacity = format!("{}", needs - 1);
     let short = planned(directory.path(), &large, &["--json", "--capacity", &capacity]);
     assert_eq!((fits.status.code(), short.status.code()), (Some(0), Some(2)));
@@ -55,7 +56,7 @@ fn a_plan_says_what_fits_and_what_would() {
     let bytes = json(&advised)["fit"]["needs_bytes"].as_u64().unwrap();
     assert!(said.contains(&telemetry::units::grouped(bytes)), "{said}");
     // `train` refuses alike under a limit.
-    let limit = format!("memory.limit_bytes={}", needs - 1);
+    let limit = format!("memory.limit_bytes={}", reserved - 1);
     let train = |more: &[&str]| {
         let sets = [&large[..], &[limit.as_str()]].concat();
         let sets = sets.iter().flat_map(|set| ["--set", set]);
@@ -226,4 +227,118 @@ fn proposals_fit_as_they_say() {
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("before it allocates"));
     let output = planned(directory.path(), &large, &["--fit", "4GiB", "--ranks", "3", "--device", "cuda"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+}
+
+/// A command with at most so many bytes of data and seconds of processor time, which are real but generous.
+fn bounded(directory: &Path, kibibytes: u64, seconds: u64, arguments: &[&str]) -> Output {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("ulimit -d {kibibytes} -t {seconds}; exec \"$@\""), "sh"])
+        .arg(common::program())
+        .args(arguments);
+    command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
+}
+
+/// Counts inside of the allowed range are planned in 500 MB and little time, or refused with a reason.
+#[test]
+fn plans_cost_what_their_distinct_work_does() {
+    const SMALL: &str = "train.micro_batch_size=1";
+    let table: &[(&[&str], Option<&str>)] = &[
+        (&["train.steps=1099511627776"], None),
+        (&["train.steps=1099511627776", "train.validate_every=7"], None),
+        (&[SMALL, "train.global_batch_size=131072"], None),
+        (&[SMALL, "train.global_batch_size=131072", "parallel.lanes=131072"], None),
+        (&["train.micro_batch_size=16777216", "train.global_batch_size=16777216"], None),
+        (&["model.layers=64", "memory.recompute=auto", "memory.limit_bytes=40000000"], None),
+        (
+            &["model.layers=1000", "parallel.pipeline=1000", SMALL, "train.global_batch_size=4096"],
+            Some("use fewer, larger micro-batches"),
+        ),
+        (
+            &["model.layers=64", "parallel.pipeline=64", SMALL, "train.global_batch_size=65536"],
+            Some("use fewer, larger micro-batches"),
+        ),
+    ];
+    let directory = workplace();
+    for (sets, refused) in table {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        let arguments = [&["plan", "run.toml", "--device", "cuda", "--json"][..], &sets].concat();
+        let output = bounded(directory.path(), 500_000, 20, &arguments);
+        let said = text(&output.stderr);
+        match refused {
+            Some(reason) => assert!(output.status.code() == Some(2) && said.contains(reason), "{said}"),
+            // What does not fit is planned too, and then refused.
+            None => assert!(json(&output)["ranks"].is_array(), "{sets:?}: {said}"),
+        }
+    }
+}
+
+/// Under `ulimit -v` that is the capacity, and no range of addresses is reserved that is larger.
+#[test]
+fn a_limit_on_address_space_is_the_capacity() {
+    let directory = workplace();
+    let limited = |kibibytes: u64, arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$@\""), "sh"])
+            .arg(common::program())
+            .args(arguments);
+        command.current_dir(directory.path()).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
+    };
+    let plan = limited(4_000_000, &["plan", "run.toml", "--device", "cpu", "--json"]);
+    assert_eq!(json(&plan)["fit"]["capacity_bytes"], 4_000_000 * 1024_u64);
+    let train = ["train", "run.toml", "--device", "cpu", "--run-dir", "limited", "--set", "train.steps=2"];
+    let output = limited(4_000_000, &train);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let wide = ["--set", "model.width=4096", "--set", "model.layers=8"];
+    let refused = limited(4_000_000, &[&["plan", "run.toml", "--device", "cpu"][..], &wide].concat());
+    let table = text(&refused.stdout);
+    assert!(refused.status.code() == Some(2) && table.contains("the limit of ulimit -v"), "{table}");
+}
+
+/// Models whose buffers are written from end to end, so that what is reserved is resident.
+#[test]
+fn the_host_part_is_what_a_run_takes() {
+    const WIDE: [&str; 8] = [
+        "model.kind=mlp",
+        "model.sizes=[64, 2048, 2048, 64]",
+        "data.kind=synthetic",
+        "train.steps=3",
+        "train.micro_batch_size=4",
+        "train.global_batch_size=16",
+        "optim.warmup_steps=1",
+        "parallel.bucket_bytes=1048576",
+    ];
+    let directory = workplace();
+    std::fs::write(directory.path().join("wide.toml"), "[model]\n[parallel]\nlanes = 4\n").unwrap();
+    let table: &[&[&str]] = &[
+        &["checkpoint.minutes=0"],
+        &[],
+        &["parallel.data=2"],
+        &["parallel.data=2", "parallel.zero_stage=1"],
+    ];
+    for (number, sets) in table.iter().enumerate() {
+        let run = format!("wide-{number}");
+        let sets: Vec<&str> = WIDE.iter().chain(*sets).flat_map(|set| ["--set", set]).collect();
+        let arguments =
+            |more: &[&'static str]| [&["wide.toml"][..], &sets, &["--device", "cpu"], more].concat();
+        let plan = plimsoll(directory.path()).arg("plan").args(arguments(&["--json"])).output().unwrap();
+        let planned = json(&plan)["fit"]["needs_bytes"].as_u64().unwrap();
+        let ran = plimsoll(directory.path())
+            .arg("train")
+            .args(arguments(&[]))
+            .args(["--run-dir", &run])
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+        let summary = std::fs::read(directory.path().join(run).join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
+        let measured = summary["host_peak_bytes"].as_u64().unwrap();
+        let off = planned as f64 / measured as f64 - 1.0;
+        assert!(
+            off.abs() < 0.05,
+            "{:.1} % off: {planned} planned, {measured} measured, {sets:?}",
+            100.0 * off
+        );
+    }
 }

@@ -31,6 +31,31 @@ lanes = 4
 bucket_bytes = 65536
 "#;
 
+/// A small Llama with grouped heads on the same text.
+pub(crate) const LLAMA: &str = r#"
+[model]
+kind = "llama"
+layers = 4
+heads = 4
+key_value_heads = 2
+width = 32
+context = 32
+[data]
+kind = "text"
+paths = ["ARCHITECTURE.md", "crates/tensor/src/*.rs"]
+[train]
+steps = 4
+micro_batch_size = 2
+global_batch_size = 8
+validation_micro_batches = 2
+[optim]
+warmup_steps = 2
+clip_norm = 0.1
+[parallel]
+lanes = 4
+bucket_bytes = 65536
+"#;
+
 /// The five-layer MLP.
 pub(crate) const MLP: &str = r#"
 [model]

@@ -236,6 +236,9 @@ section! {
         allocator: String = Row::text().default("\"\"").any_bits();
         /// Bytes that a rank may reserve; 0: all of the device.
         limit_bytes: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// Takes the planned peak from the device at the start, so that nothing is asked of its driver later
+        /// and no other process can take it meanwhile.
+        preallocate: bool = Row::flag().default("false").any_bits();
         /// The activations that backward computes again instead of keeping: none, those of each layer, those
         /// of the layers in so many segments one segment at a time, or the cheapest of these that fits; the
         /// bits are the same.

@@ -121,6 +121,15 @@ pub struct BatchShape {
     pub targets: ArrayShape,
 }
 
+impl BatchShape {
+    /// Bytes of both arrays, whose values have 4 bytes each.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let values = |array: ArrayShape| (array.rows as u64).saturating_mul(array.columns as u64);
+        values(self.inputs).saturating_add(values(self.targets)).saturating_mul(size_of::<u32>() as u64)
+    }
+}
+
 /// The number of values in a `rows` × `columns` array, if there can be such an array.
 pub(crate) fn checked_shape(rows: usize, columns: usize) -> Result<usize, Error> {
     rows.checked_mul(columns)

@@ -2,7 +2,8 @@
 
 use memory::{Allocator, RawMemory, Settings};
 
-use crate::raw::host::{PAGE, physical_memory, processor_model};
+use crate::host::HostCapacity;
+use crate::raw::host::{PAGE, processor_model};
 
 /// The caching allocator over the backend's driver.
 pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
@@ -84,7 +85,7 @@ impl Description {
             kind: Kind::Cpu,
             name: "cpu".to_owned(),
             model: processor_model(),
-            total_bytes: physical_memory(),
+            total_bytes: HostCapacity::of_process().bytes,
             taken_bytes: 0,
             granularity: PAGE,
             compute_capability: (0, 0),

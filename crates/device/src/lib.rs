@@ -36,6 +36,7 @@ mod device;
 mod dtype;
 mod error;
 mod event;
+pub mod host;
 mod kernels;
 mod marks;
 mod matmul;

@@ -1,8 +1,10 @@
 //! The comparison of a run's plans with the memory of its devices.
 
+use device::host::HostCapacity;
 use serde_json::{Value, json};
 use telemetry::units::{bytes, grouped};
 
+use crate::host::HostUse;
 use crate::imitated::OverheadPart;
 use crate::roles::Plans;
 use worker::Setup;
@@ -42,10 +44,15 @@ pub struct Fit {
     pub limit: Option<Limit>,
     /// The rank with the highest peak.
     pub rank: usize,
-    /// Bytes reserved on the device; on the CPU, the sum over ranks.
+    /// Bytes reserved on the device; on the CPU, the sum over ranks with the host's part.
     pub needs: u64,
     /// Bytes that the rank reserves at its peak.
     pub most: u64,
+    /// What bounds the memory of the host, if the ranks compute there and it is not the machine itself.
+    pub bounded_by: Option<&'static str>,
+    /// Host memory of a process beside what allocators reserve; part of `needs` where ranks compute on the
+    /// host.
+    pub host: HostUse,
     /// Number of ranks that share the device.
     pub shared_by: usize,
     /// Whether all ranks fit.
@@ -61,15 +68,21 @@ impl Fit {
         let description = setup.placement.description();
         let largest = plans.largest();
         let most = largest.map_or(0, |plan| plan.statistics.peak_reserved());
-        let together = together && description.kind == device::Kind::Cpu;
-        let (shared_by, needs) = match together {
+        let on_host = description.kind == device::Kind::Cpu;
+        let host = HostUse::of(setup, plans, together);
+        let beside = if on_host { host.bytes() } else { 0 };
+        let together = together && on_host;
+        let (shared_by, reserved) = match together {
             true => {
                 let sum = plans.by_rank().map(|(_, plan)| plan.statistics.peak_reserved());
                 (plans.world_size(), sum.fold(0, u64::saturating_add))
             }
             false => (1, most),
         };
+        let needs = reserved.saturating_add(beside);
         let capacity = description.total_bytes;
+        let process = HostCapacity::of_process();
+        let bounded_by = process.limit.filter(|_| on_host && process.bytes == capacity);
         Fit {
             capacity,
             overhead,
@@ -77,8 +90,10 @@ impl Fit {
             rank: largest.map_or(0, |plan| plan.rank),
             needs,
             most,
+            bounded_by,
+            host,
             shared_by,
-            fits: plans.fit() && (!together || needs <= capacity),
+            fits: plans.fit() && (!on_host || needs <= capacity),
             retries: plans.roles().iter().any(|plan| plan.statistics.num_alloc_retries > 0),
         }
     }
@@ -107,8 +122,9 @@ impl Fit {
             0 => String::new(),
             taken => format!(" less {} for {}", bytes(taken), self.overhead_words()),
         };
+        let bound = self.bounded_by.map_or_else(String::new, |limit| format!(", the limit of {limit}"));
         format!(
-            "{who} {} bytes ({}) of {} ({}){less}",
+            "{who} {} bytes ({}) of {} ({}){bound}{less}",
             grouped(self.needs),
             bytes(self.needs),
             grouped(self.capacity),
@@ -144,6 +160,7 @@ impl Fit {
             "limit_bytes": self.limit.map(|limit| limit.bytes),
             "ranks_on_a_device": self.shared_by,
             "needs_bytes": self.needs,
+            "host": self.host.to_json(),
             "with_retries": self.retries,
         })
     }

@@ -14,9 +14,12 @@
 
 mod cost;
 pub mod costs;
+mod effects;
 mod error;
 mod fit;
+mod host;
 mod imitated;
+mod lane_cost;
 mod largest;
 mod layer_cost;
 pub mod measure;
@@ -38,9 +41,12 @@ mod toml_file;
 mod work;
 
 pub use cost::Cost;
+pub use effects::without_effect;
 pub use error::{PlanError, Result};
 pub use fit::{Fit, Limit};
+pub use host::{HostPart, HostUse};
 pub use imitated::{DeviceRates, Overhead, OverheadPart, PlanDevice};
+pub use lane_cost::LaneCost;
 pub use largest::{Largest, Outcome, Try, search_largest};
 pub use layer_cost::LayerCost;
 pub use page::plan_page;

@@ -13,6 +13,7 @@ use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 use crate::error::{PlanError, Result};
 use crate::imitated::MOST_BYTES;
 use worker::expected::{PLANNED_EVENTS, PlannedParts};
+use worker::preallocate::Preallocation;
 use worker::{Calendar, Setup, Worker};
 
 /// The memory of one rank, to the byte.
@@ -69,9 +70,30 @@ impl Layout {
     }
 }
 
+/// Most plans that are made to find what a rank takes from its device at the start.
+const ROUNDS: usize = 4;
+
 /// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed
 /// over. Errors: those of the run; out of memory where the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
+    let (mut planned, mut taken) = plan_once(setup, rank)?;
+    if !setup.config.memory.preallocate {
+        return Ok(planned);
+    }
+    // Memory that is there from the start may be divided in another way, of which more is taken.
+    for _ in 1..ROUNDS {
+        let preallocation = Arc::new(taken);
+        let before = Setup { preallocation: Arc::clone(&preallocation), ..setup.clone() };
+        (planned, taken) = plan_once(&before, rank)?;
+        if taken == *preallocation {
+            break;
+        }
+    }
+    Ok(planned)
+}
+
+/// Plans a rank, and returns the segments that it holds at the end too.
+fn plan_once(setup: &Setup, rank: usize) -> Result<(Plan, Vec<Preallocation>)> {
     let setup = Setup {
         history: PLANNED_EVENTS,
         passes_over_from: setup.passes_over_from.or(Some(REPEATS_FROM)),
@@ -81,10 +103,12 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     let communicator = Communicator::counted(rank, config.world_size());
     let mut worker = Worker::new(&setup, communicator)?;
     let calendar = Calendar::new(&config);
+    let preallocation = setup.preallocation.to_vec();
     let mut parts = PlannedParts::default();
+    parts.preallocation = preallocation;
     add(&mut parts, &worker, RunPart::Start, 0);
-    // Collection by age counts requests, so there passed-over steps would matter until all kinds of steps have
-    // settled.
+    // Collection by age counts requests, so there passed-over steps would matter until all kinds of steps
+    // have settled.
     let (ages, mut aged) = (collects_by_age(&setup), 0);
     let mut before = Layout::of(worker.device());
     // Whether a step without and one with a validation leave the layout as it is now.
@@ -125,7 +149,8 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     }
     let statistics = worker.device().statistics();
     let counters = worker.counters(PhaseTimes::default(), DriverAccount::default());
-    Ok(Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true })
+    let taken = Preallocation::of(worker.device());
+    Ok((Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true }, taken))
 }
 
 fn add(parts: &mut PlannedParts, worker: &Worker, part: RunPart, step: u64) {

@@ -117,7 +117,8 @@ impl Search<'_> {
     /// The setup of a choice and its plans; `None` if it does not fit.
     fn plans(&self, choice: Choice) -> Result<Option<(Setup, Plans)>> {
         let setup = choice.apply(self.setup, self.layers)?;
-        match plan_within(&setup) {
+        // Only whether it fits is asked for, never what a run would be compared with.
+        match plan_within(&Setup { passes_over_from: Some(0), ..setup.clone() }) {
             Ok(plans) => Ok(Some((setup, plans))),
             Err(error) if error.is_out_of_memory() => Ok(None),
             Err(error) => Err(error),

@@ -9,8 +9,10 @@ use telemetry::run_files::Grid;
 use telemetry::step_trace::Holding;
 use telemetry::units::ranges;
 
+use crate::effects::without_effect;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
+use crate::lane_cost::LaneCost;
 use crate::plan::Plan;
 use crate::prepare::prepare;
 use crate::recompute;
@@ -86,6 +88,10 @@ pub struct PlanReport {
     pub pipeline: Option<PipelinePlan>,
     /// The comparison with the devices' memory.
     pub fit: Fit,
+    /// The memory of lanes, where they take more than one gradient set.
+    pub lanes: Option<LaneCost>,
+    /// Settings without effect, in sentences.
+    pub without_effect: Vec<String>,
     /// Duration of planning.
     pub took: Duration,
     /// The refusal of a run that does not fit, with settings that would.
@@ -110,6 +116,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &fit).to_string());
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
     let memory = setup.config.memory.clone();
+    let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
+    let without_effect = without_effect(&setup)?;
     Ok(PlanReport {
         device_model: device.model,
         assumed: device.assumed,
@@ -119,6 +127,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         plans,
         pipeline,
         fit,
+        lanes,
+        without_effect,
         took,
         refusal,
     })
@@ -146,6 +156,8 @@ impl PlanReport {
             recompute_layers: json!(self.memory.recompute_layers),
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
             fit: self.fit.to_json(),
+            lanes: self.lanes.map(|cost| cost.to_json()),
+            without_effect: &self.without_effect,
             roles: self.roles(),
             ranks: RankEntries { plans: &self.plans, entries: &entries },
         };
@@ -199,6 +211,8 @@ struct PlanJson<'a> {
     recompute_layers: Value,
     pipeline: Option<Value>,
     fit: Value,
+    lanes: Option<Value>,
+    without_effect: &'a [String],
     roles: Value,
     ranks: RankEntries<'a>,
 }

@@ -80,9 +80,7 @@ pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
 
 /// The plans of a run that may not fit. Errors: that, as soon as a rank does not; those of the run.
 pub fn plan_within(setup: &Setup) -> Result<Plans> {
-    // Only figures are asked for, never what a run would be compared with.
-    let setup = Setup { passes_over_from: Some(0), ..imitation(setup)? };
-    plan_roles(&setup, plan)
+    plan_roles(&imitation(setup)?, plan)
 }
 
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {

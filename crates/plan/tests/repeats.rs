@@ -1,38 +1,13 @@
 //! The cost of a plan follows its distinct work, and passing over what repeats changes no figure.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-use std::path::Path;
+mod common;
 
-use config::RunConfig;
+use common::setup;
 use device::Description;
-use plan::{Plan, PlanDevice, plan, prepare};
+use plan::{Plan, plan};
 use telemetry::Statistic;
 use worker::{Placement, Setup};
-
-const GPT: &str = "[model]
-kind = \"gpt\"
-layers = 2
-heads = 2
-width = 32
-context = 16
-vocabulary = 64
-[data]
-kind = \"synthetic\"
-[train]
-steps = 3
-micro_batch_size = 2
-global_batch_size = 64
-[parallel]
-bucket_bytes = 16384
-";
-
-fn setup(gpu: bool, sets: &[&str]) -> Setup {
-    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
-    let config = RunConfig::parse(GPT, "test.toml", Path::new("/"), &sets).unwrap();
-    let device = if gpu { PlanDevice::shipped().unwrap() } else { PlanDevice::host() };
-    let connected = config.world_size() > 1;
-    prepare(config, Placement::Meta(device.description(connected))).unwrap()
-}
 
 /// The plan of a rank that passes over what repeats in parts of `allocations` and more.
 fn planned(setup: &Setup, rank: usize, allocations: u64) -> Plan {

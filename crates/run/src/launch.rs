@@ -233,6 +233,12 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     for warning in setup.device.settings.warnings() {
         tracing::warn!("memory.allocator: {warning}");
     }
+    for sentence in plan::without_effect(setup).unwrap_or_default() {
+        tracing::warn!("{sentence}");
+    }
+    if config.memory.preallocate && plans.roles().is_empty() {
+        tracing::warn!("memory.preallocate takes what is planned: without a plan it has no effect");
+    }
     if let Some(advice) = config.model.advice(config.precision.compute) {
         tracing::warn!("{advice}");
     }

@@ -32,6 +32,9 @@ pub(crate) fn summarize(
     more.insert("libraries".to_owned(), description.libraries.into());
     more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
     more.insert("interrupted".to_owned(), course.interrupted.into());
+    if let Some(bytes) = device::host::peak_resident() {
+        more.insert("host_peak_bytes".to_owned(), bytes.into());
+    }
     match &setup.start {
         Start::Drawn => {}
         Start::Weights(from) => {

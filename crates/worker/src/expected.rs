@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use device::Device;
-use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace};
+use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace, TraceEvent};
 
 use crate::outlived::GraphCheck;
+use crate::preallocate::Preallocation;
 
 /// Most events of a part that a plan records; a part with more has no trace.
 pub const PLANNED_EVENTS: usize = 1 << 24;
@@ -39,6 +40,8 @@ pub struct PlannedParts {
     handed_out: u64,
     /// Allocations that the worker has passed over.
     passed_over: u64,
+    /// The memory that the rank takes from its device before anything else.
+    pub preallocation: Vec<Preallocation>,
     graph: GraphCheck,
     /// By kind of part, the number of successive parts that left more behind than they found.
     growing: [u32; 3],
@@ -61,8 +64,8 @@ pub struct PlannedPeak {
 }
 
 impl PlannedParts {
-    /// Adds the part that `device` has just completed, and restarts its history. `passed_over` is the number of
-    /// allocations so far that its worker has passed over.
+    /// Adds the part that `device` has just completed, and restarts its history. `passed_over` is the number
+    /// of allocations so far that its worker has passed over.
     pub fn add(&mut self, device: &Device, passed_over: u64, part: RunPart, step: u64) {
         let left_out = passed_over - std::mem::replace(&mut self.passed_over, passed_over);
         let before = self.handed_out;
@@ -137,6 +140,14 @@ impl PlannedParts {
         };
         let live = reached.trace.live_after(peak.events);
         Some(PlannedPeak { part: reached.part, step: reached.step, peak, live })
+    }
+
+    /// Bytes of the traces, which the process of a run keeps.
+    pub fn trace_bytes(&self) -> u64 {
+        let mut traces: Vec<_> = self.parts.iter().map(|part| &part.trace).collect();
+        traces.dedup_by(|later, earlier| Arc::ptr_eq(later, earlier));
+        let bytes = |trace: &&Arc<StepTrace>| trace.events.len() * size_of::<TraceEvent>();
+        traces.iter().map(bytes).sum::<usize>() as u64
     }
 
     /// Number of events that a run records so as to have all of any part, even if it has grown: an allocation

@@ -34,6 +34,7 @@ mod outlived;
 pub mod parts;
 mod phases;
 pub mod placement;
+pub mod preallocate;
 mod setup;
 mod start;
 pub mod state;

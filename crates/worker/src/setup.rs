@@ -13,6 +13,7 @@ use crate::error::{Result, WorkerError};
 use crate::expected::{Expected, UNPLANNED_EVENTS};
 use crate::hook::ModelHook;
 use crate::placement::Placement;
+use crate::preallocate::Preallocation;
 use crate::start::Start;
 
 /// The setup that all ranks of a run share.
@@ -39,6 +40,8 @@ pub struct Setup {
     /// In a plan, the number of allocations of a part of the run from which micro-batches that repeat others
     /// are passed over; `None` in a run.
     pub passes_over_from: Option<u64>,
+    /// In a plan, the memory that its rank takes from the device before anything else.
+    pub preallocation: Arc<Vec<Preallocation>>,
     /// The plans that ranks are compared with.
     pub planned: Arc<Expected>,
 }
@@ -58,7 +61,8 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{place}: {text}")).into());
         }
         let dataset = build::dataset(&config)?;
-        let settings = allocator_settings(&config, |name| std::env::var(name).ok())?;
+        let settings =
+            allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;
         settings.text().clone_into(&mut config.memory.allocator);
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
         let device = DeviceOptions { settings, limit_bytes };
@@ -76,6 +80,7 @@ impl Setup {
             hook: None,
             history: 0,
             passes_over_from: None,
+            preallocation: Arc::default(),
             planned: Arc::default(),
         })
     }
@@ -131,8 +136,18 @@ impl Setup {
 /// (see `benches/NOTES.md`).
 pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
 
+/// Default allocator settings under a limit on address space, in which expandable segments would reserve more
+/// than all: segments of a fixed size.
+const DEFAULT_IN_LITTLE_SPACE: &str = "expandable_segments:False";
+
+fn default_allocator(kind: Kind) -> &'static str {
+    let limited = kind == Kind::Cpu && device::host::address_space().is_some();
+    if limited { DEFAULT_IN_LITTLE_SPACE } else { DEFAULT_ALLOCATOR }
+}
+
 fn allocator_settings(
     config: &RunConfig,
+    kind: Kind,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<memory::Settings> {
     let text = &config.memory.allocator;
@@ -141,8 +156,9 @@ fn allocator_settings(
             .map_err(|error| WorkerError::Refused(format!("memory.allocator: {error}")));
     }
     let Some(name) = memory::ENVIRONMENT.into_iter().find(|name| variable(name).is_some()) else {
-        return memory::Settings::parse(DEFAULT_ALLOCATOR)
-            .map_err(|error| WorkerError::Refused(format!("{DEFAULT_ALLOCATOR}: {error}")));
+        let default = default_allocator(kind);
+        return memory::Settings::parse(default)
+            .map_err(|error| WorkerError::Refused(format!("{default}: {error}")));
     };
     memory::Settings::from_environment(variable)
         .map_err(|error| WorkerError::Refused(format!("{name}: {error}")))

@@ -21,6 +21,7 @@ use crate::error::{Result, WorkerError};
 use crate::feed::Marks;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
+use crate::preallocate;
 use crate::setup::Setup;
 use crate::status::Status;
 use crate::watch::Watch;
@@ -94,6 +95,9 @@ impl Worker {
             )));
         }
         let mut planes = connect::connect(communicator, &device, config, grid)?;
+        let planned = setup.planned.get(&grid.rank()).cloned();
+        let preallocation = planned.as_ref().map_or(&*setup.preallocation, |planned| &planned.preallocation);
+        preallocate::take(&device, preallocation)?;
         let events = usize::try_from(config.memory.history).unwrap_or(usize::MAX).max(setup.history);
         device.with_allocator(|allocator| {
             allocator.record_history(events);
@@ -122,7 +126,6 @@ impl Worker {
         if let Some(allocations) = setup.passes_over_from {
             executor.pass_over_repeats(allocations);
         }
-        let planned = setup.planned.get(&grid.rank()).cloned();
         let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), config.train.steps),
             setup: setup.clone(),

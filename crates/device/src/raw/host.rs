@@ -6,9 +6,6 @@ use std::collections::HashMap;
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-/// Bytes of physical memory assumed if the system does not report them.
-const UNKNOWN_TOTAL: u64 = 64 << 30;
-
 /// Granularity of host memory.
 pub(crate) const PAGE: u64 = 4096;
 
@@ -118,15 +115,7 @@ fn unknown(address: u64) -> RawError {
     RawError::Driver { code: 0, text: format!("no host mapping starts at {address:#x}") }
 }
 
-/// Returns the bytes of physical memory of this host.
-pub(crate) fn physical_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
-        .map_or(UNKNOWN_TOTAL, |kib| kib << 10)
-}
-
-/// Returns the model name of this host's processor.
+/// Model name of this host's processor.
 pub(crate) fn processor_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

@@ -117,6 +117,13 @@ impl fmt::Display for PlanReport {
                  time, simulated with passes {times}"
             )?;
         }
+        if let Some(lanes) = &self.lanes {
+            writeln!(f, "\n{lanes}")?;
+        }
+        let host: Vec<_> =
+            self.fit.host.parts.iter().map(|part| format!("{} {}", bytes(part.bytes), part.name)).collect();
+        writeln!(f, "\nbeside that on the host {}: {}", bytes(self.fit.host.bytes()), host.join(", "))?;
+        self.without_effect.iter().try_for_each(|sentence| writeln!(f, "\nnote: {sentence}"))?;
         match &self.refusal {
             None => write!(f, "\n{}", self.fit),
             Some(refusal) => {

@@ -1,0 +1,57 @@
+//! Settings that have no effect on a run, in sentences.
+
+use config::{PartitionPolicy, RecomputePolicy, RunConfig};
+use parallel::pipeline::ScheduleKind;
+use worker::Setup;
+
+use crate::costs::with_recompute;
+use crate::error::Result;
+use crate::measure;
+
+/// Returns a sentence for each setting that differs from its default and changes nothing in this run. Errors:
+/// those of a layer on Meta.
+pub fn without_effect(setup: &Setup) -> Result<Vec<String>> {
+    let RunConfig { train, optim, parallel, memory, .. } = &*setup.config;
+    let mut sentences = Vec::new();
+    let mut say = |found: bool, sentence: &dyn Fn() -> String| {
+        if found {
+            sentences.push(sentence());
+        }
+    };
+    let alone = |key: &str| format!("parallel.{key} has no effect with parallel.pipeline = 1");
+    let one_stage = parallel.pipeline == 1;
+    say(one_stage && parallel.partition != PartitionPolicy::Fastest, &|| alone("partition"));
+    say(one_stage && parallel.schedule != ScheduleKind::OneForwardOneBackward, &|| alone("schedule"));
+    say(one_stage && parallel.profile.is_some(), &|| alone("profile"));
+    say(parallel.data == 1 && parallel.zero_stage > 0, &|| {
+        "parallel.zero_stage has no effect with parallel.data = 1: there is nobody to share the optimizer's \
+         state with"
+            .to_owned()
+    });
+    say(optim.warmup_steps >= train.steps && optim.warmup_steps > 0, &|| {
+        let (warm_up, steps) = (optim.warmup_steps, train.steps);
+        format!(
+            "optim.warmup_steps = {warm_up} is not below train.steps = {steps}: the learning rate never \
+             reaches {}, and optim.min_learning_rate has no effect",
+            optim.learning_rate
+        )
+    });
+    let recomputes = memory.recompute == RecomputePolicy::Block && memory.recompute_layers == 0;
+    let saves_nothing = recomputes && !block_saves(setup)?;
+    say(saves_nothing, &|| {
+        let kind = setup.config.model.kind();
+        format!(
+            "memory.recompute = \"block\" saves no memory with model.kind = \"{kind}\", whose layers keep \
+             nothing but their inputs: it only computes them again"
+        )
+    });
+    Ok(sentences)
+}
+
+/// Returns true if some layer keeps less for backward where it is computed again.
+fn block_saves(setup: &Setup) -> Result<bool> {
+    let (description, dataset) = (setup.placement.description(), &setup.dataset);
+    let layers = |policy| measure::layers(&with_recompute(&setup.config, policy), dataset, &description);
+    let (kept, again) = (layers(RecomputePolicy::None)?, layers(RecomputePolicy::Block)?);
+    Ok(kept.iter().zip(&again).any(|(kept, again)| again.bytes.activations < kept.bytes.activations))
+}

@@ -1,0 +1,52 @@
+//! Configurations for plans.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+use std::path::Path;
+
+use config::RunConfig;
+use plan::{PlanDevice, prepare};
+use worker::{Placement, Setup};
+
+pub(crate) const GPT: &str = "[model]
+kind = \"gpt\"
+layers = 2
+heads = 2
+width = 32
+context = 16
+vocabulary = 64
+[data]
+kind = \"synthetic\"
+[train]
+steps = 3
+micro_batch_size = 2
+global_batch_size = 64
+[parallel]
+bucket_bytes = 16384
+";
+
+/// A small perceptron.
+pub(crate) const MLP: &str = "[model]
+kind = \"mlp\"
+sizes = [16, 32, 32, 16]
+[data]
+kind = \"synthetic\"
+[train]
+steps = 3
+[optim]
+warmup_steps = 1
+";
+
+/// The setup of [`GPT`] with other keys, on an imitated GPU or the host.
+pub(crate) fn setup(gpu: bool, sets: &[&str]) -> Setup {
+    of(GPT, gpu, sets)
+}
+
+/// The setup of a configuration.
+pub(crate) fn of(text: &str, gpu: bool, sets: &[&str]) -> Setup {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
+    let device = if gpu { PlanDevice::shipped().unwrap() } else { PlanDevice::host() };
+    let connected = config.world_size() > 1;
+    prepare(config, Placement::Meta(device.description(connected))).unwrap()
+}

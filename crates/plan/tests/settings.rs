@@ -1,0 +1,90 @@
+//! What a plan says of settings: memory taken at the start, lanes that cost memory, and keys without effect.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use common::setup;
+use plan::{Plan, plan, plan_run, without_effect};
+use plan::{PlanOptions, PlanTarget};
+use telemetry::step_trace::TraceEvent;
+
+/// Bytes that a rank takes from its driver after the start.
+fn taken_later(plan: &Plan) -> u64 {
+    let events = plan.parts.list().iter().skip(1).flat_map(|part| &part.trace.events);
+    let taken = |event: &TraceEvent| match event {
+        TraceEvent::Driver { taken, .. } => *taken,
+        _ => 0,
+    };
+    events.map(taken).sum()
+}
+
+#[test]
+fn preallocated_runs_ask_nothing_of_the_driver_after_the_start() {
+    let table: &[&[&str]] = &[
+        &[],
+        &["parallel.data=2", "parallel.zero_stage=1"],
+        &["parallel.pipeline=2", "train.validate_every=2"],
+        &["memory.allocator=backend:native", "model.width=256", "model.context=64"],
+        &["memory.allocator=large_segment_size_mb:32", "model.width=256", "model.context=64"],
+        &["memory.recompute=block", "model.width=256", "model.context=64"],
+    ];
+    for gpu in [false, true] {
+        for sets in table {
+            let without = setup(gpu, sets);
+            let with = setup(gpu, &[sets, &["memory.preallocate=true"][..]].concat());
+            for rank in 0..without.config.world_size() {
+                let [without, with] = [&without, &with].map(|setup| plan(setup, rank).unwrap());
+                // The ranks of a job on GPUs rehearse a step before the first.
+                let rehearsed = gpu && with.parts.list().len() > 1 && taken_later(&without) == 0;
+                assert!(rehearsed || taken_later(&without) > 0, "{sets:?}");
+                assert_eq!(taken_later(&with), 0, "rank {rank} of {sets:?}");
+                let start = with.parts.list().first().unwrap().figures;
+                assert_eq!(start.reserved_bytes, with.statistics.peak_reserved(), "{sets:?}");
+                assert_eq!(with.statistics.peak_allocated(), without.statistics.peak_allocated(), "{sets:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn settings_without_effect_are_named() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&[], &["optim.warmup_steps = 20 is not below train.steps = 3"]),
+        (&["optim.warmup_steps=1"], &[]),
+        (&["optim.warmup_steps=0", "parallel.zero_stage=1"], &["parallel.zero_stage has no effect"]),
+        (&["optim.warmup_steps=1", "parallel.data=2", "parallel.zero_stage=1"], &[]),
+        (
+            &["optim.warmup_steps=1", "parallel.partition=smallest", "parallel.schedule=gpipe"],
+            &["parallel.partition has no effect", "parallel.schedule has no effect"],
+        ),
+        (&["optim.warmup_steps=1", "parallel.pipeline=2", "parallel.partition=smallest"], &[]),
+        (&["optim.warmup_steps=1", "memory.recompute=block"], &[]),
+    ];
+    for (sets, expected) in table {
+        let found = without_effect(&setup(false, sets)).unwrap();
+        assert_eq!(found.len(), expected.len(), "{sets:?}: {found:?}");
+        assert!(found.iter().zip(*expected).all(|(found, start)| found.starts_with(start)), "{found:?}");
+    }
+    let mlp = common::of(common::MLP, false, &["memory.recompute=block"]);
+    let found = without_effect(&mlp).unwrap();
+    assert!(found.len() == 1 && found[0].contains("saves no memory with model.kind = \"mlp\""), "{found:?}");
+}
+
+#[test]
+fn what_lanes_cost_is_the_difference_to_one() {
+    let report = |lanes: &str| {
+        let config = (*setup(true, &[lanes]).config).clone();
+        let target = PlanTarget::from_argument("cuda").unwrap();
+        plan_run(config, &PlanOptions { target, capacity: None }).unwrap()
+    };
+    let (one, many) = (report("parallel.lanes=1"), report("parallel.lanes=8"));
+    assert!(one.lanes.is_none() && !one.to_string().contains("gradient sets"));
+    let cost = many.lanes.unwrap();
+    assert_eq!((cost.sets, cost.local), (4, 8));
+    let live = |report: &plan::PlanReport| report.plans.roles()[0].statistics.allocated();
+    assert_eq!(cost.extra_bytes(), live(&many) - live(&one));
+    assert!(many.to_string().contains("parallel.lanes = 8: 4 gradient sets on a rank for its 8 lanes"));
+    // A lane of one micro-batch: its last gradients pass.
+    let report = report("parallel.lanes=32");
+    assert_eq!(report.lanes.unwrap().sets, 5);
+}
