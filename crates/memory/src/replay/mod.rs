@@ -3,9 +3,8 @@
 //! Two formats are read, plain or gzip-compressed, and told apart by their content:
 //!
 //! * a **trace** of PyTorch's allocator on a GPU: one JSON object with `ops` and `segment_events`, the
-//! segments
-//!   that it took from the driver and returned. The replay's driver hands out the recorded addresses in that
-//!   order; a request that the recording does not have is a mismatch;
+//!   segments that it took from the driver and returned. The replay's driver hands out the recorded addresses
+//!   in that order; a request that the recording does not have is a mismatch;
 //! * **vectors**: lines of JSON, each a script of operations over a simulated driver
 //!   ([`Counting`](crate::drivers::Counting)), including private pools and changes of settings.
 //!
