@@ -10,8 +10,7 @@
 //!
 //! * The library is opened at run time as `libnccl.so` ([`is_there`]).
 //! * [`Communicator::over_nccl`](crate::Communicator::over_nccl) connects the ranks: over the control plane
-//! they
-//!   check that all have the same version of NCCL, and rank 0 sends the identifier of the communicator.
+//!   they check that all have the same version of NCCL, and rank 0 sends the identifier of the communicator.
 //! * Sums are in the library's order, which may depend on the size, the number of ranks and the version. A
 //!   caller that needs this crate's own order builds it from
 //!   [`DataPlane::exchange`](crate::DataPlane::exchange).
@@ -21,7 +20,7 @@
 //!   before the run.
 //! * Ranks that make different calls, or calls of different sizes, are not detected: their sums are wrong, or
 //!   they wait for each other until the timeout. The host transports, which run the same program, detect
-//! them.
+//!   them.
 //! * Traffic counts the bytes of operands as the host transports do, not the bytes that NCCL moves.
 //! * NCCL allocates its own buffers outside the caching allocator: most when the ranks are connected and in
 //!   [`DataPlane::warm_up`](crate::DataPlane::warm_up). It never uses the caller's memory.

@@ -5,7 +5,7 @@
 //! device's progress:
 //!
 //! * a receive's buffer is allocated from the transfer stream's memory when the receive is enqueued, and
-//! freed
+//!   freed
 //!   after the passes that saved it; the transfer stream waits for those before it allocates again;
 //! * a sent tensor is kept until the pass that follows its send has been enqueued; then compute waits for the
 //!   send, and the memory belongs to the compute stream again.
