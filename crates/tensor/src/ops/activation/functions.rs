@@ -134,7 +134,7 @@ impl Elementary for GeluErf {
     #[inline(always)]
     fn gradient(dy: f32, x: f32) -> f32 {
         /// 1/√(2π).
-        const DENSITY: f32 = 0.398_942_28;
+        const DENSITY: f32 = 0.398_942_3;
         dy * (x * DENSITY).mul_add(exp(-0.5 * x * x), Self::probability(x))
     }
 }
