@@ -5,10 +5,10 @@
 // owns its keys (dK, dV) and once in the block that owns its queries (dQ): 7 matmuls instead of 5, but no two
 // blocks write to one place, so results repeat to the bit without waiting.
 //
-// HEAD_DIM is 32, 64 or 128. Queries, keys and values have batch * time rows each, q_stride or kv_stride
+// HEAD_DIM is 32, 64, 96 or 128. Queries, keys and values have batch * time rows each, q_stride or kv_stride
 // elements apart: three arrays, or column ranges of one. Query head h is columns h * HEAD_DIM.. of a row, and
 // reads key and value head h / group. Gradients have the layout of their operands.
-#include "common.cuh"
+#include "attention_masks.cuh"
 
 #define D HEAD_DIM
 #define LOG2E 1.4426950408889634f
@@ -49,7 +49,7 @@ __device__ __forceinline__ void ldmatrix_transposed(u32 (&r)[4], u32 address) {
 // Offset of piece `chunk` of `row` in a tile: permuted within 128 bytes so that 8 rows of one chunk hit all
 // banks.
 __device__ __forceinline__ u32 at(u32 row, u32 chunk) {
-    const u32 turn = D == 32 ? (row >> 1) & 3 : row & 7;
+    const u32 turn = D == 32 || D == 96 ? (row >> 1) & 3 : row & 7;
     return row * (D * 2) + ((chunk ^ turn) << 4);
 }
 
@@ -153,6 +153,25 @@ __device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 ti
     }
 }
 
+// Calls f(n, i, factor of dropout) for the accumulators [n][i] of a tile of weights. Rows are queries and
+// columns keys, or with KEYS the other way round.
+template <int N, bool KEYS, typename F>
+__device__ __forceinline__ void for_weights(const Masks &masks, u32 line, u32 row, u32 column, F f) {
+#pragma unroll
+    for (int n = 0; n < N; n += 2)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+            const u32 c = column + n * 8 + threadIdx.x % 4 * 2 + odd;
+            const Floats<4> factors = KEYS ? masks.factors(line, c, row) : masks.factors(line, row, c);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int far_row = i / 2, far_column = i % 2;
+                f(n + far_column, far_row * 2 + odd,
+                  factors.at[KEYS ? far_column * 2 + far_row : far_row * 2 + far_column]);
+            }
+        }
+}
+
 #define FORWARD_ROWS (16 * FORWARD_WARPS)
 
 // Output, running maximum and running sum of a warp's 16 queries.
@@ -162,7 +181,8 @@ struct Rows {
 
 // One tile of keys: scores, running maximum and sum, output.
 __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][4], u32 keys, u32 values,
-                                             u32 row, u32 first_key, bool masked, float scale) {
+                                             u32 row, u32 first_key, bool masked, float scale,
+                                             const Masks &masks, const u32 (&visible)[2], u32 line) {
     constexpr int N = FORWARD_KEYS / 8;
     float s[N][4] = {};
     times_transposed<N>(s, q, keys, 0);
@@ -173,13 +193,22 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
             for (int i = 0; i < 4; ++i)
                 if (first_key + n * 8 + threadIdx.x % 4 * 2 + i % 2 > row + i / 2 * 8) s[n][i] = -INFINITE;
     }
+    if (masks.documents) {
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                if (first_key + n * 8 + threadIdx.x % 4 * 2 + i % 2 < visible[i / 2]) s[n][i] = -INFINITE;
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         float largest = rows.largest[half];
 #pragma unroll
         for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
         largest = quad_max(largest);
-        const float shrink = exp2_fast((rows.largest[half] - largest) * scale), offset = largest * scale;
+        // Where nothing was visible so far, any finite number serves.
+        const float base = masks.documents && largest == -INFINITE ? 0.0f : largest;
+        const float shrink = exp2_fast((rows.largest[half] - base) * scale), offset = base * scale;
         rows.largest[half] = largest;
         float total = 0.0f;
 #pragma unroll
@@ -191,6 +220,9 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) rows.out[n][half * 2] *= shrink, rows.out[n][half * 2 + 1] *= shrink;
     }
+    if (masks.dropout.threshold)
+        for_weights<N, false>(masks, line, row, first_key,
+                              [&](int n, int i, float factor) { s[n][i] *= factor; });
     u32 p[N / 2][4];
     pack<N>(p, s);
     times<N>(rows.out, p, values, 0);
@@ -200,11 +232,12 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 // 16 queries, so the softmax needs no other warp; keys and values of 64 positions are double buffered. Long
 // blocks of a head start first; the blocks of a head run together, so that L2 serves its keys and values.
 // Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
-KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D == 128 ? 1 : 2)
+KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     forward_bf16(bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q,
                       const bf16 *__restrict__ k, const bf16 *__restrict__ v, u32 time, u32 heads, u32 group,
-                      u32 q_stride, u32 kv_stride, float scale, u32 aligned) {
+                      u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS) {
     extern __shared__ __align__(128) u8 memory[];
+    const Masks masks = MASKS;
     constexpr u32 THREADS = FORWARD_WARPS * WARP, STAGE = FORWARD_KEYS * D * 2;
     const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS,
               width = heads * D;
@@ -215,12 +248,16 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D == 128 ? 1 : 2)
     const u32 end = min(first + FORWARD_ROWS, time), tiles = (end + FORWARD_KEYS - 1) / FORWARD_KEYS;
 
     load_tile<FORWARD_ROWS, THREADS>(q_tile, queries, q_stride, first, time, aligned);
-    load_tile<FORWARD_KEYS, THREADS>(stages, keys, kv_stride, 0, time, aligned);
-    load_tile<FORWARD_KEYS, THREADS>(stages + STAGE, values, kv_stride, 0, time, aligned);
+    const u32 begin = masks.first_key(blockIdx.z, first, time) / FORWARD_KEYS;
+    const u32 visible[2] = {masks.first_key(blockIdx.z, row, time),
+                            masks.first_key(blockIdx.z, row + 8, time)};
+    const u32 begin_stage = stages + begin % 2 * 2 * STAGE, begin_key = begin * FORWARD_KEYS;
+    load_tile<FORWARD_KEYS, THREADS>(begin_stage, keys, kv_stride, begin_key, time, aligned);
+    load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, kv_stride, begin_key, time, aligned);
     commit();
     Rows rows = {{}, {-INFINITE, -INFINITE}, {}};
     u32 own[D / 16][4];
-    for (u32 tile = 0; tile < tiles; ++tile) {
+    for (u32 tile = begin; tile < tiles; ++tile) {
         wait_copies<0>();
         __syncthreads();
         if (tile + 1 < tiles) {
@@ -229,7 +266,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D == 128 ? 1 : 2)
             load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, time, aligned);
         }
         commit();
-        if (tile == 0) {
+        if (tile == begin) {
 #pragma unroll
             for (int i = 0; i < D / 16; ++i) left(own[i], q_tile, threadIdx.x / WARP * 16, i);
         }
@@ -238,7 +275,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D == 128 ? 1 : 2)
         // The last tile of a block lies wholly above the diagonal of its first warps.
         if (first_key > warp_first + 15) continue;
         forward_tile(rows, own, here, here + STAGE, row, first_key, first_key + FORWARD_KEYS > warp_first + 1,
-                     scale * LOG2E);
+                     scale * LOG2E, masks, visible, blockIdx.z * heads + head);
     }
     rows.total[0] = quad_sum(rows.total[0]);
     rows.total[1] = quad_sum(rows.total[1]);
@@ -261,7 +298,7 @@ KERNEL __launch_bounds__(ROW_THREADS)
     constexpr u32 PART = D / 8;
     const u64 row = u64(blockIdx.x) * (ROW_THREADS / 8) + threadIdx.x / 8, rows = u64(batch) * time * heads;
     const u64 start = min(row, rows - 1) * D + threadIdx.x % 8 * PART;
-    constexpr int LANES = PART < 8 ? PART : 8;
+    constexpr int LANES = PART % 8 == 0 ? 8 : 4;
     float sum = 0.0f;
     if (aligned) {
 #pragma unroll
@@ -283,7 +320,7 @@ KERNEL __launch_bounds__(ROW_THREADS)
 }
 
 #define BACKWARD_ROWS (16 * BACKWARD_WARPS)
-#define BACKWARD_PART (D == 128 ? 32 : 64)  // columns worked on at a time
+#define BACKWARD_PART (D >= 96 ? 32 : 64)  // columns worked on at a time
 
 // Operands of one head: the block owns rows of `rows` and loops over those of `columns`; [0] are queries or
 // keys, [1] are dy or values.
@@ -298,15 +335,20 @@ struct Operands {
 template <bool KEYS>
 __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][4],
                                               const u32 (&a)[2][D / 16][4], u32 tile, const float *statistics,
-                                              const float (&own)[2][2], u32 row, u32 column, bool masked,
-                                              float scale) {
+                                              const float (&own)[2][2], const u32 (&visible)[2], u32 row,
+                                              u32 column, bool masked, float scale, const Masks &masks,
+                                              u32 line) {
     constexpr int N = BACKWARD_PART / 8;
     constexpr u32 SIZE = BACKWARD_COLUMNS * D * 2;
+    const u32 *documents = reinterpret_cast<const u32 *>(statistics + 2 * BACKWARD_COLUMNS);
 #pragma unroll
     for (u32 part = 0; part < BACKWARD_COLUMNS; part += BACKWARD_PART) {
         float p[N][4] = {}, ds[N][4] = {};
         times_transposed<N>(p, a[0], tile, part);
         times_transposed<N>(ds, a[1], tile + SIZE, part);
+        if (masks.dropout.threshold)
+            for_weights<N, KEYS>(masks, line, row, column + part,
+                                 [&](int n, int i, float factor) { ds[n][i] *= factor; });
 #pragma unroll
         for (int n = 0; n < N; ++n) {
             const u32 local = part + n * 8 + threadIdx.x % 4 * 2;
@@ -315,13 +357,20 @@ __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][
                 const float logsumexp = KEYS ? statistics[local + i % 2] : own[i / 2][0];
                 const float delta = KEYS ? statistics[BACKWARD_COLUMNS + local + i % 2] : own[i / 2][1];
                 const u32 r = row + i / 2 * 8, c = column + local + i % 2;
-                const bool hidden = masked && (KEYS ? r > c : c > r);
+                bool hidden = masked && (KEYS ? r > c : c > r);
+                if (masks.documents) {
+                    const u32 first_key = KEYS ? documents[local + i % 2] : visible[i / 2];
+                    hidden |= (KEYS ? r : c) < first_key;
+                }
                 p[n][i] = hidden ? 0.0f : exp2_fast(fmaf(p[n][i], scale, -logsumexp));
                 ds[n][i] = p[n][i] * (ds[n][i] - delta);
             }
         }
         u32 packed[N / 2][4];
         if constexpr (KEYS) {
+            if (masks.dropout.threshold)
+                for_weights<N, KEYS>(masks, line, row, column + part,
+                                     [&](int n, int i, float factor) { p[n][i] *= factor; });
             pack<N>(packed, p);
             times<N>(acc[1], packed, tile + SIZE, part);
         }
@@ -330,35 +379,39 @@ __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][
     }
 }
 
-// Log-sum-exps (infinite past the end, so that weights are 0) and deltas of a tile of queries.
+// Log-sum-exps (infinite past the end, so that weights are 0), deltas and first keys of a tile of queries.
 template <u32 THREADS>
-__device__ __forceinline__ void load_statistics(float *to, const Operands &from, u32 first, u32 time) {
+__device__ __forceinline__ void load_statistics(float *to, const Operands &from, u32 first, u32 time,
+                                                const Masks &masks) {
     for (u32 index = threadIdx.x; index < BACKWARD_COLUMNS; index += THREADS) {
         const bool inside = first + index < time;
         to[index] = inside ? from.logsumexp[first + index] : INFINITE;
         to[BACKWARD_COLUMNS + index] = inside ? from.delta[first + index] : 0.0f;
+        reinterpret_cast<u32 *>(to)[2 * BACKWARD_COLUMNS + index] =
+            masks.first_key(blockIdx.z, first + index, time);
     }
 }
 
 template <bool KEYS>
 __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u8 *memory,
                                          const Operands &from, u32 first, u32 time, float scale,
-                                         bool aligned) {
+                                         bool aligned, const Masks &masks, u32 line) {
     constexpr u32 THREADS = BACKWARD_WARPS * WARP, SIZE = BACKWARD_COLUMNS * D * 2;
     const u32 own_tiles = shared_address(memory), stages = own_tiles + 2 * BACKWARD_ROWS * D * 2;
     float *statistics = reinterpret_cast<float *>(memory + 2 * BACKWARD_ROWS * D * 2 + 4 * SIZE);
     const u32 warp_first = first + threadIdx.x / WARP * 16, row = warp_first + threadIdx.x % WARP / 4;
-    const u32 end = KEYS ? time : min(first + BACKWARD_ROWS, time);
-    const u32 begin = KEYS ? first / BACKWARD_COLUMNS : 0,
-              tiles = (end + BACKWARD_COLUMNS - 1) / BACKWARD_COLUMNS;
+    const u32 end = min(first + BACKWARD_ROWS, time);
+    const u32 begin = (KEYS ? first : masks.first_key(blockIdx.z, first, time)) / BACKWARD_COLUMNS;
+    const u32 tiles = KEYS ? masks.end_tile(blockIdx.z, begin, BACKWARD_COLUMNS, end, time)
+                           : (end + BACKWARD_COLUMNS - 1) / BACKWARD_COLUMNS;
     auto start_tile = [&](u32 tile) {
         for (u32 i = 0; i < 2; ++i)
             load_tile<BACKWARD_COLUMNS, THREADS>(stages + (tile % 2 * 2 + i) * SIZE, from.columns[i],
                                                  from.column_stride[i], tile * BACKWARD_COLUMNS, time,
                                                  aligned);
         if (KEYS)
-            load_statistics<THREADS>(statistics + tile % 2 * 2 * BACKWARD_COLUMNS, from,
-                                     tile * BACKWARD_COLUMNS, time);
+            load_statistics<THREADS>(statistics + tile % 2 * 3 * BACKWARD_COLUMNS, from,
+                                     tile * BACKWARD_COLUMNS, time, masks);
     };
     for (u32 i = 0; i < 2; ++i)
         load_tile<BACKWARD_ROWS, THREADS>(own_tiles + i * BACKWARD_ROWS * D * 2, from.rows[i],
@@ -372,6 +425,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
             own[half][0] = inside ? from.logsumexp[row + half * 8] : INFINITE;
             own[half][1] = inside ? from.delta[row + half * 8] : 0.0f;
         }
+    const u32 visible[2] = {masks.first_key(blockIdx.z, row, time),
+                            masks.first_key(blockIdx.z, row + 8, time)};
     u32 a[2][D / 16][4];
     for (u32 tile = begin; tile < tiles; ++tile) {
         wait_copies<0>();
@@ -387,19 +442,19 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
         }
         const u32 column = tile * BACKWARD_COLUMNS;
         backward_tile<KEYS>(acc, a, stages + tile % 2 * 2 * SIZE,
-                            statistics + tile % 2 * 2 * BACKWARD_COLUMNS, own, row, column, column == first,
-                            scale * LOG2E);
+                            statistics + tile % 2 * 3 * BACKWARD_COLUMNS, own, visible, row, column,
+                            column == first, scale * LOG2E, masks, line);
     }
 }
 
-// Both: 128 threads, shared (2 * 64 + 4 * 64) rows and 1 KiB. Tiles of 64 by 64 let two blocks share a
+// Both: 128 threads, shared (2 * 64 + 4 * 64) rows and 1.5 KiB. Tiles of 64 by 64 let two blocks share a
 // multiprocessor with all accumulators and the block's own operands in registers. Long blocks start first.
 // Floors: 4 matmuls for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the
 // causal half).
 #define BACKWARD_OPERANDS                                                                                 \
     const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                  \
         const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
-        u32 q_stride, u32 kv_stride, float scale, u32 aligned
+        u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS
 
 // Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
@@ -421,7 +476,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
                                delta};
         // Other warps may still read the tiles of the previous head.
         if (member > 0) __syncthreads();
-        backward<true>(acc, memory, from, first, time, scale, aligned);
+        backward<true>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head);
     }
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     store_rows(dk + start, kv_stride, row, time, acc[0], scale, scale);
@@ -444,7 +499,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
                            logsumexp,
                            delta};
     float acc[1][D / 8][4] = {};
-    backward<false>(acc, memory, from, first, time, scale, aligned);
+    backward<false>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head);
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     store_rows(dq + start, q_stride, row, time, acc[0], scale, scale);
 }

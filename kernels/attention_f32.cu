@@ -1,7 +1,7 @@
 // Causal attention in f32 without tensor cores, for head widths up to HEAD_DIM (32, 64, 128 or 256); columns
 // from the head width up to HEAD_DIM are zeros in shared memory. Same operands, algorithm and two-sided
 // backward pass as attention.cu.
-#include "common.cuh"
+#include "attention_masks.cuh"
 
 #define D HEAD_DIM
 // TILE: positions of a tile. Four tiles fit in 99 KiB of shared memory, which every chip from sm_80 on has.
@@ -106,7 +106,9 @@ __device__ __forceinline__ float row_sum(float value) {
 KERNEL __launch_bounds__(THREADS)
     forward_f32(float *__restrict__ out, float *__restrict__ logsumexp, const float *__restrict__ q,
                       const float *__restrict__ k, const float *__restrict__ v, u32 time, u32 heads,
-                      u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale) {
+                      u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,
+                      MASKS_PARAMETERS) {
+    const Masks masks = MASKS;
     extern __shared__ __align__(16) float memory[];
     float (*queries)[LINE] = reinterpret_cast<float (*)[LINE]>(memory), (*keys)[LINE] = queries + TILE,
           (*values)[LINE] = keys + TILE, (*p)[SCORES] = reinterpret_cast<float (*)[SCORES]>(values + TILE);
@@ -118,7 +120,10 @@ KERNEL __launch_bounds__(THREADS)
     float acc[EACH][COLUMNS] = {}, largest[EACH], total[EACH] = {};
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) largest[i] = -__int_as_float(0x7f800000);
-    for (u32 tile = 0; tile <= block; ++tile) {
+    u32 first_key[EACH];
+#pragma unroll
+    for (u32 i = 0; i < EACH; ++i) first_key[i] = masks.first_key(blockIdx.z, first + y * EACH + i, time);
+    for (u32 tile = masks.first_key(blockIdx.z, first, time) / TILE; tile <= block; ++tile) {
         __syncthreads();
         load_tile(keys, {k + kv_start, kv_stride}, tile * TILE, time, head_width);
         load_tile(values, {v + kv_start, kv_stride}, tile * TILE, time, head_width);
@@ -130,18 +135,30 @@ KERNEL __launch_bounds__(THREADS)
             float here = largest[i];
 #pragma unroll
             for (u32 j = 0; j < EACH; ++j) {
-                const bool hidden = tile == block && x + 16 * j > y * EACH + i;
+                const bool hidden =
+                    (tile == block && x + 16 * j > y * EACH + i) || tile * TILE + x + 16 * j < first_key[i];
                 s[i][j] = hidden ? -__int_as_float(0x7f800000) : s[i][j] * scale;
                 here = fmaxf(here, s[i][j]);
             }
             here = row_max(here);
-            const float shrink = expf(largest[i] - here);
+            // Where nothing was visible so far, any finite number serves.
+            const float base = here == -__int_as_float(0x7f800000) ? 0.0f : here;
+            const float shrink = expf(largest[i] - base);
             largest[i] = here;
             total[i] *= shrink;
 #pragma unroll
             for (u32 j = 0; j < COLUMNS; ++j) acc[i][j] *= shrink;
 #pragma unroll
-            for (u32 j = 0; j < EACH; ++j) total[i] += p[y * EACH + i][x + 16 * j] = expf(s[i][j] - here);
+            for (u32 j = 0; j < EACH; ++j) total[i] += p[y * EACH + i][x + 16 * j] = expf(s[i][j] - base);
+        }
+        if (masks.dropout.threshold) {
+            const u32 line = blockIdx.z * heads + head;
+#pragma unroll 1
+            for (u32 i = 0; i < EACH; ++i)
+#pragma unroll 1
+                for (u32 j = 0; j < EACH; ++j)
+                    p[y * EACH + i][x + 16 * j] *=
+                        masks.factor(line, first + y * EACH + i, tile * TILE + x + 16 * j);
         }
         // One half of one warp writes and reads a row of p.
         __syncwarp();
@@ -190,10 +207,12 @@ template <bool KEYS>
 __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMNS], const Tiles &tiles,
                                          const Source (&rows)[2], const Source (&columns)[2],
                                          const float *logsumexp, const float *delta, u32 block, u32 time,
-                                         u32 head_width, float scale) {
+                                         u32 head_width, float scale, const Masks &masks, u32 sequence,
+                                         u32 line) {
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (u32 i = 0; i < 2; ++i) load_tile(tiles.rows[i], rows[i], block * TILE, time, head_width);
-    const u32 begin = KEYS ? block : 0, end = KEYS ? (time + TILE - 1) / TILE : block + 1;
+    const u32 begin = KEYS ? block : masks.first_key(sequence, block * TILE, time) / TILE;
+    const u32 end = KEYS ? masks.end_tile(sequence, block, TILE, (block + 1) * TILE, time) : block + 1;
     for (u32 tile = begin; tile < end; ++tile) {
         __syncthreads();
         for (u32 i = 0; i < 2; ++i) load_tile(tiles.columns[i], columns[i], tile * TILE, time, head_width);
@@ -207,9 +226,12 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
             for (u32 j = 0; j < EACH; ++j) {
                 const u32 row = block * TILE + y * EACH + i, column = tile * TILE + x + 16 * j;
                 const u32 query = KEYS ? column : row, key = KEYS ? row : column;
-                const bool visible = query < time && key <= query;
+                const bool visible =
+                    query < time && key <= query && key >= masks.first_key(sequence, query, time);
+                const float factor = masks.dropout.threshold ? masks.factor(line, query, key) : 1.0f;
                 p[i][j] = visible ? expf(p[i][j] * scale - logsumexp[query]) : 0.0f;
-                ds[i][j] = visible ? p[i][j] * (ds[i][j] - delta[query]) : 0.0f;
+                ds[i][j] = visible ? p[i][j] * (ds[i][j] * factor - delta[query]) : 0.0f;
+                p[i][j] *= factor;
             }
         // One half of one warp writes and reads a row of scores.
         auto share = [&](const float (&scores)[EACH][EACH]) {
@@ -234,7 +256,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
 #define BACKWARD_OPERANDS                                                                                  \
     const float *__restrict__ dy, const float *__restrict__ q, const float *__restrict__ k,                \
         const float *__restrict__ v, const float *__restrict__ logsumexp, const float *__restrict__ delta, \
-        u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale
+        u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,          \
+        MASKS_PARAMETERS
 
 // Grid [ceil(time / TILE), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
@@ -255,7 +278,7 @@ KERNEL __launch_bounds__(THREADS)
         // Other warps may still read the tiles of the previous head.
         if (member > 0) __syncthreads();
         backward<true>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time,
-                       head_width, scale);
+                       head_width, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
     }
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     store_rows(dk + start, kv_stride, block * TILE, time, head_width, acc[0], factor[0], x, y);
@@ -275,7 +298,7 @@ KERNEL __launch_bounds__(THREADS) backward_query_f32(float *__restrict__ dq, BAC
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) factor[i] = scale;
     backward<false>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time,
-                    head_width, scale);
+                    head_width, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
     store_rows(dq + start, q_stride, block * TILE, time, head_width, acc[0], factor, threadIdx.x % 16,
                threadIdx.x / 16);
 }

@@ -1,5 +1,9 @@
-// Softmax cross-entropy of rows of scores, with the gradient written over them.
+// Softmax cross-entropy of rows of scores, with the gradient written over them. Rows whose target is IGNORED
+// have no loss and no gradient, and the mean is over the others.
 #include "common.cuh"
+
+// The loss of an ignored row among losses, none of which is negative.
+#define NO_LOSS -1.0f
 
 // Launch: a block for a row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid.
 // Rows of up to 101,000 bytes (50,304 bf16 scores have 100,608) are kept in shared memory, filled by
@@ -101,14 +105,23 @@ template <typename T> __device__ __forceinline__ const T *fetch(const T *row, co
 
 // CACHED: the row is kept in shared memory. Without `gradient` the scores are not overwritten.
 template <bool CACHED, typename T>
-__device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, float *losses, u32 vocab,
-                                              float weight, u32 gradient) {
+__device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, const u32 *counted,
+                                              float *losses, u32 vocab, float scale, u32 gradient) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP];
     T *row = scores + u64(blockIdx.x) * vocab;
     const u32 target = targets[blockIdx.x];
-    if (target >= vocab) __trap();
     const Cut<T> cut(row, vocab);
+    if (target == IGNORED) {
+        if (threadIdx.x == 0) losses[blockIdx.x] = NO_LOSS;
+        if (!gradient) return;
+        cut.for_each(
+            [&](u32 at) { store<4>(reinterpret_cast<u32 *>(row + at), Vector<u32, 4>{}); },
+            [&](u32 at) { row[at] = from_f32<T>(0.0f); });
+        return;
+    }
+    if (target >= vocab) __trap();
+    const float weight = __fdiv_rn(scale, __uint2float_rn(*counted));
     const T *in = row;
     if (CACHED) in = fetch<T>(row, cut);
     const float score = to_f32(in[target]);
@@ -152,30 +165,50 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, flo
 
 #define FOR_TYPE(NAME, T)                                                                                  \
     KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
-        cached_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets, float *__restrict__ losses, \
-                      u32 vocab, float weight, u32 gradient) {                                             \
-        cross_entropy<true>(scores, targets, losses, vocab, weight, gradient);                             \
+        cached_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                             \
+                      const u32 *__restrict__ counted, float *__restrict__ losses, u32 vocab, float scale, \
+                      u32 gradient) {                                                                      \
+        cross_entropy<true>(scores, targets, counted, losses, vocab, scale, gradient);                     \
     }                                                                                                      \
     KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
-        streamed_##NAME(T *scores, const u32 *__restrict__ targets, float *__restrict__ losses, u32 vocab, \
-                        float weight, u32 gradient) {                                                      \
-        cross_entropy<false>(scores, targets, losses, vocab, weight, gradient);                            \
+        streamed_##NAME(T *scores, const u32 *__restrict__ targets, const u32 *__restrict__ counted,       \
+                        float *__restrict__ losses, u32 vocab, float scale, u32 gradient) {                \
+        cross_entropy<false>(scores, targets, counted, losses, vocab, scale, gradient);                    \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)
 
-// loss = scale * mean of the rows' losses, added in f64 in a fixed order. Launch: one block of MEAN_THREADS
-// threads; a few hundred KiB from L2.
+// The number of targets that are not ignored. Launch: one block of MEAN_THREADS threads.
 KERNEL __launch_bounds__(MEAN_THREADS)
-    mean_loss(const float *__restrict__ losses, float *__restrict__ loss, u32 rows, float scale) {
+    count_targets(const u32 *__restrict__ targets, u32 *__restrict__ counted, u32 rows) {
+    __shared__ u32 counts[MEAN_THREADS];
+    u32 count = 0;
+    for (u32 row = threadIdx.x; row < rows; row += MEAN_THREADS) count += targets[row] != IGNORED;
+    counts[threadIdx.x] = count;
+    for (u32 half = MEAN_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) counts[threadIdx.x] += counts[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) *counted = counts[0];
+}
+
+// loss = scale * mean of the rows' losses, added in f64 in a fixed order; 0 where all are ignored. `loss`
+// holds the number of those that are not. Launch: one block of MEAN_THREADS threads; a few hundred KiB from
+// L2.
+KERNEL __launch_bounds__(MEAN_THREADS)
+    mean_loss(const float *__restrict__ losses, float *loss, u32 rows, float scale) {
     __shared__ double sums[MEAN_THREADS];
     double sum = 0.0;
 #pragma unroll 4
-    for (u32 row = threadIdx.x; row < rows; row += MEAN_THREADS) sum += double(losses[row]);
+    for (u32 row = threadIdx.x; row < rows; row += MEAN_THREADS)
+        if (losses[row] != NO_LOSS) sum += double(losses[row]);
     sums[threadIdx.x] = sum;
     for (u32 half = MEAN_THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     }
-    if (threadIdx.x == 0) *loss = float(double(scale) * sums[0] / double(rows));
+    if (threadIdx.x == 0) {
+        const u32 counted = __float_as_uint(*loss);
+        *loss = counted ? float(double(scale) * sums[0] / double(counted)) : 0.0f;
+    }
 }

@@ -28,6 +28,13 @@ __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const
     }
 }
 
+// Positions of tokens in their documents. Launch: a thread for a token.
+KERNEL __launch_bounds__(THREADS)
+    positions(const u32 *__restrict__ documents, u32 *__restrict__ out, u32 tokens, u32 time) {
+    const u32 at = blockIdx.x * THREADS + threadIdx.x;
+    if (at < tokens) out[at] = at % time - documents[at];
+}
+
 // The table's gradient: a counting sort lists the positions of every token, then each row of the table adds
 // the gradients at its positions in their order. Counts and lists are integers, so they do not depend on
 // scheduling, except for the order inside the list of a rare token, which its reader sorts.

@@ -3,8 +3,8 @@
 #include "columns.cuh"
 #include "held_rows.cuh"
 
-// Launch: as held_rows.cuh says. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
-// dsum) in, dx out.
+// Launch: as held_rows.cuh says. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x
+// (and dsum) in, dx out.
 
 template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, const T *bias, T *sum,
@@ -44,9 +44,9 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
     for (int i = 0; i < HELD; i++) {
         const u32 vector = place.lane + i * GROUP;
         if (vector < place.vectors) {
-            Wide<T> g, b, out;
+            Wide<T> g, b = {}, out;
             g.read(weight + vector * N);
-            b.read(bias + vector * N);
+            if (bias) b.read(bias + vector * N);
             Floats<N> values = in.held[i].floats();
             const Floats<N> scales = g.floats(), shifts = b.floats();
 #pragma unroll
@@ -147,7 +147,7 @@ __device__ __forceinline__ void forward_any(const T *x, const T *branch, const T
     const float rstd = 1.0f / sqrtf(group_sum<THREADS>(total) * scale + epsilon);
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
         const float normal = (to_f32(in[at]) - mean) * rstd;
-        y[start + at] = from_f32<T>(fmaf(normal, to_f32(weight[at]), to_f32(bias[at])));
+        y[start + at] = from_f32<T>(fmaf(normal, to_f32(weight[at]), bias ? to_f32(bias[at]) : 0.0f));
     }
     if (threadIdx.x == 0) {
         means[blockIdx.x] = mean;

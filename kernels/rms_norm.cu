@@ -3,8 +3,8 @@
 #include "columns.cuh"
 #include "held_rows.cuh"
 
-// Launch: as held_rows.cuh says. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
-// dsum) in, dx out.
+// Launch: as held_rows.cuh says. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x
+// (and dsum) in, dx out.
 
 template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, T *sum, T *y,

@@ -64,7 +64,7 @@ fn wrong_input_is_refused_in_one_sentence_and_leaves_no_file() {
             &["--set", "parallel.pipeline=2", "--set", "parallel.partition=[1, 2]"],
             "parallel.partition = [1, 2]: the stages' layers add up to 3; the model has 2",
         ),
-        (&["--set", "precision.compute=bf16"], "heads of 32, 64 and 128 values"),
+        (&["--set", "precision.compute=bf16"], "heads of 32, 64, 96 and 128 values"),
         (
             &["--set", "precision.compute=bf16", "--set", "model.heads=1"],
             "precision.compute = \"bf16\" needs a GPU",

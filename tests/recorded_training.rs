@@ -7,14 +7,25 @@ use autograd::{Gradients, Mode, Tape, UseId};
 use common::devices::computing;
 use common::{Recording, relative, tokens};
 use device::{Backend, Category, DType, Device, DeviceOptions};
-use nn::models::{Gpt, GptSizes, Mlp, MlpSizes};
+use nn::models::{Gpt, GptSizes, Mlp, MlpSizes, PositionKind};
 use nn::{Input, Model, Parameters, Stage};
 use optim::{GradientNorm, Optimizer, Schedule, Slot, StepState, UpdateRule};
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
-const SIZES: GptSizes =
-    GptSizes { layers: 2, heads: 4, width: 32, context: 16, max_context: 0, vocabulary: 96 };
+const SIZES: GptSizes = GptSizes {
+    layers: 2,
+    heads: 4,
+    width: 32,
+    context: 16,
+    max_context: 0,
+    positions: PositionKind::Learned,
+    biases: true,
+    tied: true,
+    activation: Activation::Gelu,
+    dropout: 0.0,
+    vocabulary: 96,
+};
 const BATCH: usize = 3;
 const POSITIONS: usize = 16;
 

@@ -64,7 +64,7 @@ impl Layer for Block {
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let normalised = self.norm.forward(tape, x.clone())?;
         let qkv = Qkv::Packed(self.qkv.forward(tape, normalised.clone())?);
-        let mixed = self.mixed.forward(tape, ops::attention(tape, qkv, self.heads)?)?;
+        let mixed = self.mixed.forward(tape, ops::attention(tape, qkv, self.heads, None)?)?;
         let hidden = self.project.forward(tape, self.expand.forward(tape, normalised)?)?;
         Ok(ops::add(tape, x, ops::add(tape, mixed, hidden)?)?)
     }

@@ -1,10 +1,13 @@
 //! Recomputation: a segment of a model keeps only its inputs, and runs again when backward reaches it.
 
+use std::rc::Rc;
+
 use device::Device;
 use tensor::Tensor;
 
 use crate::backward::PendingWeights;
 use crate::error::{AutogradError, Result};
+use crate::pass::Pass;
 use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
 use crate::tape::{Source, Tape, Var};
@@ -39,6 +42,7 @@ pub fn recompute<S: Segment + 'static>(
         segment,
         calls: silent.calls(),
         device: tape.device().clone(),
+        pass: tape.shared_pass(),
         inputs: kept,
         pending: None,
     };
@@ -52,6 +56,7 @@ pub struct RecomputeRule<S> {
     /// Calls that the segment makes.
     calls: u32,
     device: Device,
+    pass: Rc<Pass>,
     inputs: Vec<Tensor>,
     /// The weight halves of the segment's rules, between the two halves of a divided backward.
     pending: Option<PendingWeights>,
@@ -69,7 +74,7 @@ struct Again {
 impl<S: Segment> RecomputeRule<S> {
     /// Runs the segment again, consuming its kept inputs, on a tape of its own.
     fn again(&mut self, gradients: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Again> {
-        let tape = Tape::replaying(&self.device, self.calls);
+        let tape = Tape::replaying(&self.device, Rc::clone(&self.pass), self.calls);
         let inputs = std::mem::take(&mut self.inputs).into_iter().zip(wanted);
         let enter = |(tensor, wanted): (Tensor, &bool)| {
             if *wanted { tape.leaf(tensor) } else { tape.constant(tensor) }

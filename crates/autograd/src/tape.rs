@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use device::{Device, Label};
@@ -9,6 +10,7 @@ use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
 use crate::mode::Mode;
+use crate::pass::Pass;
 use crate::rule::Rule;
 
 /// Number of the next tape, by which variables of different tapes are told apart.
@@ -91,6 +93,7 @@ pub struct Tape {
     id: u32,
     device: Device,
     mode: Mode,
+    pass: Rc<Pass>,
     records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
@@ -106,20 +109,28 @@ impl Tape {
         Self::with_records(device, mode, mode != Mode::Evaluate)
     }
 
-    /// Returns a tape of the same device and mode that records nothing.
+    /// The same tape for a pass of another micro-batch than number 0 without documents. Call it before any
+    /// operator.
+    #[must_use]
+    pub fn of(self, pass: Pass) -> Self {
+        Tape { pass: Rc::new(pass), ..self }
+    }
+
+    /// Returns a tape of the same device, mode and pass that records nothing.
     pub(crate) fn unrecorded(&self) -> Self {
-        Self::with_records(&self.device, self.mode, false)
+        Tape { pass: Rc::clone(&self.pass), ..Self::with_records(&self.device, self.mode, false) }
     }
 
     /// Returns a tape that records the second run of a segment whose first run made `calls` calls.
-    pub(crate) fn replaying(device: &Device, calls: u32) -> Self {
-        Tape { replayed: Some(calls), ..Self::new(device, Mode::Recompute) }
+    pub(crate) fn replaying(device: &Device, pass: Rc<Pass>, calls: u32) -> Self {
+        Tape { replayed: Some(calls), pass, ..Self::new(device, Mode::Recompute) }
     }
 
     fn with_records(device: &Device, mode: Mode, records: bool) -> Self {
         let id = NEXT_TAPE.fetch_add(1, Ordering::Relaxed);
-        let (calls, replayed) = (Cell::new(0), None);
-        Tape { id, device: device.clone(), mode, records, calls, replayed, graph: RefCell::default() }
+        let (device, pass) = (device.clone(), Rc::default());
+        let (calls, replayed, graph) = (Cell::new(0), None, RefCell::default());
+        Tape { id, device, mode, pass, records, calls, replayed, graph }
     }
 
     /// Calls of operators so far.
@@ -142,6 +153,15 @@ impl Tape {
     /// Purpose of the pass that this tape belongs to.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// The micro-batch of the pass that this tape belongs to.
+    pub fn pass(&self) -> &Pass {
+        &self.pass
+    }
+
+    pub(crate) fn shared_pass(&self) -> Rc<Pass> {
+        Rc::clone(&self.pass)
     }
 
     /// Returns whether operators are recorded, and so whether they save tensors for backward. How a layer

@@ -124,7 +124,7 @@ fn attention() {
         let split = ops::reshape(tape, mixed, [batch, HEADS, time, WIDTH])?;
         ops::reshape(tape, ops::transpose(tape, split, 1, 2)?, [batch, time, HEADS * WIDTH])
     };
-    let fused = |tape: &Tape, qkv: Var, _: &[Weight]| ops::attention(tape, Qkv::Packed(qkv), heads);
+    let fused = |tape: &Tape, qkv: Var, _: &[Weight]| ops::attention(tape, Qkv::Packed(qkv), heads, None);
     compare([batch, time, 3 * HEADS * WIDTH], &[], &composed, &fused);
 }
 

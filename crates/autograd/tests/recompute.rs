@@ -50,7 +50,7 @@ impl Layer {
                 None => (x, None),
             },
             Kind::Normalise => {
-                let (sum, normalised) = ops::residual_layer_norm(tape, x, aside, &w[0], &w[1], 1e-5)?;
+                let (sum, normalised) = ops::residual_layer_norm(tape, x, aside, &w[0], Some(&w[1]), 1e-5)?;
                 (normalised, Some(sum))
             }
         })

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use autograd::{Mode, Tape};
+use autograd::{Mode, Pass, Tape};
 use collective::{Communicator, DataPlane};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
@@ -120,6 +120,7 @@ struct Alone<'a> {
     /// The micro-batch for the first layer, or the activation that the previous layer produces.
     input: Tensor,
     targets: Tensor,
+    pass: Pass,
     stage: Stage,
     /// The gradient of the layer's output.
     seed: Option<Tensor>,
@@ -144,15 +145,17 @@ impl<'a> Alone<'a> {
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;
         let [before, after] = crossings.map(|cut| cut.map(|cut| random(device, cut)).transpose());
-        let (batch, targets) = feed::first(&setup.dataset, device, part.model.parameters().dtype())?;
+        let feed::Uploaded { inputs, targets, pass } =
+            feed::first(&setup.dataset, device, part.model.parameters().dtype())?;
         Ok(Alone {
             device,
             part,
             optimizer,
             norm,
             plane: Communicator::solo().data,
-            input: before?.unwrap_or(batch),
+            input: before?.unwrap_or(inputs),
             targets,
+            pass,
             stage: stage.clone(),
             seed: after?,
             micro_batches: config.train.micro_batches(),
@@ -189,7 +192,7 @@ impl<'a> Alone<'a> {
     fn passes(&mut self) -> Result<Passes> {
         let StagePart { model, reduction } = &mut self.part;
         let began = self.device.mark()?;
-        let tape = Tape::new(self.device, Mode::Rehearse);
+        let tape = Tape::new(self.device, Mode::Rehearse).of(self.pass.clone());
         let input = match self.stage.is_first() {
             true => Input::Batch(self.input.clone()),
             false => Input::Hidden(tape.leaf(self.input.clone())),

@@ -96,8 +96,8 @@ pub struct MicroBatch {
     pub inputs: HostArray,
     /// Targets.
     pub targets: HostArray,
-    /// Where sequences are packed with several documents: for each token the position in its sequence at which
-    /// its document begins, in the inputs' shape.
+    /// Where sequences are packed with several documents: for each token the position in its sequence at
+    /// which its document begins, in the inputs' shape.
     pub documents: Option<HostArray>,
 }
 

@@ -2,6 +2,7 @@
 
 mod attention;
 mod block;
+mod dropout;
 mod embedding;
 mod feed_forward;
 mod gated_feed_forward;
@@ -14,7 +15,8 @@ mod rotary_attention;
 mod stack;
 
 pub use attention::CausalSelfAttention;
-pub use block::Block;
+pub use block::{Block, BlockSizes};
+pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
 pub use gated_feed_forward::GatedFeedForward;

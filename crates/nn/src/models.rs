@@ -5,6 +5,6 @@ mod gpt;
 mod llama;
 mod mlp;
 
-pub use gpt::{GPT, Gpt, GptFamily, GptSizes};
+pub use gpt::{GPT, Gpt, GptFamily, GptSizes, PositionKind};
 pub use llama::{LLAMA, Llama, LlamaFamily, LlamaSizes, RopeScaling};
 pub use mlp::{MLP, Mlp, MlpFamily, MlpSizes};

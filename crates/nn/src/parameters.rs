@@ -135,6 +135,11 @@ impl Parameters {
         Ok(init.fill(target, first, self.seed, name)?)
     }
 
+    /// The seed of their initial values, and of the model's random numbers.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The type of their values.
     pub fn dtype(&self) -> DType {
         self.dtype

@@ -137,7 +137,7 @@ impl Norm for TwoOperators {
             Some(branch) => ops::add(tape, residual, branch)?,
             None => residual,
         };
-        Ok((sum.clone(), ops::layer_norm(tape, sum, &self.weight, &self.bias, 1e-5)?))
+        Ok((sum.clone(), ops::layer_norm(tape, sum, &self.weight, Some(&self.bias), 1e-5)?))
     }
 }
 

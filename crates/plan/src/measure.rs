@@ -99,8 +99,8 @@ fn passed_forward(
     stage: &Stage,
     before: Option<Crossing>,
 ) -> Result<Forward> {
-    let tape = Tape::new(device, Mode::Rehearse);
-    let (inputs, targets) = feed::first(dataset, device, model.parameters().dtype())?;
+    let feed::Uploaded { inputs, targets, pass } = feed::first(dataset, device, model.parameters().dtype())?;
+    let tape = Tape::new(device, Mode::Rehearse).of(pass);
     let input = match before {
         Some(cut) => Input::Hidden(tape.leaf(tensor(device, cut)?)),
         None => Input::Batch(inputs),

@@ -167,10 +167,11 @@ pub fn meta(description: &Description) -> Result<Device> {
 /// Returns the output of a stage that is not the last, given that of the stage before.
 fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tensor>) -> Result<Tensor> {
     let device = model.parameters().device().clone();
-    let tape = Tape::new(&device, Mode::Evaluate);
+    let feed::Uploaded { inputs, pass, .. } = feed::first(dataset, &device, model.parameters().dtype())?;
+    let tape = Tape::new(&device, Mode::Evaluate).of(pass);
     let input = match before {
         Some(hidden) => Input::Hidden(tape.constant(hidden)),
-        None => Input::Batch(feed::first(dataset, &device, model.parameters().dtype())?.0),
+        None => Input::Batch(inputs),
     };
     Ok(model.forward(&tape, input)?.into_tensor())
 }

@@ -1,6 +1,6 @@
 //! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
-use autograd::GradientSink;
+use autograd::{GradientSink, Pass};
 use data::{ArrayShape, HostArray, HostData, MicroBatch};
 use device::{Category, DType, Device, Mark};
 use half::bf16;
@@ -36,16 +36,42 @@ fn allocate(device: &Device, array: ArrayShape, dtype: DType) -> Result<Tensor> 
     Ok(Tensor::for_host(device, [array.rows, array.columns], dtype, Category::Input)?)
 }
 
-/// Returns inputs and targets of the first micro-batch; on Meta, of its shape. Errors: data that cannot be
-/// read; the device's.
-pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<(Tensor, Tensor)> {
+/// A micro-batch on a device.
+#[derive(Debug)]
+pub struct Uploaded {
+    /// Inputs of the model.
+    pub inputs: Tensor,
+    /// Targets.
+    pub targets: Tensor,
+    /// What its passes share.
+    pub pass: Pass,
+}
+
+/// Returns the first micro-batch; on Meta, of its shape. Errors: data that cannot be read; the device's.
+pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<Uploaded> {
     if device.is_meta() {
         let shape = dataset.source.shape();
-        return Ok((allocate(device, shape.inputs, dtype)?, allocate(device, shape.targets, dtype)?));
+        let inputs = allocate(device, shape.inputs, dtype)?;
+        let targets = allocate(device, shape.targets, dtype)?;
+        return Ok(Uploaded { inputs, targets, pass: pass_of(device, dataset, 0)? });
     }
     let mut batch = MicroBatch::default();
     dataset.source.train(0, &mut batch)?;
-    Ok((upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?))
+    let (inputs, targets) = (upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?);
+    Ok(Uploaded { inputs, targets, pass: pass(device, &batch, 0)? })
+}
+
+/// What the passes of micro-batch `number` share.
+fn pass(device: &Device, batch: &MicroBatch, number: u64) -> Result<Pass> {
+    let documents = batch.documents.as_ref().map(|documents| upload(device, documents, DType::F32));
+    Ok(Pass { micro_batch: number, documents: documents.transpose()? })
+}
+
+/// [`pass`] on Meta, of its shape.
+fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
+    let shape = dataset.source.shape().inputs;
+    let documents = dataset.source.packs_documents().then(|| allocate(device, shape, DType::F32));
+    Ok(Pass { micro_batch: number, documents: documents.transpose()? })
 }
 
 /// The micro-batches that the executor goes through.
@@ -151,6 +177,18 @@ impl Feed for WorkerFeed<'_> {
         }
         self.load(micro_batch)?;
         upload(self.device, &self.batch.targets, self.dtype)
+    }
+
+    fn pass(&mut self, micro_batch: usize) -> Result<Pass> {
+        let number = match self.numbers {
+            Numbers::Training { step, own } => step + own + micro_batch as u64,
+            Numbers::Validation { first, every } => first + every * micro_batch as u64,
+        };
+        if !self.dataset.source.packs_documents() || self.device.is_meta() {
+            return pass_of(self.device, self.dataset, number);
+        }
+        self.load(micro_batch)?;
+        pass(self.device, self.batch, number)
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

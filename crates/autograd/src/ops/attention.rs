@@ -2,9 +2,10 @@
 
 use tensor::Tensor;
 use tensor::ops;
-use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::attention::{Heads, Masks, Qkv};
+use tensor::ops::dropout::Mask;
 
-use super::{named, only};
+use super::{Dropout, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
@@ -15,6 +16,8 @@ pub struct AttentionRule {
     /// `None` once backward has run.
     saved: Option<AttentionSaved>,
     heads: Heads,
+    documents: Option<Tensor>,
+    dropout: Option<Mask>,
 }
 
 #[derive(Debug)]
@@ -33,14 +36,18 @@ impl AttentionSaved {
 }
 
 /// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that [`Heads`] states; the
-/// result is `[batch, time, heads.query · heads.width]`. Errors: as [`ops::attention::forward`].
-pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads) -> Result<Var> {
+/// result is `[batch, time, heads.query · heads.width]`. Tokens see their own document, and in training
+/// `dropout` drops weights. Errors: as [`ops::attention::forward`].
+pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Dropout>) -> Result<Var> {
+    let documents = tape.pass().documents.clone();
+    let dropout = dropout.and_then(|dropout| dropout.mask(tape));
+    let masks = Masks { documents: documents.as_ref(), dropout };
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());
     let ops::attention::Output { output, logsumexp } =
-        named("attention", ops::attention::forward(&tensors, heads))?;
+        named("attention", ops::attention::forward(&tensors, heads, masks))?;
     let saved = AttentionSaved { qkv: tensors, output: output.clone(), logsumexp };
     let sources: Vec<Source> = qkv.arrays().iter().map(Var::source).collect();
-    tape.record_one(&sources, output, || AttentionRule { saved: Some(saved), heads })
+    tape.record_one(&sources, output, || AttentionRule { saved: Some(saved), heads, documents, dropout })
 }
 
 impl Rule for AttentionRule {
@@ -61,7 +68,8 @@ impl Rule for AttentionRule {
         let Some(AttentionSaved { qkv, output, logsumexp }) = self.saved.take() else {
             return Ok(vec![None; wanted.len()]);
         };
-        let gradients = ops::attention::backward(&gradient, &qkv, &output, &logsumexp, self.heads)?;
+        let masks = Masks { documents: self.documents.as_ref(), dropout: self.dropout };
+        let gradients = ops::attention::backward(&gradient, &qkv, &output, &logsumexp, self.heads, masks)?;
         Ok(gradients.into_vec().into_iter().map(Some).collect())
     }
 }

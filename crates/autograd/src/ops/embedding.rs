@@ -1,14 +1,39 @@
-//! Token embedding, with or without a table of positions.
+//! Token embedding, without positions or with learned or fixed ones.
 
 use tensor::Tensor;
 use tensor::ops;
 
-use super::{named, only};
+use super::{add, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
+
+/// A table of positions, `[context, width]`.
+#[derive(Clone, Copy, Debug)]
+pub enum Positions<'a> {
+    /// A parameter.
+    Learned(&'a Weight),
+    /// No parameter.
+    Fixed(&'a Tensor),
+}
+
+impl<'a> Positions<'a> {
+    fn tensor(self) -> &'a Tensor {
+        match self {
+            Positions::Learned(weight) => weight.tensor(),
+            Positions::Fixed(tensor) => tensor,
+        }
+    }
+
+    fn weight(self) -> Option<&'a Weight> {
+        match self {
+            Positions::Learned(weight) => Some(weight),
+            Positions::Fixed(_) => None,
+        }
+    }
+}
 
 /// Backward of [`embedding`].
 #[derive(Debug)]
@@ -19,16 +44,40 @@ pub struct EmbeddingRule {
     gradient: Option<Tensor>,
 }
 
-/// Rows of `table` by token, plus rows of `positions` by time where it is given. `tokens` is `[batch, time]`
-/// of u32, `table` `[vocabulary, width]`, `positions` `[context, width]` with time ≤ context; the result is
-/// `[batch, time, width]`. Errors: as [`ops::embedding::forward`].
-pub fn embedding(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<&Weight>) -> Result<Var> {
-    let forward = ops::embedding::forward(tokens, table.tensor(), positions.map(Weight::tensor));
+/// Rows of `table` by token, plus rows of `positions` by time where it is given, counted from the beginning
+/// of the token's document. `tokens` is `[batch, time]` of u32, `table` `[vocabulary, width]`, with time at
+/// most the rows of the positions; the result is `[batch, time, width]`. Errors: as
+/// [`ops::embedding::forward`].
+pub fn embedding(
+    tape: &Tape,
+    tokens: &Tensor,
+    table: &Weight,
+    positions: Option<Positions<'_>>,
+) -> Result<Var> {
+    match (positions, &tape.pass().documents) {
+        (Some(positions), Some(documents)) => {
+            let numbers = named("embedding", ops::embedding::positions(documents))?;
+            let tokens = lookup(tape, tokens, table, None)?;
+            let positions = match positions {
+                Positions::Learned(weight) => lookup(tape, &numbers, weight, None)?,
+                Positions::Fixed(table) => {
+                    let rows = ops::embedding::forward(&numbers, table, None);
+                    tape.constant(named("embedding", rows)?)
+                }
+            };
+            add(tape, tokens, positions)
+        }
+        _ => lookup(tape, tokens, table, positions),
+    }
+}
+
+fn lookup(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<Positions<'_>>) -> Result<Var> {
+    let forward = ops::embedding::forward(tokens, table.tensor(), positions.map(Positions::tensor));
     let output = named("embedding", forward)?;
     let rule = || EmbeddingRule {
         tokens: tokens.clone(),
         table: table.clone(),
-        positions: positions.cloned(),
+        positions: positions.and_then(Positions::weight).cloned(),
         gradient: None,
     };
     tape.record_one(&[], output, rule)

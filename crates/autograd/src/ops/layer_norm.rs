@@ -18,13 +18,14 @@ pub struct LayerNormRule {
     mean: Tensor,
     rstd: Tensor,
     weight: Weight,
-    bias: Weight,
+    bias: Option<Weight>,
     gradient: Option<Tensor>,
 }
 
-/// `x` is `[.., width]`; `weight` and `bias` are `[width]`. Errors: as [`ops::layer_norm::forward`].
-pub fn layer_norm(tape: &Tape, x: Var, weight: &Weight, bias: &Weight, epsilon: f32) -> Result<Var> {
-    let forward = ops::layer_norm::forward(x.tensor(), weight.tensor(), bias.tensor(), epsilon);
+/// `x` is `[.., width]`; `weight` and `bias`, which may be absent, are `[width]`. Errors: as
+/// [`ops::layer_norm::forward`].
+pub fn layer_norm(tape: &Tape, x: Var, weight: &Weight, bias: Option<&Weight>, epsilon: f32) -> Result<Var> {
+    let forward = ops::layer_norm::forward(x.tensor(), weight.tensor(), bias.map(Weight::tensor), epsilon);
     let ops::layer_norm::Output { output, mean, rstd } = named("layer_norm", forward)?;
     let rule = || LayerNormRule {
         operator: "layer_norm",
@@ -32,7 +33,7 @@ pub fn layer_norm(tape: &Tape, x: Var, weight: &Weight, bias: &Weight, epsilon: 
         mean,
         rstd,
         weight: weight.clone(),
-        bias: bias.clone(),
+        bias: bias.cloned(),
         gradient: None,
     };
     tape.record_one(&[x.source()], output, rule)
@@ -47,11 +48,11 @@ pub fn residual_layer_norm(
     residual: Var,
     branch: Option<Var>,
     weight: &Weight,
-    bias: &Weight,
+    bias: Option<&Weight>,
     epsilon: f32,
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_layer_norm";
-    let (values, scale, shift) = (residual.tensor(), weight.tensor(), bias.tensor());
+    let (values, scale, shift) = (residual.tensor(), weight.tensor(), bias.map(Weight::tensor));
     let forward = match &branch {
         Some(branch) => ops::layer_norm::forward_residual(values, branch.tensor(), scale, shift, epsilon),
         None => ops::layer_norm::forward(values, scale, shift, epsilon).map(|made| (values.clone(), made)),
@@ -63,7 +64,7 @@ pub fn residual_layer_norm(
         mean,
         rstd,
         weight: weight.clone(),
-        bias: bias.clone(),
+        bias: bias.cloned(),
         gradient: None,
     };
     let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
@@ -109,9 +110,12 @@ impl Rule for LayerNormRule {
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let (weight, bias) = (sink.target(&self.weight)?, sink.target(&self.bias)?);
-        ops::layer_norm::backward_weight(gradient, &self.x, &self.mean, &self.rstd, &weight, &bias)?;
-        sink.ready(self.bias.use_id())?;
+        let weight = sink.target(&self.weight)?;
+        let bias = self.bias.as_ref().map(|bias| sink.target(bias)).transpose()?;
+        ops::layer_norm::backward_weight(gradient, &self.x, &self.mean, &self.rstd, &weight, bias.as_ref())?;
+        if let Some(bias) = &self.bias {
+            sink.ready(bias.use_id())?;
+        }
         sink.ready(self.weight.use_id())
     }
 }

@@ -3,7 +3,7 @@
 use autograd::{Tape, Var, ops};
 use tensor::ops::attention::{Heads, Qkv};
 
-use super::{Linear, within};
+use super::{Dropout, Linear, within};
 use crate::error::Result;
 
 /// Queries, keys and values by one linear layer or by three, attention over each head, and an output
@@ -13,12 +13,19 @@ pub struct CausalSelfAttention {
     qkv: Qkv<Linear>,
     projection: Linear,
     heads: Heads,
+    dropout: Dropout,
 }
 
 impl CausalSelfAttention {
     /// `qkv` gives the columns that `heads` states, and `projection` takes `heads.query · heads.width`.
     pub fn new(qkv: Qkv<Linear>, projection: Linear, heads: Heads) -> Self {
-        CausalSelfAttention { qkv, projection, heads }
+        CausalSelfAttention { qkv, projection, heads, dropout: Dropout::none() }
+    }
+
+    /// The same layer with weights of attention that are dropped in training.
+    #[must_use]
+    pub fn dropping(self, dropout: Dropout) -> Self {
+        CausalSelfAttention { dropout, ..self }
     }
 
     /// `[batch, time, width]` to the same shape. Errors: operands that do not fit, out of memory.
@@ -31,7 +38,8 @@ impl CausalSelfAttention {
                 values.forward(tape, x)?,
             ]),
         };
-        let mixed = within(tape, "attention", || Ok(ops::attention(tape, qkv, self.heads)?))?;
+        let mixed =
+            within(tape, "attention", || Ok(ops::attention(tape, qkv, self.heads, self.dropout.site())?))?;
         self.projection.forward(tape, mixed)
     }
 }

@@ -4,10 +4,25 @@ use autograd::Tape;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 
-use super::{CausalSelfAttention, FeedForward, Layer, LayerNorm, Linear, Residual, within};
+use super::{CausalSelfAttention, Dropout, FeedForward, Layer, LayerNorm, Linear, Residual, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
+
+/// Sizes and options of a [`Block`].
+#[derive(Clone, Copy, Debug)]
+pub struct BlockSizes {
+    /// Values of the residual stream.
+    pub width: usize,
+    /// Attention heads.
+    pub heads: Heads,
+    /// Whether norms and linear layers have biases.
+    pub biases: bool,
+    /// Activation of the feed-forward layers.
+    pub activation: Activation,
+    /// Probability of dropout of attention weights and of both branches.
+    pub dropout: f64,
+}
 
 /// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
 #[derive(Debug)]
@@ -17,6 +32,8 @@ pub struct Block {
     attention: CausalSelfAttention,
     norm_2: LayerNorm,
     feed_forward: FeedForward,
+    /// Of the attention's branch and of the feed-forward branch.
+    dropout: [Dropout; 2],
 }
 
 impl Block {
@@ -25,22 +42,27 @@ impl Block {
     pub fn new(
         parameters: &mut Parameters,
         index: usize,
-        width: usize,
-        heads: Heads,
-        init: Init,
-        projection: Init,
+        sizes: BlockSizes,
+        [init, projection]: [Init; 2],
     ) -> Result<Self> {
+        let BlockSizes { width, heads, biases, activation, dropout } = sizes;
         let name = format!("h.{index}");
-        let norm_1 = LayerNorm::new(parameters, &format!("{name}.ln_1"), width)?;
-        let mut linear = |part: &str, inputs, outputs, init| {
-            Linear::new(parameters, &format!("{name}.{part}"), inputs, outputs, init, Activation::None)
-        };
-        let qkv = Qkv::Packed(linear("attn_qkv", width, heads.packed_columns(), init)?);
-        let output = linear("attn_proj", heads.query_columns(), width, projection)?;
-        let attention = CausalSelfAttention::new(qkv, output, heads);
-        let norm_2 = LayerNorm::new(parameters, &format!("{name}.ln_2"), width)?;
-        let feed_forward = FeedForward::new(parameters, &name, width, init, projection)?;
-        Ok(Block { name, norm_1, attention, norm_2, feed_forward })
+        let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
+        let linear = if biases { Linear::new } else { Linear::without_bias };
+        let of = |part: &str| format!("{name}.{part}");
+        let norm_1 = norm(parameters, &of("ln_1"), width)?;
+        let columns = heads.packed_columns();
+        let qkv = linear(parameters, &of("attn_qkv"), width, columns, init, Activation::None)?;
+        let columns = heads.query_columns();
+        let output = linear(parameters, &of("attn_proj"), columns, width, projection, Activation::None)?;
+        let weights = Dropout::new(parameters, &of("attention.dropout"), dropout);
+        let attention = CausalSelfAttention::new(Qkv::Packed(qkv), output, heads).dropping(weights);
+        let norm_2 = norm(parameters, &of("ln_2"), width)?;
+        let feed_forward =
+            FeedForward::new(parameters, &name, width, [init, projection], biases, activation)?;
+        let dropout =
+            ["attn_proj.dropout", "mlp.dropout"].map(|site| Dropout::new(parameters, &of(site), dropout));
+        Ok(Block { name, norm_1, attention, norm_2, feed_forward, dropout })
     }
 }
 
@@ -48,11 +70,14 @@ impl Layer for Block {
     type Stream = Residual;
 
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
+        let [after_attention, after_feed_forward] = &self.dropout;
         within(tape, &self.name, || {
             let (sum, normalised) = stream.normalise(tape, &self.norm_1)?;
-            let stream = Residual::pending(sum, self.attention.forward(tape, normalised)?);
+            let branch = self.attention.forward(tape, normalised)?;
+            let stream = Residual::pending(sum, after_attention.forward(tape, branch)?);
             let (sum, normalised) = stream.normalise(tape, &self.norm_2)?;
-            Ok(Residual::pending(sum, self.feed_forward.forward(tape, normalised)?))
+            let branch = self.feed_forward.forward(tape, normalised)?;
+            Ok(Residual::pending(sum, after_feed_forward.forward(tape, branch)?))
         })
     }
 }

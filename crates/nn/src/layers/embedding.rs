@@ -1,18 +1,29 @@
-//! Token embedding, with or without learned positions.
+//! Token embedding, without positions or with learned or fixed ones.
 
+use autograd::ops::Positions;
 use autograd::{Tape, Var, Weight, ops};
+use device::{DType, bf16};
 use tensor::Tensor;
 
 use super::within;
+use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// The vector of each token, plus the vector of its position where positions are learned.
+/// The vector of each token, plus the vector of its position if there are positions. Positions count from the
+/// beginning of a token's document.
 #[derive(Debug)]
 pub struct Embedding {
     tokens: Weight,
-    positions: Option<Weight>,
+    positions: Table,
+}
+
+#[derive(Debug)]
+enum Table {
+    None,
+    Learned(Weight),
+    Fixed(ModelBuffer),
 }
 
 impl Embedding {
@@ -23,7 +34,7 @@ impl Embedding {
         [vocabulary, width]: [usize; 2],
         init: Init,
     ) -> Result<Self> {
-        Ok(Embedding { tokens: parameters.create(name, [vocabulary, width], init)?, positions: None })
+        Ok(Embedding { tokens: parameters.create(name, [vocabulary, width], init)?, positions: Table::None })
     }
 
     /// Registers `name`, of shape `[context, width]`, as learned positions. Errors: out of memory, a name
@@ -35,13 +46,44 @@ impl Embedding {
         context: usize,
         init: Init,
     ) -> Result<Self> {
-        let width = self.tokens.tensor().shape().columns();
-        Ok(Embedding { positions: Some(parameters.create(name, [context, width], init)?), ..self })
+        let positions = Table::Learned(parameters.create(name, [context, self.width()], init)?);
+        Ok(Embedding { positions, ..self })
+    }
+
+    /// Registers the buffer `name`, of shape `[context, width]`: sines and cosines of positions (Vaswani and
+    /// others, *Attention Is All You Need*, 2017). Errors: out of memory, a name that exists.
+    pub fn with_sinusoids(self, parameters: &mut Parameters, name: &str, context: usize) -> Result<Self> {
+        let width = self.width();
+        let values = (0..context * width).map(|i| sinusoid(i / width, i % width, width));
+        let buffer = match parameters.dtype() {
+            DType::Bf16 => {
+                let values: Vec<bf16> = values.map(bf16::from_f32).collect();
+                parameters.create_buffer(name, [context, width], &values)?
+            }
+            _ => parameters.create_buffer(name, [context, width], &values.collect::<Vec<f32>>())?,
+        };
+        Ok(Embedding { positions: Table::Fixed(buffer), ..self })
+    }
+
+    fn width(&self) -> usize {
+        self.tokens.tensor().shape().columns()
     }
 
     /// u32 tokens `[batch, time]` to `[batch, time, width]`. Errors: a token outside the table, more
     /// positions than were registered, out of memory.
     pub fn forward(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
-        within(tape, "embedding", || Ok(ops::embedding(tape, tokens, &self.tokens, self.positions.as_ref())?))
+        let positions = match &self.positions {
+            Table::None => None,
+            Table::Learned(table) => Some(Positions::Learned(table)),
+            Table::Fixed(table) => Some(Positions::Fixed(table.tensor())),
+        };
+        within(tape, "embedding", || Ok(ops::embedding(tape, tokens, &self.tokens, positions)?))
     }
+}
+
+/// sin(position / 10000^(2i / width)) in column 2i, and the cosine in column 2i + 1.
+fn sinusoid(position: usize, column: usize, width: usize) -> f32 {
+    let exponent = (column / 2 * 2) as f64 / width as f64;
+    let angle = position as f64 / libm::pow(10_000.0, exponent);
+    (if column.is_multiple_of(2) { libm::sin(angle) } else { libm::cos(angle) }) as f32
 }

@@ -9,36 +9,42 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// width → 4 · width with GELU → width.
+/// width → 4 · width with an activation → width.
 #[derive(Debug)]
 pub struct FeedForward {
     weights: FeedForwardWeights,
+    activation: Activation,
 }
 
 impl FeedForward {
-    /// Registers weight and bias of `{prefix}.mlp_fc` and `{prefix}.mlp_proj`; biases start at zero.
-    /// Errors: out of memory, a name that exists.
+    /// Registers the weights of `{prefix}.mlp_fc` and `{prefix}.mlp_proj`, and with `biases` their biases,
+    /// which start at zero. `init` is for the first, then the second. Errors: out of memory, a name that
+    /// exists.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
         width: usize,
-        init: Init,
-        projection: Init,
+        [init, projection]: [Init; 2],
+        biases: bool,
+        activation: Activation,
     ) -> Result<Self> {
         let hidden = 4 * width;
-        let zero = Init::Constant(0.0);
         let name = |part: &str| format!("{prefix}.{part}");
+        let bias = |parameters: &mut Parameters, part: &str, size: usize| {
+            let zero = Init::Constant(0.0);
+            biases.then(|| parameters.create(&name(part), [size], zero)).transpose()
+        };
         let weights = FeedForwardWeights {
             expand: parameters.create(&name("mlp_fc.weight"), [hidden, width], init)?,
-            expand_bias: Some(parameters.create(&name("mlp_fc.bias"), [hidden], zero)?),
+            expand_bias: bias(parameters, "mlp_fc.bias", hidden)?,
             project: parameters.create(&name("mlp_proj.weight"), [width, hidden], projection)?,
-            project_bias: Some(parameters.create(&name("mlp_proj.bias"), [width], zero)?),
+            project_bias: bias(parameters, "mlp_proj.bias", width)?,
         };
-        Ok(FeedForward { weights })
+        Ok(FeedForward { weights, activation })
     }
 
     /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights, Activation::Gelu)?))
+        within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights, self.activation)?))
     }
 }

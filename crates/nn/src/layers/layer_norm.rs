@@ -1,4 +1,4 @@
-//! Layer normalisation with weight and bias.
+//! Layer normalisation with a weight, and with or without a bias.
 
 use autograd::{Tape, Var, Weight, ops};
 
@@ -11,33 +11,41 @@ use crate::parameters::Parameters;
 /// Added to the variance; the value of GPT-2 and PyTorch.
 const EPSILON: f32 = 1e-5;
 
-/// Normalises rows to mean 0 and variance 1, then applies weight and bias.
+/// Normalises rows to mean 0 and variance 1, then applies the weight and the bias, if there is one.
 #[derive(Debug)]
 pub struct LayerNorm {
     name: String,
     weight: Weight,
-    bias: Weight,
+    bias: Option<Weight>,
 }
 
 impl LayerNorm {
     /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[width]`.
     /// Errors: out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
+        let layer = Self::without_bias(parameters, name, width)?;
+        let bias = Some(parameters.create(&format!("{name}.bias"), [width], Init::Constant(0.0))?);
+        Ok(LayerNorm { bias, ..layer })
+    }
+
+    /// Registers `{name}.weight` alone. Errors: as [`LayerNorm::new`].
+    pub fn without_bias(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
-        let bias = parameters.create(&format!("{name}.bias"), [width], Init::Constant(0.0))?;
-        Ok(LayerNorm { name: name.to_owned(), weight, bias })
+        Ok(LayerNorm { name: name.to_owned(), weight, bias: None })
     }
 
     /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, short(&self.name), || Ok(ops::layer_norm(tape, x, &self.weight, &self.bias, EPSILON)?))
+        within(tape, short(&self.name), || {
+            Ok(ops::layer_norm(tape, x, &self.weight, self.bias.as_ref(), EPSILON)?)
+        })
     }
 }
 
 impl Norm for LayerNorm {
     fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
         within(tape, short(&self.name), || {
-            Ok(ops::residual_layer_norm(tape, residual, branch, &self.weight, &self.bias, EPSILON)?)
+            Ok(ops::residual_layer_norm(tape, residual, branch, &self.weight, self.bias.as_ref(), EPSILON)?)
         })
     }
 }

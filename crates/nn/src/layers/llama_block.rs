@@ -5,7 +5,7 @@ use tensor::ops::Activation;
 use tensor::ops::attention::Heads;
 
 use super::{
-    GatedFeedForward, Layer, Linear, QkNorm, Residual, RmsNorm, RotaryAttention, RotaryTable, within,
+    Dropout, GatedFeedForward, Layer, Linear, QkNorm, Residual, RmsNorm, RotaryAttention, RotaryTable, within,
 };
 use crate::error::Result;
 use crate::init::Init;
@@ -28,6 +28,8 @@ pub struct LlamaBlockSizes {
     pub qk_norm: bool,
     /// Added to mean squares in norms.
     pub epsilon: f32,
+    /// Probability of dropout of attention weights and of both branches.
+    pub dropout: f64,
 }
 
 /// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
@@ -38,6 +40,8 @@ pub struct LlamaBlock {
     attention: RotaryAttention,
     norm_2: RmsNorm,
     feed_forward: GatedFeedForward,
+    /// Of the attention's branch and of the feed-forward branch.
+    dropout: [Dropout; 2],
 }
 
 impl LlamaBlock {
@@ -61,7 +65,9 @@ impl LlamaBlock {
         let (prefix, widths) = (format!("{name}.mlp"), [width, feed_forward]);
         let feed_forward =
             GatedFeedForward::new(parameters, &prefix, widths, [init, projection], activation)?;
-        Ok(LlamaBlock { name, norm_1, attention, norm_2, feed_forward })
+        let dropout = ["self_attn.dropout", "mlp.dropout"]
+            .map(|site| Dropout::new(parameters, &format!("{name}.{site}"), sizes.dropout));
+        Ok(LlamaBlock { name, norm_1, attention, norm_2, feed_forward, dropout })
     }
 
     fn attention(
@@ -82,7 +88,8 @@ impl LlamaBlock {
         };
         let (output, columns) = (format!("{prefix}.o_proj"), heads.query_columns());
         let output = Linear::without_bias(parameters, &output, columns, width, projection, Activation::None)?;
-        Ok(RotaryAttention::new(qkv, norm, output, heads, table.clone()))
+        let weights = Dropout::new(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
+        Ok(RotaryAttention::new(qkv, norm, output, heads, table.clone()).dropping(weights))
     }
 }
 
@@ -90,11 +97,14 @@ impl Layer for LlamaBlock {
     type Stream = Residual;
 
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
+        let [after_attention, after_feed_forward] = &self.dropout;
         within(tape, &self.name, || {
             let (sum, normalised) = stream.normalise(tape, &self.norm_1)?;
-            let stream = Residual::pending(sum, self.attention.forward(tape, normalised)?);
+            let branch = self.attention.forward(tape, normalised)?;
+            let stream = Residual::pending(sum, after_attention.forward(tape, branch)?);
             let (sum, normalised) = stream.normalise(tape, &self.norm_2)?;
-            Ok(Residual::pending(sum, self.feed_forward.forward(tape, normalised)?))
+            let branch = self.feed_forward.forward(tape, normalised)?;
+            Ok(Residual::pending(sum, after_feed_forward.forward(tape, branch)?))
         })
     }
 }

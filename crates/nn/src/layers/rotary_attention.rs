@@ -7,7 +7,7 @@ use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::rotary::Frequencies;
 use tensor::{DType, Tensor};
 
-use super::{Linear, within};
+use super::{Dropout, Linear, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -58,6 +58,7 @@ pub struct RotaryAttention {
     projection: Linear,
     heads: Heads,
     table: RotaryTable,
+    dropout: Dropout,
 }
 
 impl RotaryAttention {
@@ -69,20 +70,29 @@ impl RotaryAttention {
         heads: Heads,
         table: RotaryTable,
     ) -> Self {
-        RotaryAttention { qkv, norm, projection, heads, table }
+        RotaryAttention { qkv, norm, projection, heads, table, dropout: Dropout::none() }
+    }
+
+    /// The same layer with weights of attention that are dropped in training.
+    #[must_use]
+    pub fn dropping(self, dropout: Dropout) -> Self {
+        RotaryAttention { dropout, ..self }
     }
 
     /// `[batch, time, width]` to the same shape. Errors: operands that do not fit, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = self.qkv.forward(tape, x)?;
-        let rotary = ops::Rotary { table: self.table.table.clone(), documents: None };
+        let rotary =
+            ops::Rotary { table: self.table.table.clone(), documents: tape.pass().documents.clone() };
         let qkv = within(tape, "rotary", || match &self.norm {
             Some(QkNorm { weights, epsilon }) => {
                 Ok(ops::qk_norm(tape, qkv, self.heads, weights, &rotary, *epsilon)?)
             }
             None => Ok(ops::rotary(tape, qkv, self.heads.query + self.heads.key_value, &rotary)?),
         })?;
-        let mixed = within(tape, "attention", || Ok(ops::attention(tape, Qkv::Packed(qkv), self.heads)?))?;
+        let mixed = within(tape, "attention", || {
+            Ok(ops::attention(tape, Qkv::Packed(qkv), self.heads, self.dropout.site())?)
+        })?;
         self.projection.forward(tape, mixed)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use autograd::{Tape, Var, ops};
 use device::{DType, Device};
-use keys::{Given, Key, Row, Section, Value, section};
+use keys::{Given, Interval, Key, Row, Section, Value, choice, section};
 use tensor::Tensor;
 
 use super::checks::{self, HeadWidth};
@@ -13,14 +13,36 @@ use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, gpt2};
 use crate::init::Init;
-use crate::layers::{Block, Embedding, Heads, LayerNorm, Linear, Residual, Stack, Stream, within};
+use crate::layers::{
+    Activation, Block, BlockSizes, Dropout, Embedding, Heads, LayerNorm, Linear, Residual, Stack, Stream,
+    within,
+};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
+/// The kind of a table of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PositionKind {
+    /// A parameter.
+    Learned,
+    /// Sines and cosines, a buffer.
+    Sinusoidal,
+}
+
+impl PositionKind {
+    /// Returns its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PositionKind::Learned => "learned",
+            PositionKind::Sinusoidal => "sinusoidal",
+        }
+    }
+}
+
 section! {
     /// The sizes of a [`Gpt`].
-    #[derive(Copy, Eq)]
+    #[derive(Copy)]
     pub struct GptSizes = "model" {
         /// Transformer blocks.
         layers: usize = Row::count(1, MOST_LAYERS).default("4");
@@ -32,6 +54,27 @@ section! {
         context: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Rows of the table of positions, the most tokens that a sequence can have; 0: as many as `context`.
         max_context: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Positions: a learned table, or "sinusoidal", which are no parameters.
+        positions: PositionKind = choice!(
+            PositionKind, [PositionKind::Learned, PositionKind::Sinusoidal]
+        ).default("\"learned\"");
+        /// Whether linear layers and norms have biases.
+        biases: bool = Row::flag().default("true");
+        /// Whether the output head uses the token embedding's table.
+        tied: bool = Row::flag().default("true");
+        /// Activation of the feed-forward layers; "gelu" is its tanh form.
+        activation: Activation = choice!(
+            Activation,
+            [
+                Activation::Gelu,
+                Activation::GeluErf,
+                Activation::Relu,
+                Activation::ReluSquared,
+                Activation::Silu,
+            ]
+        ).default("\"gelu\"");
+        /// Probability of dropout in training: of embeddings, attention weights and residual branches.
+        dropout: f64 = Row::number(Interval::Fraction).default("0.0");
         /// Tokens that exist; 0: as many as the tokenizer has, rounded up to a multiple of 128.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
     }
@@ -122,7 +165,7 @@ impl ModelSpec for GptSizes {
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
         let Self { layers, heads, width, vocabulary, .. } = *self;
-        Some(gpt2::model(&gpt2::Sizes { layers, heads, width, positions: self.positions(), vocabulary }))
+        Some(gpt2::model(&gpt2::Sizes { layers, heads, width, positions: self.position_rows(), vocabulary }))
     }
 
     fn summary(&self) -> String {
@@ -142,7 +185,7 @@ impl ModelSpec for GptSizes {
     }
 
     fn with_context(&self, context: usize) -> Vec<String> {
-        let rows = format!("{}={}", Self::max_context, self.positions());
+        let rows = format!("{}={}", Self::max_context, self.position_rows());
         vec![format!("{}={context}", Self::context), rows]
     }
 
@@ -153,7 +196,7 @@ impl ModelSpec for GptSizes {
 
 impl GptSizes {
     /// Rows of the table of positions.
-    fn positions(&self) -> usize {
+    fn position_rows(&self) -> usize {
         if self.max_context == 0 { self.context } else { self.max_context }
     }
 
@@ -186,7 +229,7 @@ impl GptSizes {
 #[derive(Debug)]
 pub struct Gpt {
     parameters: Parameters,
-    embedding: Option<Embedding>,
+    embedding: Option<(Embedding, Dropout)>,
     blocks: Stack<Block>,
     head: Option<Head>,
 }
@@ -212,19 +255,27 @@ impl Gpt {
         let mut parameters = Parameters::new(device, seed, dtype);
         let init = Init::Normal(0.02);
         let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
-        let embedding =
-            match stage.is_first() {
-                true => Some(
-                    Embedding::new(&mut parameters, "wte.weight", [vocabulary, width], init)?
-                        .with_positions(&mut parameters, "wpe.weight", sizes.positions(), init)?,
-                ),
-                false => None,
-            };
-        if stage.is_first() && !stage.is_last() {
+        let embedding = match stage.is_first() {
+            true => {
+                let embedding = Embedding::new(&mut parameters, "wte.weight", [vocabulary, width], init)?;
+                let rows = sizes.position_rows();
+                let embedding = match sizes.positions {
+                    PositionKind::Learned => {
+                        embedding.with_positions(&mut parameters, "wpe.weight", rows, init)?
+                    }
+                    PositionKind::Sinusoidal => embedding.with_sinusoids(&mut parameters, "wpe", rows)?,
+                };
+                Some((embedding, Dropout::new(&parameters, "embedding.dropout", sizes.dropout)))
+            }
+            false => None,
+        };
+        if sizes.tied && stage.is_first() && !stage.is_last() {
             parameters.share("wte.weight")?;
         }
         let heads = Heads::multi(heads, width / heads);
-        let block = |index| Block::new(&mut parameters, index, width, heads, init, projection);
+        let GptSizes { biases, activation, dropout, .. } = sizes;
+        let block_sizes = BlockSizes { width, heads, biases, activation, dropout };
+        let block = |index| Block::new(&mut parameters, index, block_sizes, [init, projection]);
         let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
         let head = match stage.is_last() {
             true => Some(Head::new(&mut parameters, stage, sizes)?),
@@ -243,7 +294,15 @@ impl Gpt {
 
 impl Head {
     fn new(parameters: &mut Parameters, stage: &Stage, sizes: GptSizes) -> Result<Self> {
-        let norm = LayerNorm::new(parameters, "ln_f", sizes.width)?;
+        let norm = if sizes.biases { LayerNorm::new } else { LayerNorm::without_bias };
+        let norm = norm(parameters, "ln_f", sizes.width)?;
+        if !sizes.tied {
+            let GptSizes { width, vocabulary, .. } = sizes;
+            let init = Init::Normal(0.02);
+            let output =
+                Linear::without_bias(parameters, "lm_head", width, vocabulary, init, Activation::None)?;
+            return Ok(Head { norm, output });
+        }
         if !stage.is_first() {
             // The last stage holds a copy of the tied table, which starts with the same values.
             parameters.create_unused("wte.weight", [sizes.vocabulary, sizes.width], Init::Normal(0.02))?;
@@ -261,7 +320,9 @@ impl Model for Gpt {
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
         let start = match (&self.embedding, input) {
-            (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
+            (Some((embedding, dropout)), Input::Batch(tokens)) => {
+                dropout.forward(tape, embedding.forward(tape, &tokens)?)?
+            }
             (None, Input::Hidden(hidden)) => hidden,
             (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
             (None, Input::Batch(_)) => {

@@ -12,6 +12,7 @@ pub static FAMILIES: Families = &[
     &super::attention::cuda::FAMILY_HOPPER_FORWARD,
     &super::cast::FAMILY,
     &super::cross_entropy::cuda::FAMILY,
+    &super::dropout::FAMILY,
     &super::embedding::cuda::FAMILY,
     &super::fill::FAMILY,
     &super::gate::FAMILY,

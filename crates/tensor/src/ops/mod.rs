@@ -16,6 +16,7 @@ pub mod cast;
 mod check;
 mod columns;
 pub mod cross_entropy;
+pub mod dropout;
 mod elementwise;
 pub mod embedding;
 mod families;

@@ -1,5 +1,5 @@
 use device::{Description, Kind};
-use tensor::ops::attention::{self, Heads, Qkv};
+use tensor::ops::attention::{self, Heads, Masks, Qkv};
 use tensor::{Backend, DType, Tensor, TensorError};
 
 use crate::reference::{self, at};
@@ -104,7 +104,7 @@ fn sizes(case: &Case) -> Vec<Size> {
         (true, DType::Bf16) => {
             let of =
                 |width| TIMES.map(|[batch, time, query, key_value]| [batch, time, width, query, key_value]);
-            [32, 64, 128].into_iter().flat_map(of).collect()
+            [32, 64, 96, 128].into_iter().flat_map(of).collect()
         }
         (true, _) => SIZES.into_iter().chain(WIDE_SIZES).collect(),
     };
@@ -113,8 +113,9 @@ fn sizes(case: &Case) -> Vec<Size> {
 
 /// Both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
 fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Tensor>) {
-    let made = attention::forward(qkv, heads).unwrap();
-    let gradients = attention::backward(dy, qkv, &made.output, &made.logsumexp, heads).unwrap();
+    let made = attention::forward(qkv, heads, Masks::default()).unwrap();
+    let gradients =
+        attention::backward(dy, qkv, &made.output, &made.logsumexp, heads, Masks::default()).unwrap();
     (made.output, made.logsumexp, gradients)
 }
 
@@ -170,7 +171,7 @@ fn forward_is_causal_softmax_attention() {
     for case in devices() {
         for size in sizes(&case) {
             let (qkv, qkv_wide) = case.operand("qkv", size.qkv_shape());
-            let made = attention::forward(&Qkv::Packed(qkv), size.heads).unwrap();
+            let made = attention::forward(&Qkv::Packed(qkv), size.heads, Masks::default()).unwrap();
             let [output, logsumexp] = size.reference(&qkv_wide);
             case.close(&format!("output {size:?}"), &read(&made.output), &output);
             case.close(&format!("logsumexp {size:?}"), &read(&made.logsumexp), &logsumexp);
@@ -371,7 +372,7 @@ fn a_gpu_refuses_head_widths_without_a_kernel() {
         let whole = Qkv::Packed(empty(4 * width));
         let apart = Qkv::Separate([empty(2 * width), empty(width), empty(width)]);
         for qkv in [whole, apart] {
-            match attention::forward(&qkv, heads) {
+            match attention::forward(&qkv, heads, Masks::default()) {
                 Ok(_) => assert!(fits, "{dtype} {width}"),
                 Err(TensorError::HeadWidth { operator, dtype: of, width: refused, .. }) => {
                     assert_eq!((operator, of, refused), ("attention.forward", dtype, width));
@@ -409,8 +410,9 @@ fn later_positions_do_not_reach_earlier_ones() {
             let mut changed: Vec<f32> = values.iter().map(|v| *v as f32).collect();
             changed[250 * columns..].iter_mut().for_each(|v| *v = case.round(-*v + 1.0));
             let changed = case.tensor(&changed, size.qkv_shape());
-            let [before, after] =
-                [x, changed].map(|x| read(&attention::forward(&Qkv::Packed(x), size.heads).unwrap().output));
+            let [before, after] = [x, changed].map(|x| {
+                read(&attention::forward(&Qkv::Packed(x), size.heads, Masks::default()).unwrap().output)
+            });
             assert_eq!(before[..250 * out], after[..250 * out]);
             assert_ne!(before[250 * out..], after[250 * out..]);
         }

@@ -46,7 +46,7 @@ fn loss_and_gradient() {
 
 /// scale · (softmax − one-hot) / rows.
 fn gradient_of(logits: &[f64], targets: &[u32], scale: f64) -> Vec<f64> {
-    let vocab = logits.len() / targets.len();
+    let vocab = logits.len() / targets.len().max(1);
     let weight = scale / targets.len() as f64;
     let row = |(row, target): (&[f64], &u32)| {
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -57,7 +57,7 @@ fn gradient_of(logits: &[f64], targets: &[u32], scale: f64) -> Vec<f64> {
             .map(|(i, x)| weight * ((x - largest).exp() / total - hot(i)))
             .collect::<Vec<_>>()
     };
-    logits.chunks(vocab).zip(targets).flat_map(row).collect()
+    logits.chunks(vocab.max(1)).zip(targets).flat_map(row).collect()
 }
 
 #[test]
@@ -94,5 +94,35 @@ fn scores_of_any_size_give_finite_losses() {
         close("loss", &read(&made.loss), &[expected]);
         let p = 1.0 / (1.0 + 1f64.exp());
         close("gradient", &read(&made.gradient.unwrap()), &[0.0, 0.0, 0.0, p / 2.0, -p / 2.0, 0.0]);
+    }
+}
+
+#[test]
+fn ignored_targets_have_no_loss_and_no_gradient() {
+    for case in devices() {
+        for ([rows, vocab], every) in SIZES.into_iter().zip([2, 3, 1].into_iter().cycle()) {
+            let what = format!("{rows}x{vocab} every {every}");
+            let (logits, logits_wide) = case.operand("logits", [rows, vocab]);
+            let (_, mut ids) = targets(&case, rows, vocab);
+            ids.iter_mut().step_by(every).for_each(|id| *id = cross_entropy::IGNORED);
+            let kept: Vec<usize> = (0..rows).filter(|row| ids[*row] != cross_entropy::IGNORED).collect();
+            let scores: Vec<f64> =
+                kept.iter().flat_map(|row| logits_wide[row * vocab..][..vocab].to_vec()).collect();
+            let targets: Vec<u32> = kept.iter().map(|row| ids[*row]).collect();
+            let made =
+                cross_entropy::forward(logits, &tensor(&case.device, &ids, [rows]), 0.5, true).unwrap();
+            let loss = if kept.is_empty() { 0.0 } else { 0.5 * reference::cross_entropy(&scores, &targets) };
+            close(&format!("{what}, {}", case.name()), &read(&made.loss), &[loss]);
+            let gradient = read(&made.gradient.unwrap());
+            let (mut own, mut exact) = (vec![], gradient_of(&scores, &targets, 0.5));
+            for (row, gradient) in gradient.chunks(vocab).enumerate() {
+                match kept.contains(&row) {
+                    true => own.extend_from_slice(gradient),
+                    false => assert!(gradient.iter().all(|slope| *slope == 0.0), "{what}"),
+                }
+            }
+            exact.truncate(own.len());
+            case.close(&what, &own, &exact);
+        }
     }
 }

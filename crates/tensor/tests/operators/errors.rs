@@ -1,5 +1,5 @@
 use device::{Category, Device};
-use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::attention::{Heads, Masks, Qkv};
 use tensor::ops::optimizer::{self, Item, UpdateRule};
 use tensor::ops::{
     Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, embedding,
@@ -64,10 +64,16 @@ fn refusals_of_layers() {
         ),
         ("activation.backward: saved", activation::backward(v3.clone(), &v4, Activation::Gelu).map(drop)),
         ("activation.forward: x is u32", activation::forward(&tokens, none).map(drop)),
-        ("layer_norm.forward: weight", layer_norm::forward(&m23, &v4, &v3, 1e-5).map(drop)),
-        ("layer_norm.forward: bias", layer_norm::forward(&m23, &v3, &v4, 1e-5).map(drop)),
-        ("layer_norm.forward: x", layer_norm::forward(&zeros(&device, [2, 0]), &v3, &v3, 1e-5).map(drop)),
-        ("forward_residual: branch", layer_norm::forward_residual(&m23, &m24, &v3, &v3, 1e-5).map(drop)),
+        ("layer_norm.forward: weight", layer_norm::forward(&m23, &v4, Some(&v3), 1e-5).map(drop)),
+        ("layer_norm.forward: bias", layer_norm::forward(&m23, &v3, Some(&v4), 1e-5).map(drop)),
+        (
+            "layer_norm.forward: x",
+            layer_norm::forward(&zeros(&device, [2, 0]), &v3, Some(&v3), 1e-5).map(drop),
+        ),
+        (
+            "forward_residual: branch",
+            layer_norm::forward_residual(&m23, &m24, &v3, Some(&v3), 1e-5).map(drop),
+        ),
         ("layer_norm.backward_input: dy", norm_of(&m24, None, &row2).map(drop)),
         ("layer_norm.backward_input: dsum", norm_of(&m23, Some(&m24), &row2).map(drop)),
         ("layer_norm.backward_input: mean", norm_of(&m23, None, &v3).map(drop)),
@@ -119,12 +125,13 @@ fn refusals_of_attention() {
     let whole = |columns| Qkv::Packed(of(columns));
     let apart = |[queries, keys, values]: [usize; 3]| Qkv::Separate([of(queries), of(keys), of(values)]);
     let heads = |query, key_value, width| Heads { query, key_value, width };
-    let forward = |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads).map(drop);
+    let forward =
+        |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads, Masks::default()).map(drop);
     let (flat, tokens) = (Qkv::Packed(zeros(&device, [2, 12])), ids(&device, &[0; 24], [1, 2, 12]));
     let mixed = Qkv::Separate([of(4), of(2), typed(&device, DType::Bf16, &[0.0; 4], [1, 2, 2])]);
     let shorter = Qkv::Separate([of(4), zeros(&device, [1, 1, 2]), of(2)]);
     let backward = |dy: &Tensor, output: &Tensor, logsumexp: &Tensor| {
-        attention::backward(dy, &whole(8), output, logsumexp, heads(2, 1, 2)).map(drop)
+        attention::backward(dy, &whole(8), output, logsumexp, heads(2, 1, 2), Masks::default()).map(drop)
     };
     let sums = zeros(&device, [1, 2, 2]);
     let none = "attention.forward: 0 query heads and 1 key and value heads of width 2";
@@ -247,7 +254,8 @@ fn operators_refuse_a_type_that_they_do_not_exist_for() {
         ("add.forward: a is f16", add::forward(&v2, &v2).map(drop)),
         (
             "attention.forward: qkv is f16",
-            attention::forward(&Qkv::Packed(sequence.clone()), Heads::multi(1, 2)).map(drop),
+            attention::forward(&Qkv::Packed(sequence.clone()), Heads::multi(1, 2), Masks::default())
+                .map(drop),
         ),
         ("cast.into: source is f16", cast::into(&v2, &zeros(&device, [2]))),
         ("cast.into: target is f16, expected bf16", cast::into(&zeros(&device, [2]), &v2)),
@@ -257,7 +265,7 @@ fn operators_refuse_a_type_that_they_do_not_exist_for() {
         ),
         ("embedding.forward: table is f16", embedding::forward(&tokens, &m22, Some(&m22)).map(drop)),
         ("fill.constant: target is f16, expected f32 or bf16", fill::constant(&v2, 1.0)),
-        ("layer_norm.forward: x is f16", layer_norm::forward(&m22, &v2, &v2, 1e-5).map(drop)),
+        ("layer_norm.forward: x is f16", layer_norm::forward(&m22, &v2, Some(&v2), 1e-5).map(drop)),
         ("linear.forward: x is f16", linear::forward(&m22, &m22, None, none).map(drop)),
         ("mse.forward: prediction is f16", mse::forward(&v2, &v2, 1.0).map(drop)),
         ("norm.chunk_sums: x is f16", norm::chunk_sums(&v2, &sums)),

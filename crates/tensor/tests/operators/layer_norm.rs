@@ -31,7 +31,7 @@ fn forward_normalises_every_row() {
             let (x, x_wide) = case.operand("x", [rows, width]);
             let (weight, weight_wide) = case.operand("weight", [width]);
             let (bias, bias_wide) = case.operand("bias", [width]);
-            let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
+            let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
             let [output, mean, rstd] =
                 reference::layer_norm(&x_wide, &weight_wide, &bias_wide, f64::from(EPSILON));
             case.close(&what("output"), &read(&made.output), &output);
@@ -50,11 +50,11 @@ fn the_residual_form_is_the_sum_and_then_the_plain_form_to_the_bit() {
             let (weight, _) = case.operand("weight", [width]);
             let (bias, _) = case.operand("bias", [width]);
             let (sum, fused) =
-                layer_norm::forward_residual(&residual, &branch, &weight, &bias, EPSILON).unwrap();
+                layer_norm::forward_residual(&residual, &branch, &weight, Some(&bias), EPSILON).unwrap();
             let pairs = residual_wide.iter().zip(&branch_wide);
             let exact: Vec<f64> = pairs.map(|(a, b)| f64::from(case.round((a + b) as f32))).collect();
             assert_eq!(read(&sum), exact, "{rows}x{width}, {}", case.name());
-            let plain = layer_norm::forward(&sum, &weight, &bias, EPSILON).unwrap();
+            let plain = layer_norm::forward(&sum, &weight, Some(&bias), EPSILON).unwrap();
             assert_eq!(bits(&fused.output), bits(&plain.output), "{rows}x{width}, {}", case.name());
             assert_eq!(bits(&fused.mean), bits(&plain.mean));
             assert_eq!(bits(&fused.rstd), bits(&plain.rstd));
@@ -78,12 +78,12 @@ fn gradients(case: &Case, [rows, width]: [usize; 2], accumulate: bool) {
     let (bias, bias_wide) = case.operand("bias", [width]);
     let (dy, dy_wide) = case.operand("dy", [rows, width]);
     let (dsum, dsum_wide) = case.operand("dsum", [rows, width]);
-    let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
+    let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
     let dsum = accumulate.then_some(&dsum);
     let dx = layer_norm::backward_input(&dy, dsum, &x, &weight, &made.mean, &made.rstd).unwrap();
     let dweight = case.target("dweight", [width], accumulate);
     let dbias = case.target("dbias", [width], accumulate);
-    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, &dbias).unwrap();
+    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, Some(&dbias)).unwrap();
 
     let value = |x: &[f64], weight: &[f64], bias: &[f64]| {
         let other = if accumulate { dot(&dsum_wide, x) } else { 0.0 };
@@ -106,9 +106,9 @@ fn gradients_of_parameters_over_many_rows() {
         let (x, x_wide) = case.operand("x", [rows, width]);
         let (weight, _) = case.operand("weight", [width]);
         let (dy, dy_wide) = case.operand("dy", [rows, width]);
-        let made = layer_norm::forward(&x, &weight, &weight, EPSILON).unwrap();
+        let made = layer_norm::forward(&x, &weight, Some(&weight), EPSILON).unwrap();
         let (dweight, dbias) = (case.target("", [width], false), case.target("", [width], false));
-        layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, &dbias).unwrap();
+        layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, Some(&dbias)).unwrap();
         let ones = vec![1.0; width];
         let [normal, ..] = reference::layer_norm(&x_wide, &ones, &vec![0.0; width], f64::from(EPSILON));
         let (mut weight, mut bias) = (vec![0.0; width], vec![0.0; width]);
@@ -128,16 +128,39 @@ fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
             let (x, _) = case.operand("x", [rows, width]);
             let (weight, _) = case.operand("weight", [width]);
             let (dy, _) = case.operand("dy", [rows, width]);
-            let made = layer_norm::forward(&x, &weight, &weight, EPSILON).unwrap();
+            let made = layer_norm::forward(&x, &weight, Some(&weight), EPSILON).unwrap();
             for accumulate in [false, true] {
                 let dweight = case.targets("dweight", [width], accumulate);
                 let dbias = case.targets("dbias", [width], accumulate);
                 for (dweight, dbias) in dweight.iter().zip(&dbias) {
-                    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, dweight, dbias).unwrap();
+                    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, dweight, Some(dbias))
+                        .unwrap();
                 }
                 case.is_rounded(&format!("dweight {rows}x{width} {accumulate}"), &dweight);
                 case.is_rounded(&format!("dbias {rows}x{width} {accumulate}"), &dbias);
             }
+        }
+    }
+}
+
+#[test]
+fn without_a_bias_the_results_are_those_of_a_bias_of_zeros() {
+    for case in devices() {
+        for [rows, width] in SIZES {
+            let (x, _) = case.operand("x", [rows, width]);
+            let (weight, _) = case.operand("weight", [width]);
+            let (dy, _) = case.operand("dy", [rows, width]);
+            let zeros = case.tensor(&vec![0.0; width], [width]);
+            let [plain, other] =
+                [None, Some(&zeros)].map(|bias| layer_norm::forward(&x, &weight, bias, EPSILON).unwrap());
+            assert_eq!(read(&plain.output), read(&other.output), "{rows}x{width}, {}", case.name());
+            let gradients = [false, true].map(|with_bias| {
+                let (weight, bias) = (case.target("", [width], false), case.target("", [width], false));
+                let bias = with_bias.then_some(&bias);
+                layer_norm::backward_weight(&dy, &x, &plain.mean, &plain.rstd, &weight, bias).unwrap();
+                bits(&weight.tensor)
+            });
+            assert_eq!(gradients[0], gradients[1], "{rows}x{width}, {}", case.name());
         }
     }
 }
@@ -149,7 +172,7 @@ fn a_row_of_one_element_is_the_bias_and_has_no_gradient() {
         let (weight, _) = case.operand("weight", [1]);
         let (bias, bias_wide) = case.operand("bias", [1]);
         let (dy, _) = case.operand("dy", [4, 1]);
-        let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
+        let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
         assert_eq!(read(&made.output), vec![bias_wide[0]; 4]);
         let dx = layer_norm::backward_input(&dy, None, &x, &weight, &made.mean, &made.rstd).unwrap();
         // Two roundings of one number may differ, and 1/√epsilon multiplies the difference.
@@ -166,7 +189,7 @@ fn a_large_common_offset_costs_no_accuracy_beyond_the_inputs_own() {
         let x = case.tensor(&values, [3, 100]);
         let (weight, weight_wide) = case.operand("weight", [100]);
         let (bias, bias_wide) = case.operand("bias", [100]);
-        let made = layer_norm::forward(&x, &weight, &bias, EPSILON).unwrap();
+        let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
         let [output, ..] =
             reference::layer_norm(&wide(&values), &weight_wide, &bias_wide, f64::from(EPSILON));
         let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);

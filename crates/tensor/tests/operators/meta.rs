@@ -1,6 +1,6 @@
 use device::{Description, Device, DeviceOptions, Kind};
 use tensor::DType;
-use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::attention::{Heads, Masks, Qkv};
 
 use crate::scenario::{Sizes, every_operator};
 use crate::support::{gpu, meta};
@@ -99,11 +99,12 @@ fn outputs_are_all_that_is_allocated() {
     let operand = crate::support::operand(&device, "qkv", [sizes.batch, sizes.time, 3 * sizes.width]).0;
     let before = count(&device);
     let (qkv, heads) = (Qkv::Packed(operand), Heads::multi(sizes.heads, sizes.width / sizes.heads));
-    let made = tensor::ops::attention::forward(&qkv, heads).unwrap();
+    let made = tensor::ops::attention::forward(&qkv, heads, Masks::default()).unwrap();
     assert_eq!(count(&device) - before, 2);
     let dy = crate::support::operand(&device, "dy", [sizes.batch, sizes.time, sizes.width]).0;
     let before = count(&device);
-    tensor::ops::attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads).unwrap();
+    tensor::ops::attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads, Masks::default())
+        .unwrap();
     assert_eq!(count(&device) - before, 1);
     let weight = crate::support::operand(&device, "w", [7, sizes.width]).0;
     for (activation, allocations) in [

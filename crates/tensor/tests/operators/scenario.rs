@@ -1,11 +1,12 @@
 //! One call of every operator, for tests that compare whole runs: on threads, and on Meta.
 
-use device::Device;
-use tensor::ops::attention::{Heads, Qkv};
+use device::{Category, Device};
+use tensor::ops::attention::{Heads, Masks, Qkv};
 use tensor::ops::optimizer::{self, Item, UpdateRule};
 use tensor::ops::{
-    Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, embedding,
-    feed_forward, fill, gate, layer_norm, linear, mse, norm, qk_norm, random, rms_norm, rotary, scale,
+    Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, dropout,
+    embedding, feed_forward, fill, gate, layer_norm, linear, mse, norm, qk_norm, random, rms_norm, rotary,
+    scale,
 };
 use tensor::{DType, Tensor};
 
@@ -33,6 +34,7 @@ pub(crate) fn every_operator(device: &Device, sizes: &Sizes, after: impl FnMut(&
     run.gated();
     run.rms(&saved);
     run.positions();
+    run.masked(&saved);
     let (head, added, dlogits) = run.losses(&saved);
     let dqkv = run.backward(&saved, &head, &added, &dlogits);
     run.update(&dqkv, &head);
@@ -95,15 +97,16 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         self.after("embedding.forward", &[&x]);
         let alone = embedding::forward(&tokens, &table, None).unwrap();
         self.after("embedding.forward without positions", &[&alone]);
-        let normed = layer_norm::forward(&x, &gamma, &beta, 1e-5).unwrap();
+        let normed = layer_norm::forward(&x, &gamma, Some(&beta), 1e-5).unwrap();
         self.after("layer_norm.forward", &[&normed.output, &normed.mean, &normed.rstd]);
         let (weight, bias) = (self.make("qkv", &[3 * width, width]), self.make("qkv bias", &[3 * width]));
         let qkv = linear::forward(&normed.output, &weight, Some(&bias), Activation::None).unwrap().output;
         self.after("linear.forward", &[&qkv]);
         let qkv = Qkv::Packed(qkv);
-        let mixed = attention::forward(&qkv, Heads::multi(heads, width / heads)).unwrap();
+        let mixed = attention::forward(&qkv, Heads::multi(heads, width / heads), Masks::default()).unwrap();
         self.after("attention.forward", &[&mixed.output, &mixed.logsumexp]);
-        let (sum, second) = layer_norm::forward_residual(&x, &mixed.output, &gamma, &beta, 1e-5).unwrap();
+        let (sum, second) =
+            layer_norm::forward_residual(&x, &mixed.output, &gamma, Some(&beta), 1e-5).unwrap();
         self.after("layer_norm.forward_residual", &[&sum, &second.output, &second.mean, &second.rstd]);
         Saved { tokens, gamma, x, weight, bias, qkv, mixed, sum, second }
     }
@@ -201,6 +204,27 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         }
     }
 
+    /// Dropout of elements, and attention with dropout in packed documents.
+    fn masked(&mut self, saved: &Saved) {
+        let Sizes { batch, time, width, heads, .. } = *self.sizes;
+        let mask = dropout::Mask::new(1, "site", 7, 0.2);
+        let x = self.make("x", &[batch, time, width]);
+        let apart = dropout::apply(x.clone(), mask, Category::Activation).unwrap();
+        self.after("dropout.apply apart", &[&apart]);
+        drop(apart);
+        let in_place = dropout::apply(x, mask, Category::Activation).unwrap();
+        self.after("dropout.apply in place", &[&in_place]);
+        let first: Vec<u32> = (0..batch * time).map(|i| (i % time / 5 * 5) as u32).collect();
+        let documents = tensor(self.device, &first, [batch, time]);
+        let masks = Masks { documents: Some(&documents), dropout: Some(mask) };
+        let heads = Heads::multi(heads, width / heads);
+        let made = attention::forward(&saved.qkv, heads, masks).unwrap();
+        self.after("attention.forward masked", &[&made.output, &made.logsumexp]);
+        let (output, logsumexp) = (&made.output, &made.logsumexp);
+        let gradients = attention::backward(&in_place, &saved.qkv, output, logsumexp, heads, masks).unwrap();
+        self.after("attention.backward masked", &[&gradients.arrays()[0]]);
+    }
+
     /// The head's weight, its input and the gradient of its output.
     fn losses(&mut self, saved: &Saved) -> (Tensor, Tensor, Tensor) {
         let Sizes { width, vocab, .. } = *self.sizes;
@@ -237,7 +261,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
             self.after("linear.backward_weight", &[&dweight.tensor, &dbias.tensor]);
             let (dgamma, dbeta) =
                 (self.target("dg", &[width], accumulate), self.target("db", &[width], accumulate));
-            layer_norm::backward_weight(&dx, sum, &second.mean, &second.rstd, &dgamma, &dbeta).unwrap();
+            layer_norm::backward_weight(&dx, sum, &second.mean, &second.rstd, &dgamma, Some(&dbeta)).unwrap();
             self.after("layer_norm.backward_weight", &[&dgamma.tensor, &dbeta.tensor]);
             let (dtable, dpositions) = (
                 self.target("dt", &[vocab, width], accumulate),
@@ -252,7 +276,8 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
             self.after("layer_norm.backward_input", &[&dsum]);
         }
         let heads = Heads::multi(heads, width / heads);
-        let dqkv = attention::backward(&dx, qkv, &mixed.output, &mixed.logsumexp, heads).unwrap();
+        let dqkv =
+            attention::backward(&dx, qkv, &mixed.output, &mixed.logsumexp, heads, Masks::default()).unwrap();
         self.after("attention.backward", &[&dqkv.arrays()[0]]);
         self.grouped(&dx);
         dqkv.into_vec().remove(0)
@@ -265,9 +290,10 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let of = |name, columns| self.make(name, &[batch, time, columns]);
         let (queries, keys, values) = (of("q", width), of("k", heads.width), of("v", heads.width));
         let qkv = Qkv::Separate([queries, keys, values]);
-        let made = attention::forward(&qkv, heads).unwrap();
+        let made = attention::forward(&qkv, heads, Masks::default()).unwrap();
         self.after("attention.forward grouped", &[&made.output, &made.logsumexp]);
-        let gradients = attention::backward(dy, &qkv, &made.output, &made.logsumexp, heads).unwrap();
+        let gradients =
+            attention::backward(dy, &qkv, &made.output, &made.logsumexp, heads, Masks::default()).unwrap();
         self.after("attention.backward grouped", &gradients.arrays().iter().collect::<Vec<_>>());
     }
 

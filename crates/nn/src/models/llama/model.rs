@@ -9,7 +9,7 @@ use super::sizes::LlamaSizes;
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::layers::{
-    Activation, Embedding, Linear, LlamaBlock, Residual, RmsNorm, RotaryTable, Stack, Stream, within,
+    Activation, Dropout, Embedding, Linear, LlamaBlock, Residual, RmsNorm, RotaryTable, Stack, Stream, within,
 };
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
@@ -24,7 +24,7 @@ const HEAD: &str = "lm_head";
 #[derive(Debug)]
 pub struct Llama {
     parameters: Parameters,
-    embedding: Option<Embedding>,
+    embedding: Option<(Embedding, Dropout)>,
     blocks: Stack<LlamaBlock>,
     head: Option<Head>,
 }
@@ -48,7 +48,10 @@ impl Llama {
         let init = Init::Normal(0.02);
         let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
         let embedding = match stage.is_first() {
-            true => Some(Embedding::new(&mut parameters, EMBEDDING, [vocabulary, width], init)?),
+            true => {
+                let embedding = Embedding::new(&mut parameters, EMBEDDING, [vocabulary, width], init)?;
+                Some((embedding, Dropout::new(&parameters, "embedding.dropout", sizes.dropout)))
+            }
             false => None,
         };
         if tied && stage.is_first() && !stage.is_last() {
@@ -97,7 +100,9 @@ impl Model for Llama {
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
         let start = match (&self.embedding, input) {
-            (Some(embedding), Input::Batch(tokens)) => embedding.forward(tape, &tokens)?,
+            (Some((embedding, dropout)), Input::Batch(tokens)) => {
+                dropout.forward(tape, embedding.forward(tape, &tokens)?)?
+            }
             (None, Input::Hidden(hidden)) => hidden,
             (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
             (None, Input::Batch(_)) => {

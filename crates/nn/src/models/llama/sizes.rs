@@ -66,6 +66,8 @@ section! {
         qkv_bias: bool = Row::flag().default("false");
         /// Whether every query and key head is normalised before its rotation, as in Qwen3.
         qk_norm: bool = Row::flag().default("false");
+        /// Probability of dropout in training: of embeddings, attention weights and residual branches.
+        dropout: f64 = Row::number(Interval::Fraction).default("0.0");
         /// Added to mean squares in norms.
         norm_epsilon: f64 = Row::number(Interval::Positive).default("1e-5");
         /// Base of the rotary frequencies.
@@ -96,6 +98,7 @@ impl LlamaSizes {
             qkv_bias: self.qkv_bias,
             qk_norm: self.qk_norm,
             epsilon: self.norm_epsilon as f32,
+            dropout: self.dropout,
         }
     }
 

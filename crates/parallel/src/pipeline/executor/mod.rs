@@ -20,7 +20,7 @@ mod transit;
 
 use std::sync::Arc;
 
-use autograd::Mode;
+use autograd::{Mode, Pass};
 use device::{DType, Device};
 use nn::Model;
 use tensor::{Shape, Tensor};
@@ -86,6 +86,11 @@ pub trait Feed {
 
     /// Returns the targets of a micro-batch on the device; called on the rank of the last stage.
     fn targets(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
+
+    /// Returns what the passes of a micro-batch share, the same on every stage.
+    fn pass(&mut self, _micro_batch: usize) -> std::result::Result<Pass, Self::Error> {
+        Ok(Pass::default())
+    }
 
     /// Returns the sink for backward, a wrapper of `sink`. `reduces` says that this pass's gradients are
     /// reduced over ranks.

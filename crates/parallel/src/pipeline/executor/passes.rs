@@ -21,7 +21,8 @@ impl<F: Feed> Walk<'_, F> {
         }
         let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
         let targets = if last { Some(self.feed.targets(action.micro_batch)?) } else { None };
-        let tape = Tape::new(&self.executor.device, self.mode);
+        let pass = self.feed.pass(action.micro_batch)?;
+        let tape = Tape::new(&self.executor.device, self.mode).of(pass);
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),
             None => {

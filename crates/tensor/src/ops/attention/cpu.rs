@@ -7,7 +7,9 @@
 use device::parallel::{for_tasks, simd};
 
 use super::heads::{Geometry, KEY, QUERY, VALUE};
+use super::hiding::{Block, Hiding};
 use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transposed};
+use crate::ops::dropout::Mask;
 use crate::ops::math::{exp, map_and_sum, max, sum2};
 
 /// Operands of the backward pass.
@@ -18,15 +20,7 @@ pub(super) struct Given<'a> {
     pub(super) qkv: &'a [&'a [f32]],
     pub(super) output: &'a [f32],
     pub(super) logsumexp: &'a [f32],
-}
-
-/// Some consecutive positions of one sequence, as one query head sees them.
-#[derive(Clone, Copy)]
-struct Block {
-    batch: usize,
-    head: usize,
-    first: usize,
-    len: usize,
+    pub(super) hiding: Hiding<'a>,
 }
 
 impl Geometry {
@@ -59,7 +53,13 @@ impl Geometry {
     }
 }
 
-pub(super) fn forward(geometry: Geometry, qkv: &[&[f32]], output: &mut [f32], logsumexp: &mut [f32]) {
+pub(super) fn forward(
+    geometry: Geometry,
+    qkv: &[&[f32]],
+    hiding: Hiding<'_>,
+    output: &mut [f32],
+    logsumexp: &mut [f32],
+) {
     let Geometry { time, heads, .. } = geometry;
     let columns = heads.query_columns();
     let blocks = output.chunks_mut(time * columns).flat_map(|sequence| sequence.chunks_mut(BLOCK * columns));
@@ -80,7 +80,7 @@ pub(super) fn forward(geometry: Geometry, qkv: &[&[f32]], output: &mut [f32], lo
                 let out = &mut rows[head * geometry.heads.width..];
                 simd(
                     #[inline(always)]
-                    || forward_block(geometry, qkv, queries, out, logsumexp),
+                    || forward_block(geometry, qkv, hiding, queries, out, logsumexp),
                 );
             }
         },
@@ -89,26 +89,37 @@ pub(super) fn forward(geometry: Geometry, qkv: &[&[f32]], output: &mut [f32], lo
 
 /// Output and log-sum-exp of one block of queries of one head.
 #[inline(always)]
-fn forward_block(geometry: Geometry, qkv: &[&[f32]], queries: Block, out: &mut [f32], logsumexp: &mut [f32]) {
+fn forward_block(
+    geometry: Geometry,
+    qkv: &[&[f32]],
+    hiding: Hiding<'_>,
+    queries: Block,
+    out: &mut [f32],
+    logsumexp: &mut [f32],
+) {
     let (columns, width, scale) = (geometry.heads.query_columns(), geometry.heads.width, geometry.scale());
     let q = geometry.operand(qkv, queries, QUERY);
     let (mut tile, mut panel): (Tile, Panel) = ([0.0; BLOCK * BLOCK], Panel::new());
     let (mut largest, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0f32; BLOCK]);
-    for index in 0..=queries.first / BLOCK {
+    let begin = hiding.first_tile(geometry, queries);
+    for index in begin..=queries.first / BLOCK {
         let keys = geometry.block(queries.batch, queries.head, index);
         let causal = keys.first == queries.first;
         scores(q, geometry.operand(qkv, keys, KEY), causal, &mut tile, &mut panel);
         let before = largest;
-        hide_and_scale(&mut tile, queries, keys, scale, &mut largest);
+        hide_and_scale(geometry, hiding, &mut tile, queries, keys, scale, &mut largest);
         exponentials(&mut tile, queries.len, &before, &largest, &mut total);
-        if index > 0 {
+        if let Some(mask) = hiding.dropout {
+            drop_weights(geometry, mask, queries, keys, &mut tile);
+        }
+        if index > begin {
             for (row, (before, largest)) in before.iter().zip(&largest).enumerate().take(queries.len) {
-                let shrink = exp(before - largest);
+                let shrink = exp(before - finite(*largest));
                 out[row * columns..][..width].iter_mut().for_each(|out| *out *= shrink);
             }
         }
         let v = geometry.operand(qkv, keys, VALUE);
-        weighted(&tile, queries.len, v, causal, out, columns, index > 0, &mut panel);
+        weighted(&tile, queries.len, v, causal, out, columns, index > begin, &mut panel);
     }
     for (row, logsumexp) in logsumexp.iter_mut().enumerate() {
         let inverse = 1.0 / total[row];
@@ -120,10 +131,19 @@ fn forward_block(geometry: Geometry, qkv: &[&[f32]], queries: Block, out: &mut [
 /// Scales the scores, sets those that a query does not see to −∞ and brings each row's largest up to date.
 /// Hidden scores take the same instructions as others, so that all loops have one length.
 #[inline(always)]
-fn hide_and_scale(tile: &mut Tile, queries: Block, keys: Block, scale: f32, largest: &mut [f32; BLOCK]) {
+fn hide_and_scale(
+    geometry: Geometry,
+    hiding: Hiding<'_>,
+    tile: &mut Tile,
+    queries: Block,
+    keys: Block,
+    scale: f32,
+    largest: &mut [f32; BLOCK],
+) {
     for (row, (scores, largest)) in tile.chunks_exact_mut(BLOCK).zip(largest).enumerate().take(queries.len) {
         scores.iter_mut().for_each(|score| *score *= scale);
         scores[visible(queries, row, keys)..].fill(f32::NEG_INFINITY);
+        scores[..hiding.before(geometry, queries, row, keys)].fill(f32::NEG_INFINITY);
         let here = max(scores);
         *largest = if here > *largest { here } else { *largest };
     }
@@ -139,11 +159,44 @@ fn exponentials(
     total: &mut [f32; BLOCK],
 ) {
     for ((total, before), largest) in total.iter_mut().zip(before).zip(largest) {
-        *total *= exp(before - largest);
+        *total *= exp(before - finite(*largest));
     }
     for ((scores, total), largest) in tile.chunks_exact_mut(BLOCK).zip(total).zip(largest).take(rows) {
+        let largest = finite(*largest);
         *total += map_and_sum(scores, |score| exp(score - largest));
     }
+}
+
+/// `largest`, or 0 for a row of which nothing was visible so far.
+#[inline(always)]
+fn finite(largest: f32) -> f32 {
+    if largest == f32::NEG_INFINITY { 0.0 } else { largest }
+}
+
+/// Multiplies a tile by the factors of dropout.
+#[inline(always)]
+fn drop_weights(geometry: Geometry, mask: Mask, queries: Block, keys: Block, tile: &mut Tile) {
+    let line = (queries.batch * geometry.heads.query + queries.head) as u32;
+    for (query, row) in pairs(queries) {
+        for (key, column) in pairs(keys) {
+            let [a, b, c, d] = mask.of_weights(line, query, key);
+            tile[row * BLOCK + column] *= a;
+            tile[row * BLOCK + column + PAIR] *= b;
+            tile[(row + PAIR) * BLOCK + column] *= c;
+            tile[(row + PAIR) * BLOCK + column + PAIR] *= d;
+        }
+    }
+}
+
+/// Positions between the two of a pair that share a draw of words.
+const PAIR: usize = 8;
+
+/// The pairs of a block: their index among all pairs of a sequence, and the place of the first in the block.
+#[inline(always)]
+fn pairs(block: Block) -> impl Iterator<Item = (u32, usize)> {
+    let first = (block.first / 2) as u32;
+    (0..(BLOCK / 2) as u32)
+        .map(move |pair| (first + pair, pair as usize / PAIR * 2 * PAIR + pair as usize % PAIR))
 }
 
 /// Number of `keys` that the query in `row` of its block sees.
@@ -179,22 +232,26 @@ pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut
 /// others.
 #[inline(always)]
 fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [&mut [f32]]) {
-    let mut tiles = Tiles { weights: [0.0; BLOCK * BLOCK], slopes: [0.0; BLOCK * BLOCK] };
+    let mut tiles = Tiles::new();
     let mut panel = Panel::new();
     let place = geometry.parts[QUERY];
     let dq = &mut rows[place.array][geometry.column(QUERY, own.head)..];
-    for index in 0..=own.first / BLOCK {
+    let begin = given.hiding.first_tile(geometry, own);
+    for index in begin..=own.first / BLOCK {
         let keys = geometry.block(own.batch, own.head, index);
         let causal = keys.first == own.first;
         tiles.make(geometry, given, own, keys, &mut panel);
         let k = geometry.operand(given.qkv, keys, KEY);
-        weighted(&tiles.slopes, own.len, k, causal, dq, place.stride, index > 0, &mut panel);
+        weighted(&tiles.slopes, own.len, k, causal, dq, place.stride, index > begin, &mut panel);
     }
     let begins = own.head.is_multiple_of(geometry.heads.group());
     // The last tile made is the diagonal one.
     for index in own.first / BLOCK..geometry.blocks() {
         let queries = geometry.block(own.batch, own.head, index);
         let causal = queries.first == own.first;
+        if given.hiding.is_beyond(geometry, queries, own) {
+            break;
+        }
         if !causal {
             tiles.make(geometry, given, queries, own, &mut panel);
         }
@@ -212,9 +269,16 @@ fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [
 struct Tiles {
     weights: Tile,
     slopes: Tile,
+    /// Factors of dropout.
+    factors: Tile,
 }
 
 impl Tiles {
+    fn new() -> Self {
+        let zeros = [0.0; BLOCK * BLOCK];
+        Tiles { weights: zeros, slopes: zeros, factors: zeros }
+    }
+
     /// Makes both tiles; they are zero where a query does not see a key.
     #[inline(always)]
     fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block, panel: &mut Panel) {
@@ -225,16 +289,25 @@ impl Tiles {
         scores(dy, geometry.operand(given.qkv, keys, VALUE), causal, &mut self.slopes, panel);
         let start = (queries.batch * geometry.heads.query + queries.head) * geometry.time + queries.first;
         let logsumexp = &given.logsumexp[start..][..queries.len];
+        if let Some(mask) = given.hiding.dropout {
+            self.factors.fill(1.0);
+            drop_weights(geometry, mask, queries, keys, &mut self.factors);
+            self.slopes.iter_mut().zip(&self.factors).for_each(|(slope, factor)| *slope *= factor);
+        }
         let tiles = self.weights.chunks_exact_mut(BLOCK).zip(self.slopes.chunks_exact_mut(BLOCK));
         for ((row, (weights, slopes)), logsumexp) in tiles.enumerate().zip(logsumexp) {
             let delta = sum2(dy.row(row), output.row(row), |dy, output| dy * output);
             let visible = visible(queries, row, keys);
             weights[visible..].fill(f32::NEG_INFINITY);
+            weights[..given.hiding.before(geometry, queries, row, keys)].fill(f32::NEG_INFINITY);
             slopes[visible..].fill(0.0);
             for (weight, slope) in weights.iter_mut().zip(slopes) {
                 *weight = exp(*weight * scale - logsumexp);
                 *slope = *weight * (*slope - delta) * scale;
             }
+        }
+        if given.hiding.dropout.is_some() {
+            self.weights.iter_mut().zip(&self.factors).for_each(|(weight, factor)| *weight *= factor);
         }
     }
 }

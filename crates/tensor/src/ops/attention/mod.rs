@@ -7,16 +7,20 @@
 mod cpu;
 pub(crate) mod cuda;
 mod heads;
+mod hiding;
+mod masks;
 mod tile;
 mod widths;
 mod workspace;
 
 pub use heads::{Heads, Qkv};
+pub use masks::Masks;
 pub use widths::HeadWidths;
 
 use device::{Backend, Category, DType, Request};
 
 use super::check;
+use super::rotary::check_documents;
 use crate::{Result, Tensor};
 use heads::Geometry;
 
@@ -35,12 +39,14 @@ pub struct Output {
 }
 
 /// Attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16, with the
-/// columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and earlier ones.
+/// columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and earlier ones
+/// that `masks` do not hide.
 /// Packed and separate operands give the same bits. Errors: shapes or types that do not agree, heads that do
 /// not divide, a head width that is not in [`widths`] on a GPU, out of memory.
-pub fn forward(qkv: &Qkv<Tensor>, heads: Heads) -> Result<Output> {
+pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
+    masks.check(OPERATOR, geometry)?;
     let device = qkv.arrays()[0].device();
     if device.is_cuda_like() {
         cuda::check(OPERATOR, dtype, heads.width)?;
@@ -54,25 +60,31 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads) -> Result<Output> {
         Backend::Cpu => {
             let arrays = qkv.as_ref().map(Tensor::read::<f32>).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
-            cpu::forward(geometry, sources.arrays(), &mut output.write()?, &mut logsumexp.write()?);
+            let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
+            check_documents(OPERATOR, documents.as_deref(), time)?;
+            let hiding = hiding::Hiding { documents: documents.as_deref(), dropout: masks.dropout };
+            let (mut output, mut logsumexp) = (output.write()?, logsumexp.write()?);
+            cpu::forward(geometry, sources.arrays(), hiding, &mut output, &mut logsumexp);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, &output, &logsumexp)?,
+        Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, masks, &output, &logsumexp)?,
     }
     Ok(Output { output, logsumexp })
 }
 
 /// The gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and results of
-/// [`forward`]. The gradient of a key or value head adds its query heads in their order, so that it repeats
-/// to the bit. Errors: as [`forward`].
+/// [`forward`], with the same masks. The gradient of a key or value head adds its query heads in their order,
+/// so that it repeats to the bit. Errors: as [`forward`].
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,
     output: &Tensor,
     logsumexp: &Tensor,
     heads: Heads,
+    masks: Masks<'_>,
 ) -> Result<Qkv<Tensor>> {
     const OPERATOR: &str = "attention.backward";
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
+    masks.check(OPERATOR, geometry)?;
     let Geometry { batch, time, .. } = geometry;
     for (name, tensor) in [("dy", dy), ("output", output)] {
         check::dtype(OPERATOR, name, tensor, dtype)?;
@@ -95,12 +107,15 @@ pub fn backward(
             let arrays = qkv.as_ref().map(Tensor::read::<f32>).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
             let (dy, output, logsumexp) = (dy.read()?, output.read()?, logsumexp.read()?);
-            let given = cpu::Given { dy: &dy, qkv: sources.arrays(), output: &output, logsumexp: &logsumexp };
+            let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
+            let hiding = hiding::Hiding { documents: documents.as_deref(), dropout: masks.dropout };
+            let qkv = sources.arrays();
+            let given = cpu::Given { dy: &dy, qkv, output: &output, logsumexp: &logsumexp, hiding };
             let mut targets = gradients.as_ref().map(Tensor::write::<f32>).transpose()?;
             cpu::backward(geometry, given, targets.as_mut().map(|target| &mut **target).into_vec());
         }
         Backend::Cuda => {
-            let given = cuda::Given { dy, qkv, output, logsumexp, workspace: &workspace };
+            let given = cuda::Given { dy, qkv, output, logsumexp, masks, workspace: &workspace };
             cuda::backward(OPERATOR, geometry, &given, &gradients)?;
         }
     }

@@ -5,6 +5,9 @@ use device::parallel::{for_tasks, map, simd};
 use crate::ops::math::{exp, map_and_sum, max, sum};
 use crate::ops::rows;
 
+/// A target whose row has no loss and no gradient.
+pub const IGNORED: u32 = u32::MAX;
+
 /// Σ over rows of −ln softmax[target].
 pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
     let rows = rows::per_task(vocab);
@@ -14,7 +17,8 @@ pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
             #[inline(always)]
             || {
                 let mut losses = 0.0;
-                for (row, target) in logits.chunks_exact(vocab).zip(targets) {
+                let rows = logits.chunks_exact(vocab).zip(targets);
+                for (row, target) in rows.filter(|(_, target)| **target != IGNORED) {
                     let largest = max(row);
                     let total = sum(row, |x| exp(x - largest));
                     losses += loss(row[*target as usize], largest, total);
@@ -37,6 +41,10 @@ pub(super) fn losses_and_gradient(logits: &mut [f32], targets: &[u32], vocab: us
             #[inline(always)]
             || {
                 for (row, target) in logits.chunks_exact_mut(vocab).zip(targets) {
+                    if *target == IGNORED {
+                        row.fill(0.0);
+                        continue;
+                    }
                     let target = *target as usize;
                     let (score, largest) = (row[target], max(row));
                     let total = map_and_sum(row, |x| exp(x - largest));

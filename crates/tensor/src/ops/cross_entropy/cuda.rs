@@ -2,6 +2,7 @@
 
 use device::{Family, Function};
 
+use super::cpu::IGNORED;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
@@ -19,7 +20,11 @@ const MEAN_THREADS: u32 = 1024;
 /// `kernels/cross_entropy.cu`.
 pub(crate) static FAMILY: Family = family!(
     "cross_entropy",
-    constants: &[("MOST_THREADS", MOST_THREADS), ("MEAN_THREADS", MEAN_THREADS)],
+    constants: &[
+        ("MOST_THREADS", MOST_THREADS),
+        ("MEAN_THREADS", MEAN_THREADS),
+        ("IGNORED", IGNORED),
+    ],
 );
 
 /// loss = scale · mean −ln softmax\[target\]; with `gradient`, the scores become its gradient.
@@ -40,13 +45,17 @@ pub(super) fn forward(
     let shared = if cached { row_bytes + SLACK_BYTES } else { 0 };
     let wanted = (vocab / gpu::lanes(dtype)).div_ceil(VECTORS_PER_THREAD).next_multiple_of(32);
     let threads = gpu::word(operator, wanted.clamp(32, MOST_THREADS as usize))?;
-    let launch = device.kernel(kernel).write(scores.region());
-    let launch = launch.read(targets.region()).write(workspace.region()).u32(gpu::word(operator, vocab)?);
-    let launch = launch.f32(scale / rows as f32).u32(u32::from(gradient));
+    let rows = gpu::word(operator, rows)?;
+    // The number of targets that count lies where the loss will.
+    let count = device.kernel(Function::new(&FAMILY, "count_targets")).read(targets.region());
+    let count = count.write(loss.region()).u32(rows).cost(targets.bytes() as u64, u64::from(rows));
+    count.launch([1, 1, 1], MEAN_THREADS)?;
+    let launch = device.kernel(kernel).write(scores.region()).read(targets.region());
+    let launch = launch.read(loss.region()).write(workspace.region()).u32(gpu::word(operator, vocab)?);
+    let launch = launch.f32(scale).u32(u32::from(gradient));
     let launch = launch.shared(gpu::word(operator, shared)?);
     let passes = if gradient { 2 } else { 1 };
     let launch = launch.cost(passes * scores.bytes() as u64, 4 * scores.elements() as u64);
-    let rows = gpu::word(operator, rows)?;
     launch.launch([rows, 1, 1], threads)?;
     let mean = device.kernel(Function::new(&FAMILY, "mean_loss")).read(workspace.region());
     let mean = mean.write(loss.region()).u32(rows).f32(scale).cost(workspace.bytes() as u64, u64::from(rows));

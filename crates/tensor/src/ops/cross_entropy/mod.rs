@@ -7,6 +7,8 @@ mod cpu;
 pub(crate) mod cuda;
 mod workspace;
 
+pub use cpu::IGNORED;
+
 use device::{Backend, Category, DType, Request};
 
 use super::check;
@@ -15,14 +17,15 @@ use crate::{Result, Tensor};
 /// Results of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// scale · mean over rows of −ln softmax[target], a scalar f32.
+    /// scale · mean over rows that are not ignored of −ln softmax[target], a scalar f32; 0 if all are.
     pub loss: Tensor,
     /// The gradient of `loss` by the scores, of their shape.
     pub gradient: Option<Tensor>,
 }
 
 /// `logits [.., vocab]` f32 or bf16 and `targets` u32 of the shape without `vocab`. With `with_gradient` the
-/// gradient is written over `logits` when nothing else looks at their storage, else into a new tensor.
+/// gradient is written over `logits` when nothing else looks at their storage, else into a new tensor. A row
+/// whose target is [`IGNORED`] has no loss and no gradient.
 /// Errors: shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the
 /// process's use of the device), out of memory.
 pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
@@ -50,18 +53,21 @@ pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool
         (Backend::Meta, _) => {}
         (Backend::Cpu, _) => {
             let targets = targets.read::<u32>()?;
-            check::indices(OPERATOR, &targets, vocab)?;
+            let counted: Vec<u32> = targets.iter().copied().filter(|target| *target != IGNORED).collect();
+            check::indices(OPERATOR, &counted, vocab)?;
+            let counted = counted.len();
             let total = match &gradient {
                 None => cpu::losses(&logits.read()?, &targets, vocab),
                 Some(gradient) => {
                     if !in_place {
                         gradient.copy_from(&logits)?;
                     }
-                    let weight = scale / rows as f32;
+                    let weight = scale / counted as f32;
                     cpu::losses_and_gradient(&mut gradient.write::<f32>()?, &targets, vocab, weight)
                 }
             };
-            loss.set(&[(f64::from(scale) * total / rows as f64) as f32])?;
+            let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / counted as f64 };
+            loss.set(&[mean as f32])?;
         }
         (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, false, scale, &workspace, &loss)?,
         (Backend::Cuda, Some(gradient)) => {

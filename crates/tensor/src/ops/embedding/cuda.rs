@@ -53,6 +53,16 @@ pub(super) fn forward(
     Ok(launch.launch([word(rows.div_ceil(ROWS_PER_BLOCK))?, 1, 1], gpu::THREADS)?)
 }
 
+pub(super) fn positions(operator: &'static str, documents: &Tensor, out: &Tensor) -> Result<()> {
+    let (tokens, time) = (documents.elements(), documents.shape().columns());
+    let launch = out.device().kernel(Function::new(&FAMILY, "positions"));
+    let launch = launch.read(documents.region()).write(out.region());
+    let launch = launch.u32(gpu::word(operator, tokens)?).u32(gpu::word(operator, time)?);
+    let launch = launch.cost(gpu::bytes(&[documents, out]), 0);
+    let blocks = gpu::word(operator, tokens.div_ceil(gpu::THREADS as usize))?;
+    Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
+}
+
 /// The parts of the workspace, all u32.
 struct Lists<'a> {
     counts: Region<'a>,

@@ -5,8 +5,9 @@ pub(crate) mod cuda;
 mod sizes;
 mod workspace;
 
-use device::{Backend, Category, Request};
+use device::{Backend, Category, DType, Request};
 
+use super::rotary::check_documents;
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 use sizes::Sizes;
@@ -30,6 +31,29 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> R
             cpu::forward(&tokens, &table.read()?, positions.as_deref(), &mut output.write()?, sizes);
         }
         Backend::Cuda => cuda::forward(OPERATOR, tokens, table, positions, &output, sizes)?,
+    }
+    Ok(output)
+}
+
+/// Positions of tokens in their documents, `[batch, time]` u32, from where those begin in their sequences, of
+/// the same shape. Errors: another type or shape, a document that begins after its token, out of memory.
+pub fn positions(documents: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "embedding.positions";
+    check::dtype(OPERATOR, "documents", documents, DType::U32)?;
+    check::rank(OPERATOR, "documents", documents, 2)?;
+    let request = Request::new(Category::Activation, OPERATOR);
+    let output = Tensor::empty(documents.device(), documents.shape(), DType::U32, request)?;
+    let time = documents.shape().columns();
+    match documents.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let documents = documents.read::<u32>()?;
+            check_documents(OPERATOR, Some(&documents), time)?;
+            for (row, (position, first)) in output.write::<u32>()?.iter_mut().zip(&*documents).enumerate() {
+                *position = (row % time) as u32 - first;
+            }
+        }
+        Backend::Cuda => cuda::positions(OPERATOR, documents, &output)?,
     }
     Ok(output)
 }

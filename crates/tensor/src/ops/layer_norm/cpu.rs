@@ -10,7 +10,7 @@ use crate::ops::{columns, rows};
 #[derive(Clone, Copy)]
 pub(super) struct Affine<'a> {
     pub(super) weight: &'a [f32],
-    pub(super) bias: &'a [f32],
+    pub(super) bias: Option<&'a [f32]>,
     pub(super) epsilon: f32,
 }
 
@@ -84,8 +84,17 @@ fn normalise(x: &[f32], affine: Affine<'_>, out: Outputs<'_>) {
         let mean = sum(x, |v| v) * scale;
         let variance = sum(x, |v| (v - mean) * (v - mean)) * scale;
         let rstd = 1.0 / (variance + affine.epsilon).sqrt();
-        for (((y, x), weight), bias) in y.iter_mut().zip(x).zip(affine.weight).zip(affine.bias) {
-            *y = ((x - mean) * rstd).mul_add(*weight, *bias);
+        match affine.bias {
+            Some(bias) => {
+                for (((y, x), weight), bias) in y.iter_mut().zip(x).zip(affine.weight).zip(bias) {
+                    *y = ((x - mean) * rstd).mul_add(*weight, *bias);
+                }
+            }
+            None => {
+                for ((y, x), weight) in y.iter_mut().zip(x).zip(affine.weight) {
+                    *y = (x - mean) * rstd * weight;
+                }
+            }
         }
         (*row_mean, *row_rstd) = (mean, rstd);
     }

@@ -17,7 +17,7 @@ pub(crate) static FAMILY: Family =
 #[derive(Clone, Copy)]
 pub(super) struct Affine<'a> {
     pub(super) weight: &'a Tensor,
-    pub(super) bias: &'a Tensor,
+    pub(super) bias: Option<&'a Tensor>,
     pub(super) epsilon: f32,
 }
 
@@ -40,14 +40,19 @@ pub(super) fn forward(
     let Affine { weight, bias, epsilon } = affine;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
     let more: Vec<&Tensor> = residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
-    let aligned = gpu::aligned(&[x, weight, bias, &made.output]) && gpu::aligned(&more);
+    let parameters: Vec<&Tensor> = std::iter::once(weight).chain(bias).collect();
+    let aligned = gpu::aligned(&[x, &made.output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
     let form = form(width, x.dtype(), aligned);
     let mut launch = x.device().kernel(Function::new(&FAMILY, form.forward).of(x.dtype())).read(x.region());
     launch = match residual {
         Some((branch, _)) => launch.read(branch.region()),
         None => launch.null(),
     };
-    launch = launch.read(weight.region()).read(bias.region());
+    launch = launch.read(weight.region());
+    launch = match bias {
+        Some(bias) => launch.read(bias.region()),
+        None => launch.null(),
+    };
     launch = match residual {
         Some((_, sum)) => launch.write(sum.region()),
         None => launch.null(),
@@ -92,7 +97,8 @@ pub(super) fn backward_weight(
     dy: &Tensor,
     saved: Saved<'_>,
     workspace: &Tensor,
-    [weight, bias]: [&GradientTarget; 2],
+    weight: &GradientTarget,
+    bias: Option<&GradientTarget>,
 ) -> Result<()> {
     let Saved { x, mean, rstd } = saved;
     let cut = Cut::of(operator, dy, gpu::aligned(&[dy, x]))?;
@@ -103,5 +109,8 @@ pub(super) fn backward_weight(
     launch.cost(gpu::bytes(&[dy, x]), 4 * dy.elements() as u64).launch(cut.grid(), gpu::THREADS)?;
     let width = DType::F32.bytes() * weight.tensor.elements();
     columns::finish(&FAMILY, workspace, 0, &cut, 2 * cut.width, weight)?;
-    columns::finish(&FAMILY, workspace, width, &cut, 2 * cut.width, bias)
+    match bias {
+        Some(bias) => columns::finish(&FAMILY, workspace, width, &cut, 2 * cut.width, bias),
+        None => Ok(()),
+    }
 }

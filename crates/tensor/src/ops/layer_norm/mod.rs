@@ -15,16 +15,18 @@ use super::{GradientTarget, check};
 use crate::{Result, Shape, Tensor};
 pub use output::Output;
 
-/// Normalises the rows of `x [.., width]`; `weight` and `bias` are `[width]`, all of one type.
+/// Normalises the rows of `x [.., width]`; `weight` and `bias`, which may be absent, are `[width]`, all of
+/// one type.
 /// Errors: shapes or types that do not agree, rows without elements, out of memory.
-pub fn forward(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f32) -> Result<Output> {
+pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, epsilon: f32) -> Result<Output> {
     const OPERATOR: &str = "layer_norm.forward";
-    check_operands(OPERATOR, x, &[("weight", weight), ("bias", bias)])?;
+    check_operands(OPERATOR, x, &parameters(weight, bias))?;
     let made = allocate(OPERATOR, x)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let parameters = cpu::Affine { weight: &weight.read()?, bias: &bias.read()?, epsilon };
+            let bias = bias.map(Tensor::read::<f32>).transpose()?;
+            let parameters = cpu::Affine { weight: &weight.read()?, bias: bias.as_deref(), epsilon };
             cpu::forward(&x.read()?, parameters, outputs(&mut writes(&made)?));
         }
         Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, epsilon }, &made)?,
@@ -39,11 +41,11 @@ pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
     weight: &Tensor,
-    bias: &Tensor,
+    bias: Option<&Tensor>,
     epsilon: f32,
 ) -> Result<(Tensor, Output)> {
     const OPERATOR: &str = "layer_norm.forward_residual";
-    let dtype = check_operands(OPERATOR, residual, &[("weight", weight), ("bias", bias)])?;
+    let dtype = check_operands(OPERATOR, residual, &parameters(weight, bias))?;
     check::dtype(OPERATOR, "branch", branch, dtype)?;
     check::shape(OPERATOR, "branch", branch, residual.shape())?;
     let request = Request::new(Category::Activation, OPERATOR);
@@ -52,7 +54,8 @@ pub fn forward_residual(
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let parameters = cpu::Affine { weight: &weight.read()?, bias: &bias.read()?, epsilon };
+            let bias = bias.map(Tensor::read::<f32>).transpose()?;
+            let parameters = cpu::Affine { weight: &weight.read()?, bias: bias.as_deref(), epsilon };
             let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
             let mut writes = writes(&made)?;
             cpu::forward_residual(&residual, &branch, parameters, &mut sum, outputs(&mut writes));
@@ -102,20 +105,21 @@ pub fn backward_input(
 }
 
 /// Gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and bias
-/// `[width]` (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy` and `x`; sums are
-/// in f32 and rounded once. Errors: as [`forward`].
+/// `[width]`, if there is one, (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy`
+/// and `x`; sums are in f32 and rounded once. Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
     mean: &Tensor,
     rstd: &Tensor,
     weight: &GradientTarget,
-    bias: &GradientTarget,
+    bias: Option<&GradientTarget>,
 ) -> Result<()> {
     const OPERATOR: &str = "layer_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;
     check_saved(OPERATOR, dy, x, mean, rstd)?;
-    let targets = [("weight", weight), ("bias", bias)];
+    let targets: Vec<_> =
+        [Some(("weight", weight)), bias.map(|bias| ("bias", bias))].into_iter().flatten().collect();
     check::targets(OPERATOR, x.dtype(), &targets)?;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
     for (name, target) in targets {
@@ -129,14 +133,21 @@ pub fn backward_weight(
             let (dy, x, mean, rstd) = (dy.read()?, x.read()?, mean.read()?, rstd.read()?);
             let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
             cpu::backward_weight(&dy, saved, &mut weight.tensor.write()?, weight.accumulate);
-            cpu::backward_bias(&dy, &mut bias.tensor.write()?, bias.accumulate, mean.len());
+            if let Some(bias) = bias {
+                cpu::backward_bias(&dy, &mut bias.tensor.write()?, bias.accumulate, mean.len());
+            }
         }
         Backend::Cuda => {
             let saved = cuda::Saved { x, mean, rstd };
-            cuda::backward_weight(OPERATOR, dy, saved, &workspace, [weight, bias])?;
+            cuda::backward_weight(OPERATOR, dy, saved, &workspace, weight, bias)?;
         }
     }
     Ok(())
+}
+
+/// Names and tensors of the parameters.
+fn parameters<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
+    std::iter::once(("weight", weight)).chain(bias.map(|bias| ("bias", bias))).collect()
 }
 
 /// Returns the type of `x` and `parameters`. Errors: shapes or types that do not agree.

@@ -8,6 +8,7 @@ use super::families::{
     FAMILY_HOPPER_BACKWARD, HOPPER_BACKWARD, HopperBackward, THREADS,
 };
 use crate::ops::attention::heads::{Geometry, Qkv};
+use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
@@ -17,6 +18,7 @@ pub(crate) struct Given<'a> {
     pub(crate) qkv: &'a Qkv<Tensor>,
     pub(crate) output: &'a Tensor,
     pub(crate) logsumexp: &'a Tensor,
+    pub(crate) masks: Masks<'a>,
     pub(crate) workspace: &'a Tensor,
 }
 
@@ -56,7 +58,7 @@ pub(crate) fn backward(
 ) -> Result<()> {
     let mut tensors = vec![given.dy, given.output];
     tensors.extend(gradients.arrays());
-    let call = Call::new(operator, geometry, given.qkv, &tensors)?;
+    let call = Call::new(operator, geometry, given.qkv, given.masks, &tensors)?;
     let backward = Backward { call, given, gradients };
     match backward.call.form {
         Form::F32 { variant } => {
@@ -69,12 +71,7 @@ pub(crate) fn backward(
         }
         Form::Hopper { variant, any } => {
             backward.statistics(any)?;
-            backward.hopper(Owner::Query, variant)?;
-            // The Hopper kernel that owns keys meets one query head for each.
-            match geometry.heads.group() {
-                1 => backward.hopper(Owner::KeyValue, variant),
-                _ => backward.bf16(Owner::KeyValue, any),
-            }
+            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, variant))
         }
     }
 }
@@ -130,10 +127,10 @@ impl<'a> Backward<'a> {
     fn bf16(&self, owner: Owner, variant: usize) -> Result<()> {
         let (call, rows) = (&self.call, 16 * BACKWARD_WARPS);
         let launch = self.kernel(owner, call.kernel(&FAMILY, variant, owner.name()));
-        call.layout(launch.read(self.given.workspace.region()).u32(call.time))
-            .f32(call.geometry.scale())
-            .u32(u32::from(call.aligned))
-            .shared((2 * rows + 4 * BACKWARD_COLUMNS) * call.width * 2 + 1024)
+        let launch = call.layout(launch.read(self.given.workspace.region()).u32(call.time));
+        let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
+        call.masked(launch)
+            .shared((2 * rows + 4 * BACKWARD_COLUMNS) * call.width * 2 + 1536)
             .launch(call.grid(rows, self.grid_heads(owner)), 32 * BACKWARD_WARPS)?;
         Ok(())
     }
@@ -149,7 +146,7 @@ impl<'a> Backward<'a> {
         call.layout(launch.u32(call.batch).u32(call.time))
             .f32(call.geometry.scale())
             .shared(shared)
-            .launch(call.hopper_grid(consumers), hopper_threads(consumers))?;
+            .launch(call.hopper_grid(consumers, self.grid_heads(owner)), hopper_threads(consumers))?;
         Ok(())
     }
 
@@ -173,9 +170,8 @@ impl<'a> Backward<'a> {
         let call = &self.call;
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
         let launch = launch.read(self.given.logsumexp.region()).read(self.given.workspace.region());
-        call.layout(launch.u32(call.time))
-            .u32(call.width)
-            .f32(call.geometry.scale())
+        let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
+        call.masked(launch)
             .shared(f32_shared(4, F32[variant]))
             .launch(call.grid(F32[variant].tile, self.grid_heads(owner)), THREADS)?;
         Ok(())

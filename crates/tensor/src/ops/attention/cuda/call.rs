@@ -5,6 +5,7 @@ use device::{DType, Device, Family, Function, Region};
 
 use super::families::{CONSUMER_ROWS, F32, F32Variant, HOPPER_FORWARD, WIDTHS, widths};
 use crate::ops::attention::heads::{Geometry, KEY, QUERY, Qkv};
+use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor, TensorError};
 
@@ -64,6 +65,7 @@ pub(super) struct Call<'a> {
     pub(super) strides: [u32; 2],
     pub(super) width: u32,
     pub(super) aligned: bool,
+    masks: Masks<'a>,
 }
 
 impl<'a> Call<'a> {
@@ -72,13 +74,15 @@ impl<'a> Call<'a> {
         operator: &'static str,
         geometry: Geometry,
         qkv: &'a Qkv<Tensor>,
+        masks: Masks<'a>,
         tensors: &[&Tensor],
     ) -> Result<Self> {
         let word = |size| gpu::word(operator, size);
         let Geometry { batch, time, heads, parts } = geometry;
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
-        let hopper = aligned && device.description().compute_capability.0 == 9;
+        // The Hopper kernels hide nothing but the future.
+        let hopper = aligned && masks.is_empty() && device.description().compute_capability.0 == 9;
         Ok(Call {
             device,
             geometry,
@@ -91,6 +95,7 @@ impl<'a> Call<'a> {
             strides: [word(parts[QUERY].stride)?, word(parts[KEY].stride)?],
             width: word(heads.width)?,
             aligned,
+            masks,
         })
     }
 
@@ -117,15 +122,27 @@ impl<'a> Call<'a> {
         launch.u32(self.heads).u32(self.group).u32(query).u32(key_value)
     }
 
+    /// Adds the masks to a launch.
+    pub(super) fn masked<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
+        let launch = match self.masks.documents {
+            Some(documents) => launch.read(documents.region()),
+            None => launch.null(),
+        };
+        match self.masks.dropout {
+            Some(mask) => mask.add_to(launch),
+            None => launch.u32(0).u32(0).u32(0).f32(1.0),
+        }
+    }
+
     /// A block for every `rows` positions of each of `heads` heads.
     pub(super) fn grid(&self, rows: u32, heads: u32) -> [u32; 3] {
         [self.time.div_ceil(rows), heads, self.batch]
     }
 
-    /// A block a multiprocessor, or one for every pair of row blocks where those are fewer.
-    pub(super) fn hopper_grid(&self, consumers: u32) -> [u32; 3] {
+    /// A block a multiprocessor, or one for every pair of row blocks of `heads` heads where those are fewer.
+    pub(super) fn hopper_grid(&self, consumers: u32, heads: u32) -> [u32; 3] {
         let pairs = self.geometry.time.div_ceil((consumers * CONSUMER_ROWS) as usize).div_ceil(2);
-        let items = pairs * self.geometry.batch * self.geometry.heads.query;
+        let items = pairs * self.geometry.batch * heads as usize;
         let blocks = (self.device.description().multiprocessors as usize).min(items);
         [blocks as u32, 1, 1]
     }

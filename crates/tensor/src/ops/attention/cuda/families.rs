@@ -6,7 +6,7 @@ use crate::ops::attention::widths::HeadWidths;
 use crate::ops::kernels::family;
 
 /// Head widths of the bf16 kernels for any GPU, by variant.
-pub(super) const WIDTHS: [u32; 3] = [32, 64, 128];
+pub(super) const WIDTHS: [u32; 4] = [32, 64, 96, 128];
 /// Threads of a block of the kernels that add rows, and of the f32 kernels.
 pub(super) const THREADS: u32 = 256;
 /// Warps of a block of the bf16 forward kernel, each with 16 positions.
@@ -21,6 +21,7 @@ pub(super) const BACKWARD_COLUMNS: u32 = 64;
 /// Attention in bf16 on tensor cores of any kind.
 pub(crate) static FAMILY: Family = family!(
     "attention",
+    headers: ["attention_masks.cuh", "philox.cuh"],
     constants: &[
         ("ROW_THREADS", THREADS),
         ("FORWARD_WARPS", FORWARD_WARPS),
@@ -28,7 +29,12 @@ pub(crate) static FAMILY: Family = family!(
         ("BACKWARD_WARPS", BACKWARD_WARPS),
         ("BACKWARD_COLUMNS", BACKWARD_COLUMNS),
     ],
-    variants: &[&[("HEAD_DIM", WIDTHS[0])], &[("HEAD_DIM", WIDTHS[1])], &[("HEAD_DIM", WIDTHS[2])]],
+    variants: &[
+        &[("HEAD_DIM", WIDTHS[0])],
+        &[("HEAD_DIM", WIDTHS[1])],
+        &[("HEAD_DIM", WIDTHS[2])],
+        &[("HEAD_DIM", WIDTHS[3])],
+    ],
 );
 
 /// Variant of the f32 kernels.
@@ -57,6 +63,7 @@ impl F32Variant {
 /// Attention in f32.
 pub(crate) static FAMILY_F32: Family = family!(
     "attention_f32",
+    headers: ["attention_masks.cuh", "philox.cuh"],
     constants: &[("THREADS", THREADS)],
     variants: &[&F32[0].macros(), &F32[1].macros(), &F32[2].macros(), &F32[3].macros()],
 );

@@ -6,6 +6,7 @@ use super::families::{
     HOPPER_FORWARD, HopperForward, KEYS, QUERY_TILES, THREADS,
 };
 use crate::ops::attention::heads::{Geometry, Qkv};
+use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
@@ -14,10 +15,11 @@ pub(crate) fn forward(
     operator: &'static str,
     geometry: Geometry,
     qkv: &Qkv<Tensor>,
+    masks: Masks<'_>,
     output: &Tensor,
     logsumexp: &Tensor,
 ) -> Result<()> {
-    let call = Call::new(operator, geometry, qkv, &[output])?;
+    let call = Call::new(operator, geometry, qkv, masks, &[output])?;
     let (width, scale) = (call.width, geometry.scale());
     let bytes = array_bytes(qkv) + gpu::bytes(&[output, logsumexp]);
     let kernel = |family, variant, name| {
@@ -27,9 +29,8 @@ pub(crate) fn forward(
     match call.form {
         Form::Bf16 { variant } => {
             let rows = 16 * FORWARD_WARPS;
-            call.layout(kernel(&FAMILY, variant, "forward").u32(call.time))
-                .f32(scale)
-                .u32(u32::from(call.aligned))
+            let launch = call.layout(kernel(&FAMILY, variant, "forward").u32(call.time));
+            call.masked(launch.f32(scale).u32(u32::from(call.aligned)))
                 .shared((rows + 4 * FORWARD_KEYS) * width * 2)
                 .launch(call.grid(rows, call.heads), 32 * FORWARD_WARPS)?;
         }
@@ -40,14 +41,14 @@ pub(crate) fn forward(
             call.layout(launch.u32(call.batch).u32(call.time))
                 .f32(scale)
                 .shared(rows * width * 2 + 2048)
-                .launch(call.hopper_grid(consumers), hopper_threads(consumers))?;
+                .launch(call.hopper_grid(consumers, call.heads), hopper_threads(consumers))?;
         }
-        Form::F32 { variant } => call
-            .layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time))
-            .u32(width)
-            .f32(scale)
-            .shared(f32_shared(3, F32[variant]))
-            .launch(call.grid(F32[variant].tile, call.heads), THREADS)?,
+        Form::F32 { variant } => {
+            let launch = call.layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time));
+            call.masked(launch.u32(width).f32(scale))
+                .shared(f32_shared(3, F32[variant]))
+                .launch(call.grid(F32[variant].tile, call.heads), THREADS)?;
+        }
     }
     Ok(())
 }

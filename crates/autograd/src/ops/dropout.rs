@@ -1,0 +1,66 @@
+//! Dropout.
+
+use device::Category;
+use tensor::Tensor;
+use tensor::ops;
+use tensor::ops::dropout::Mask;
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// A place in a model where elements are dropped in training.
+#[derive(Clone, Debug)]
+pub struct Dropout {
+    seed: u64,
+    site: String,
+    probability: f64,
+}
+
+impl Dropout {
+    /// A place called `site`, unique in the model, that drops elements with `probability`, 0 to below 1.
+    pub fn new(seed: u64, site: &str, probability: f64) -> Self {
+        Dropout { seed, site: site.to_owned(), probability }
+    }
+
+    /// The mask of the tape's micro-batch; `None` outside training, and where nothing is dropped.
+    pub(super) fn mask(&self, tape: &Tape) -> Option<Mask> {
+        let drops = tape.mode().is_training() && self.probability > 0.0;
+        drops.then(|| Mask::new(self.seed, &self.site, tape.pass().micro_batch, self.probability))
+    }
+}
+
+/// Backward of [`dropout`]: nothing is kept but the mask's key.
+#[derive(Debug)]
+pub struct DropoutRule {
+    mask: Mask,
+}
+
+/// Drops elements of `x` and scales the others, over `x` if nothing else looks at its storage; `x` itself
+/// outside training. Errors: as [`ops::dropout::apply`].
+pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
+    let Some(mask) = dropout.mask(tape) else { return Ok(x) };
+    let source = x.source();
+    let kept = named("dropout", ops::dropout::apply(x.into_tensor(), mask, Category::Activation))?;
+    tape.record_one(&[source], kept, || DropoutRule { mask })
+}
+
+impl Rule for DropoutRule {
+    fn operator(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        Ok(vec![Some(ops::dropout::apply(gradient, self.mask, Category::ActivationGradient)?)])
+    }
+}

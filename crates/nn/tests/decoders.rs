@@ -1,0 +1,142 @@
+//! Language models with their options: dropout, packed documents, positions, tied and untied heads.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+use std::path::Path;
+
+use autograd::{Gradients, Mode, Pass, Tape};
+use device::{Category, DType, Device, DeviceOptions};
+use keys::{Given, Key, Section, Table};
+use nn::models::{Gpt, GptSizes, Llama, LlamaSizes};
+use nn::{Input, Model, Recompute, Stage};
+use tensor::Tensor;
+
+const BATCH: usize = 2;
+const TIME: usize = 12;
+const VOCABULARY: usize = 11;
+const SIZES: &str = "[model]\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 12\nvocabulary = 11\n";
+
+/// The models of the tests: a family, and its options.
+const MODELS: &[(&str, &[&str])] = &[
+    ("gpt", &[]),
+    ("gpt", &["model.positions=\"sinusoidal\"", "model.biases=false", "model.tied=false"]),
+    ("gpt", &["model.activation=\"gelu-erf\"", "model.positions=\"sinusoidal\""]),
+    ("gpt", &["model.activation=\"relu-squared\""]),
+    ("llama", &["model.key_value_heads=1"]),
+    ("llama", &["model.tied=true", "model.qk_norm=true", "model.qkv_bias=true"]),
+    ("llama", &["model.activation=\"gelu\"", "model.rope_scaling=\"linear\"", "model.head_width=6"]),
+];
+
+fn given(keys: Vec<&'static Key>, set: &[&str]) -> Given {
+    let table = Table::new(keys.into_iter().cloned().collect());
+    let set: Vec<String> = set.iter().map(ToString::to_string).collect();
+    Given::parse(&table, SIZES, "model.toml", Path::new("/"), &set).unwrap()
+}
+
+fn model(device: &Device, family: &str, set: &[&str], recompute: Recompute) -> Box<dyn Model> {
+    let stage = Stage::whole(2);
+    match family {
+        "gpt" => {
+            let sizes = GptSizes::read(&given(GptSizes::keys(), set)).unwrap();
+            Box::new(Gpt::new(device, sizes, &stage, 1, DType::F32).unwrap().recomputing(recompute))
+        }
+        _ => {
+            let sizes = LlamaSizes::read(&given(LlamaSizes::keys(), set)).unwrap();
+            Box::new(Llama::new(device, &sizes, &stage, 1, DType::F32).unwrap().recomputing(recompute))
+        }
+    }
+}
+
+fn device() -> Device {
+    Device::cpu(0, &DeviceOptions::default()).unwrap()
+}
+
+fn tokens(device: &Device, values: &[u32], time: usize) -> Tensor {
+    Tensor::from_host(device, values, [values.len() / time, time], Category::Input).unwrap()
+}
+
+fn numbers(count: usize) -> Vec<u32> {
+    (0..count).map(|at| (at * at + at / 3) as u32 % VOCABULARY as u32).collect()
+}
+
+/// Loss, and the gradients of all uses in training.
+fn step(model: &dyn Model, mode: Mode, pass: Pass) -> (u32, Vec<Vec<u32>>) {
+    let device = model.parameters().device();
+    let tape = Tape::new(device, mode).of(pass);
+    let inputs = tokens(device, &numbers(BATCH * TIME), TIME);
+    let targets = tokens(device, &numbers(BATCH * TIME + 1)[1..], TIME);
+    let prediction = model.forward(&tape, Input::Batch(inputs)).unwrap();
+    let loss = model.loss(&tape, prediction, &targets, 1.0).unwrap();
+    let value = loss.tensor().to_vec::<f32>().unwrap()[0].to_bits();
+    let mut gradients = Gradients::default();
+    if mode != Mode::Evaluate {
+        tape.backward(loss, &mut gradients).unwrap();
+    }
+    let bits = |tensor: &Tensor| tensor.to_vec::<f32>().unwrap().iter().map(|v| v.to_bits()).collect();
+    (value, gradients.iter().map(|(_, gradient)| bits(gradient)).collect())
+}
+
+fn pass(micro_batch: u64) -> Pass {
+    Pass { micro_batch, documents: None }
+}
+
+#[test]
+fn dropout_follows_the_micro_batch_and_ends_with_training() {
+    for (family, options) in MODELS {
+        let device = device();
+        let set = [&["model.dropout=0.3"], *options].concat();
+        let dropping = model(&device, family, &set, Recompute::NONE);
+        let plain = model(&device, family, options, Recompute::NONE);
+        let what = format!("{family} {options:?}");
+        let (first, gradients) = step(&*dropping, Mode::Train, pass(0));
+        assert_eq!((first, gradients.clone()), step(&*dropping, Mode::Train, pass(0)), "{what}");
+        assert_eq!(gradients.len(), dropping.parameters().uses().len(), "{what}");
+        assert_ne!(first, step(&*dropping, Mode::Train, pass(1)).0, "{what}");
+        assert_ne!(first, step(&*plain, Mode::Train, pass(0)).0, "{what}");
+        let evaluated = step(&*dropping, Mode::Evaluate, pass(0));
+        assert_eq!(evaluated, step(&*plain, Mode::Evaluate, pass(1)), "{what}");
+        let again = model(&device, family, &set, Recompute::EACH);
+        assert_eq!((first, gradients), step(&*again, Mode::Train, pass(0)), "{what}: recomputed");
+    }
+}
+
+#[test]
+fn documents_in_one_sequence_give_what_each_gives_alone() {
+    for (family, options) in MODELS {
+        let device = device();
+        let model = model(&device, family, options, Recompute::NONE);
+        let logits = |values: &[u32], first: &[u32]| {
+            let time = values.len();
+            let documents = Some(tokens(&device, first, time));
+            let tape = Tape::new(&device, Mode::Evaluate).of(Pass { micro_batch: 0, documents });
+            let inputs = Input::Batch(tokens(&device, values, time));
+            model.forward(&tape, inputs).unwrap().tensor().to_vec::<f32>().unwrap()
+        };
+        let values = numbers(TIME);
+        let together = logits(&values, &[0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5]);
+        let alone = [logits(&values[..5], &[0; 5]), logits(&values[5..], &[0; 7])].concat();
+        let worst = together.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5, "{family} {options:?}: {worst}");
+        let unpacked = logits(&values, &[0; TIME]);
+        assert!(together.iter().zip(&unpacked).any(|(a, b)| (a - b).abs() > 1e-4), "{family} {options:?}");
+    }
+}
+
+#[test]
+fn names_tell_what_is_tied_and_what_is_a_buffer() {
+    let device = device();
+    let names = |family, set: &[&str]| {
+        let model = model(&device, family, set, Recompute::NONE);
+        let parameters = model.parameters().list().iter().map(|parameter| parameter.name.clone());
+        let buffers = model.buffers().iter().map(|buffer| format!("buffer {}", buffer.name()));
+        parameters.chain(buffers).collect::<Vec<_>>()
+    };
+    let has = |names: &[String], name: &str| names.iter().any(|found| found == name);
+    let (gpt, other) = (names("gpt", &[]), names("gpt", MODELS[1].1));
+    assert!(has(&gpt, "wpe.weight") && has(&gpt, "h.1.mlp_fc.bias") && !has(&gpt, "lm_head.weight"));
+    assert!(has(&other, "buffer wpe") && has(&other, "lm_head.weight"));
+    assert!(!other.iter().any(|name| name.ends_with(".bias") || name == "wpe.weight"), "{other:?}");
+    let (untied, tied) = (names("llama", &[]), names("llama", MODELS[5].1));
+    assert!(has(&untied, "lm_head.weight") && !has(&untied, "model.layers.0.self_attn.q_norm.weight"));
+    assert!(!has(&tied, "lm_head.weight") && has(&tied, "model.layers.1.self_attn.k_norm.weight"));
+    assert!(has(&tied, "model.layers.0.self_attn.qkv_proj.bias"));
+}

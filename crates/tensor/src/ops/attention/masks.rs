@@ -1,0 +1,32 @@
+//! What hides attention weights besides causality.
+
+use device::DType;
+
+use super::heads::Geometry;
+use crate::ops::check;
+use crate::ops::dropout::Mask;
+use crate::{Result, Tensor};
+
+/// What hides attention weights besides causality.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Masks<'a> {
+    /// The position in its sequence at which the document of each token begins: `[batch, time]` u32, at most
+    /// the token's own, and never falling along a sequence. A position sees none before it. `None`: 0.
+    pub documents: Option<&'a Tensor>,
+    /// Dropout of the weights after their softmax.
+    pub dropout: Option<Mask>,
+}
+
+impl Masks<'_> {
+    /// Returns whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.documents.is_none() && self.dropout.is_none()
+    }
+
+    /// Refuses documents that do not fit.
+    pub(super) fn check(&self, operator: &'static str, geometry: Geometry) -> Result<()> {
+        let Some(documents) = self.documents else { return Ok(()) };
+        check::dtype(operator, "documents", documents, DType::U32)?;
+        check::shape(operator, "documents", documents, [geometry.batch, geometry.time])
+    }
+}

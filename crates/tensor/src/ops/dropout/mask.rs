@@ -1,0 +1,55 @@
+//! Masks of dropout: functions of a key and an element.
+
+use device::cuda::Launch;
+use philox::{key_of_name, philox4x32};
+
+/// What one use of dropout keeps in one micro-batch, and the factor of what it keeps.
+///
+/// The mask is a function of the seed, the site's name, the micro-batch's number over all steps, and the
+/// element: it is the same on every grid of ranks and when a segment is recomputed, and nothing is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mask {
+    /// Key of the site and micro-batch.
+    pub(in crate::ops) key: [u32; 2],
+    /// An element whose word is below is dropped.
+    pub(in crate::ops) threshold: u32,
+    /// Factor of elements that are kept.
+    pub(in crate::ops) scale: f32,
+}
+
+impl Mask {
+    /// The mask of a site called `name` in micro-batch `number`, which drops elements with `probability`,
+    /// below 1, and divides the others by 1 − `probability`.
+    #[must_use]
+    pub fn new(seed: u64, name: &str, number: u64, probability: f64) -> Self {
+        const WORDS: f64 = 4_294_967_296.0;
+        let site = key_of_name(seed, name);
+        let [a, b, ..] = philox4x32(site, [number as u32, (number >> 32) as u32, 0, 0]);
+        let threshold = (probability * WORDS) as u32;
+        Mask { key: [a, b], threshold, scale: (1.0 / (1.0 - f64::from(threshold) / WORDS)) as f32 }
+    }
+
+    /// Factors of elements 4 · `draw` to 4 · `draw` + 3 of an array.
+    #[inline(always)]
+    pub(in crate::ops) fn of_array(&self, draw: u64) -> [f32; 4] {
+        self.factors([draw as u32, (draw >> 32) as u32, 0, 0])
+    }
+
+    /// Factors of four attention weights of `line`, the index of a sequence and head: of queries q and q + 8
+    /// and keys k and k + 8, where `query` and `key` are their indices among the positions of which each pair
+    /// is one, as (q, k), (q, k + 8), (q + 8, k), (q + 8, k + 8). Threads of a GPU have such squares.
+    #[inline(always)]
+    pub(in crate::ops) fn of_weights(&self, line: u32, query: u32, key: u32) -> [f32; 4] {
+        self.factors([query, key, line, 0])
+    }
+
+    /// Adds the mask to a launch.
+    pub(in crate::ops) fn add_to<'a>(&self, launch: Launch<'a>) -> Launch<'a> {
+        launch.u32(self.key[0]).u32(self.key[1]).u32(self.threshold).f32(self.scale)
+    }
+
+    #[inline(always)]
+    fn factors(&self, counter: [u32; 4]) -> [f32; 4] {
+        philox4x32(self.key, counter).map(|word| if word < self.threshold { 0.0 } else { self.scale })
+    }
+}

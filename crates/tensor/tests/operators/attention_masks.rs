@@ -1,0 +1,123 @@
+//! Attention with documents and dropout.
+
+use tensor::ops::attention::{self, Heads, Masks, Qkv};
+use tensor::ops::dropout::Mask;
+use tensor::{DType, Tensor};
+
+use crate::reference::at;
+use crate::rotary::documents;
+use crate::support::{Case, bits, devices, dot, read, tensor};
+
+const SEED: u64 = 5;
+const MICRO_BATCH: u64 = 9;
+const PROBABILITY: f64 = 0.2;
+
+/// Batch, time, heads: several tiles of every kernel, and ends of tiles.
+fn sizes(case: &Case) -> Vec<(usize, usize, Heads)> {
+    let heads = |query, key_value, width| Heads { query, key_value, width };
+    match (case.device.is_cuda_like(), case.dtype) {
+        (true, DType::Bf16) => [32, 64, 96, 128]
+            .iter()
+            .flat_map(|width| [(2, 193, heads(4, 2, *width)), (1, 320, heads(2, 2, *width))])
+            .collect(),
+        _ => vec![
+            (2, 17, heads(2, 1, 4)),
+            (2, 70, heads(4, 2, 8)),
+            (1, 131, heads(2, 2, 4)),
+            (1, 200, heads(2, 1, 33)),
+        ],
+    }
+}
+
+/// The factor of one weight, from its definition: pairs of positions 8 apart share a draw of four words.
+fn factor(line: usize, query: usize, key: usize) -> f64 {
+    let site = philox::key_of_name(SEED, "site");
+    let [a, b, ..] = philox::philox4x32(site, [MICRO_BATCH as u32, 0, 0, 0]);
+    let pair = |position: usize| (position / 16 * 8 + position % 8) as u32;
+    let words = philox::philox4x32([a, b], [pair(query), pair(key), line as u32, 0]);
+    let word = words[query / 8 % 2 * 2 + key / 8 % 2];
+    let threshold = (PROBABILITY * 4_294_967_296.0) as u32;
+    if word < threshold { 0.0 } else { 1.0 / (1.0 - f64::from(threshold) / 4_294_967_296.0) }
+}
+
+/// Output and log-sum-exp where `first` has the first key of each token, and with dropout.
+fn expected(x: &[f64], time: usize, heads: Heads, first: Option<&[u32]>, drops: bool) -> [Vec<f64>; 2] {
+    let Heads { query, width, .. } = heads;
+    let batch = x.len() / time / heads.packed_columns();
+    let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * width], vec![]);
+    for (b, head) in (0..batch).flat_map(|b| (0..query).map(move |head| (b, head))) {
+        let row = |t: usize, part: usize| &x[at(heads, b * time + t, part, head)..][..width];
+        for t in 0..time {
+            let begin = first.map_or(0, |first| first[b * time + t] as usize);
+            let score = |s: usize| dot(row(t, 0), row(s, 1)) / (width as f64).sqrt();
+            let scores: Vec<f64> = (begin..=t).map(score).collect();
+            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
+            logsumexp.push(largest + total.ln());
+            let out = &mut output[((b * time + t) * query + head) * width..][..width];
+            for (s, score) in (begin..).zip(&scores) {
+                let factor = if drops { factor(b * query + head, t, s) } else { 1.0 };
+                let weight = factor * (score - largest).exp() / total;
+                out.iter_mut().zip(row(s, 2)).for_each(|(out, v)| *out += weight * v);
+            }
+        }
+    }
+    [output, logsumexp]
+}
+
+#[test]
+fn results_and_gradients_are_those_of_plain_code() {
+    for case in devices() {
+        for (batch, time, heads) in sizes(&case) {
+            for (packs, drops) in [(true, false), (false, true), (true, true)] {
+                check(&case, batch, time, heads, packs, drops);
+            }
+        }
+    }
+}
+
+fn check(case: &Case, batch: usize, time: usize, heads: Heads, packs: bool, drops: bool) {
+    let what = |name: &str| format!("{name} {batch}x{time} {heads:?} {packs} {drops}");
+    let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
+    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.query_columns()]);
+    let (firsts, list) = documents(case, batch, time);
+    let dropout = drops.then(|| Mask::new(SEED, "site", MICRO_BATCH, PROBABILITY));
+    let masks = Masks { documents: packs.then_some(&firsts), dropout };
+    let first = packs.then_some(&list[..]);
+    let qkv = Qkv::Packed(qkv);
+    let made = attention::forward(&qkv, heads, masks).unwrap();
+    let [output, logsumexp] = expected(&x, time, heads, first, drops);
+    case.close(&what("output"), &read(&made.output), &output);
+    case.close(&what("logsumexp"), &read(&made.logsumexp), &logsumexp);
+    let gradients = attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads, masks).unwrap();
+    let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
+    case.is_gradient_of_terms(&what("dqkv"), terms, &read(&gradients.arrays()[0]), &x, |x| {
+        dot(&dy_wide, &expected(x, time, heads, first, drops)[0])
+    });
+}
+
+/// Documents of one sequence give what each gives alone: to the bit where they begin at a tile of keys, as
+/// all sums then have one order.
+#[test]
+fn a_document_does_not_see_others() {
+    for case in devices() {
+        let width = if case.dtype == DType::Bf16 { 64 } else { 8 };
+        let (heads, time, half) = (Heads::multi(2, width), 512, 256);
+        let (qkv, x) = case.operand("qkv", [1, time, heads.packed_columns()]);
+        let first: Vec<u32> = (0..time).map(|t| (t / half * half) as u32).collect();
+        let documents = tensor(&case.device, &first, [1, time]);
+        let masks = Masks { documents: Some(&documents), dropout: None };
+        let together = attention::forward(&Qkv::Packed(qkv), heads, masks).unwrap().output;
+        let none = vec![0; half];
+        let alone = tensor(&case.device, &none, [1, half]);
+        let masks = Masks { documents: Some(&alone), dropout: None };
+        let part = |number: usize| -> Tensor {
+            let count = half * heads.packed_columns();
+            let values: Vec<f32> = x[number * count..][..count].iter().map(|v| *v as f32).collect();
+            let qkv = case.tensor(&values, [1, half, heads.packed_columns()]);
+            attention::forward(&Qkv::Packed(qkv), heads, masks).unwrap().output
+        };
+        let expected: Vec<u32> = (0..2).flat_map(|number| bits(&part(number))).collect();
+        assert_eq!(bits(&together), expected, "{}", case.name());
+    }
+}

@@ -1,0 +1,64 @@
+use device::Category;
+use tensor::ops::dropout::{Mask, apply};
+
+use crate::support::{LENGTHS, bits, devices, read};
+
+const SEED: u64 = 3;
+
+/// Factors of `count` elements, from their definition.
+fn factors(site: &str, micro_batch: u64, probability: f64, count: usize) -> Vec<f64> {
+    let key = philox::key_of_name(SEED, site);
+    let [a, b, ..] = philox::philox4x32(key, [micro_batch as u32, (micro_batch >> 32) as u32, 0, 0]);
+    let threshold = (probability * 4_294_967_296.0) as u32;
+    let word = |i: usize| philox::philox4x32([a, b], [(i / 4) as u32, (i / 4 >> 32) as u32, 0, 0])[i % 4];
+    let scale = 1.0 / (1.0 - f64::from(threshold) / 4_294_967_296.0);
+    (0..count).map(|i| if word(i) < threshold { 0.0 } else { scale }).collect()
+}
+
+#[test]
+fn elements_are_dropped_by_their_words_and_others_scaled() {
+    for case in devices() {
+        for (length, probability) in LENGTHS.into_iter().flat_map(|n| [(n, 0.1), (n, 0.5), (n, 0.9)]) {
+            let what = format!("{length} {probability}");
+            let mask = Mask::new(SEED, "site", 1 << 33, probability);
+            let factors = factors("site", 1 << 33, probability, length);
+            let (x, x_wide) = case.operand("x", [length]);
+            let kept = apply(x.clone(), mask, Category::Activation).unwrap();
+            assert_eq!(read(&x), x_wide, "an operand in use stays");
+            let expected: Vec<f64> = x_wide.iter().zip(&factors).map(|(x, factor)| x * factor).collect();
+            case.close(&what, &read(&kept), &expected);
+            let address = x.region().buffer.address();
+            let in_place = apply(x, mask, Category::Activation).unwrap();
+            assert_eq!(in_place.region().buffer.address(), address, "{what}");
+            assert_eq!(bits(&in_place), bits(&kept), "{what}");
+            if length > 10_000 {
+                let dropped = factors.iter().filter(|factor| **factor == 0.0).count() as f64;
+                assert!((dropped / length as f64 - probability).abs() < 0.01, "{what}: {dropped}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sites_micro_batches_and_seeds_have_masks_of_their_own() {
+    let factors = |seed, site: &str, micro_batch| {
+        let case = &devices()[0];
+        let ones = case.tensor(&[1.0; 256], [256]);
+        read(&apply(ones, Mask::new(seed, site, micro_batch, 0.5), Category::Activation).unwrap())
+    };
+    let one = factors(1, "a", 0);
+    assert_eq!(one, factors(1, "a", 0));
+    for other in [factors(1, "b", 0), factors(1, "a", 1), factors(2, "a", 0), factors(1, "a", 1 << 32)] {
+        let same = one.iter().zip(&other).filter(|(a, b)| a == b).count();
+        assert!((80..176).contains(&same), "{same} of 256 are the same");
+    }
+}
+
+#[test]
+fn a_probability_of_nothing_keeps_all() {
+    for case in devices() {
+        let (x, x_wide) = case.operand("x", [1000]);
+        let kept = apply(x, Mask::new(SEED, "site", 0, 0.0), Category::Activation).unwrap();
+        assert_eq!(read(&kept), x_wide);
+    }
+}

@@ -1,0 +1,41 @@
+// What hides attention weights besides causality: documents and dropout.
+#pragma once
+#include "philox.cuh"
+
+// `documents` is null, or has the position in its sequence at which each token's document begins, which never
+// falls along a sequence.
+struct Masks {
+    const u32 *documents;
+    Dropout dropout;
+
+    // The first key that a query sees.
+    __device__ __forceinline__ u32 first_key(u32 sequence, u32 query, u32 time) const {
+        return documents && query < time ? documents[u64(sequence) * time + query] : 0;
+    }
+    // The end of the tiles of `step` queries from tile `begin` on, of which one sees a key before `end`.
+    __device__ __forceinline__ u32 end_tile(u32 sequence, u32 begin, u32 step, u32 end, u32 time) const {
+        const u32 tiles = (time + step - 1) / step;
+        if (!documents) return tiles;
+        u32 tile = begin + 1;
+        while (tile < tiles && documents[u64(sequence) * time + tile * step] < end) ++tile;
+        return tile;
+    }
+    // Factors of the weights of query or query + 8 and key or key + 8, where bit 3 of both is 0: [0] and [1]
+    // are of the first query, [0] and [2] of the first key. `line` is the index of a sequence and head.
+    __device__ __forceinline__ Floats<4> factors(u32 line, u32 query, u32 key) const {
+        const Words words =
+            philox(dropout.key0, dropout.key1, pair(query), pair(key), line, 0);
+        Floats<4> factors;
+#pragma unroll
+        for (int i = 0; i < 4; i++) factors.at[i] = dropout.factor(words.at[i]);
+        return factors;
+    }
+    // The factor of one weight.
+    __device__ __forceinline__ float factor(u32 line, u32 query, u32 key) const {
+        return factors(line, query & ~8u, key & ~8u).at[query / 8 % 2 * 2 + key / 8 % 2];
+    }
+    __device__ __forceinline__ static u32 pair(u32 position) { return position / 16 * 8 + position % 8; }
+};
+
+#define MASKS_PARAMETERS const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept
+#define MASKS Masks{documents, {key0, key1, threshold, kept}}
