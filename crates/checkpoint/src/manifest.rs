@@ -199,7 +199,7 @@ mod tests {
             corpus: None,
             before: Arc::new(|| Ok(())),
         };
-        let mut manifest = Manifest::new(5, 0, &contents, None, state);
+        let mut manifest = Manifest::new(5, 0, &contents, Validations::default(), state);
         manifest.updates = written;
         manifest.manifest_sha256 = manifest.digest();
         let directory = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use checkpoint::{Checkpoint, Contents, Target, Writer, newest};
+use checkpoint::{Checkpoint, Contents, Target, Validations, Writer, newest};
 use device::{Category, DType, Device, DeviceOptions, Element, bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use tensor::{Shape, Tensor};

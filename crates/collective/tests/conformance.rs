@@ -9,7 +9,10 @@ use std::time::Duration;
 use collective::threads::{Options, run};
 use collective::{CollectiveUse, Communicator};
 use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
-use common::planes::{COUNTS, by_parity, inputs, members_of, on_a_plane};
+use common::planes::{
+    COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
+    sends_and_receives_pass_values_along,
+};
 use common::{Check, Outcome, STREAM, buffer, everywhere, filled, values};
 use device::{Device, StreamKind};
 

@@ -102,7 +102,10 @@ fn broadcast_from_every_root(plane: &mut dyn DataPlane, device: &Device) -> Outc
     Ok(())
 }
 
-fn sends_and_receives_pass_values_along(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+pub(crate) fn sends_and_receives_pass_values_along(
+    plane: &mut dyn DataPlane,
+    device: &Device,
+) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let buffer = filled::<f32>(device, &inputs(rank, count));
@@ -142,7 +145,10 @@ fn exchange_of_all_with_all_does_not_deadlock(plane: &mut dyn DataPlane, device:
     Ok(())
 }
 
-fn exchange_matches_plain_sends_and_receives(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+pub(crate) fn exchange_matches_plain_sends_and_receives(
+    plane: &mut dyn DataPlane,
+    device: &Device,
+) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     let (own, other) = (filled(device, &[rank as f32]), buffer(device, 4));
     let (own_region, other_region) = (own.region(0, 4), other.region(0, 4));
