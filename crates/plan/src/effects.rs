@@ -1,16 +1,15 @@
 //! Settings that have no effect on a run, in sentences.
 
+use std::sync::Arc;
+
 use config::{PartitionPolicy, RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 use worker::Setup;
 
-use crate::costs::with_recompute;
-use crate::error::Result;
-use crate::measure;
+use crate::roles::plan_one;
 
-/// Returns a sentence for each setting that differs from its default and changes nothing in this run. Errors:
-/// those of a layer on Meta.
-pub fn without_effect(setup: &Setup) -> Result<Vec<String>> {
+/// Returns a sentence for each setting that differs from its default and changes nothing in this run.
+pub fn without_effect(setup: &Setup) -> Vec<String> {
     let RunConfig { train, optim, parallel, memory, .. } = &*setup.config;
     let mut sentences = Vec::new();
     let mut say = |found: bool, sentence: &dyn Fn() -> String| {
@@ -37,7 +36,7 @@ pub fn without_effect(setup: &Setup) -> Result<Vec<String>> {
         )
     });
     let recomputes = memory.recompute == RecomputePolicy::Block && memory.recompute_layers == 0;
-    let saves_nothing = recomputes && !block_saves(setup)?;
+    let saves_nothing = recomputes && !block_saves(setup);
     say(saves_nothing, &|| {
         let kind = setup.config.model.kind();
         format!(
@@ -45,13 +44,17 @@ pub fn without_effect(setup: &Setup) -> Result<Vec<String>> {
              nothing but their inputs: it only computes them again"
         )
     });
-    Ok(sentences)
+    sentences
 }
 
-/// Returns true if some layer keeps less for backward where it is computed again.
-fn block_saves(setup: &Setup) -> Result<bool> {
-    let (description, dataset) = (setup.placement.description(), &setup.dataset);
-    let layers = |policy| measure::layers(&with_recompute(&setup.config, policy), dataset, &description);
-    let (kept, again) = (layers(RecomputePolicy::None)?, layers(RecomputePolicy::Block)?);
-    Ok(kept.iter().zip(&again).any(|(kept, again)| again.bytes.activations < kept.bytes.activations))
+/// Returns true if the first rank needs less where its layers are computed again.
+fn block_saves(setup: &Setup) -> bool {
+    let again = Setup { passes_over_from: Some(0), ..setup.clone() };
+    let mut kept = again.clone();
+    Arc::make_mut(&mut kept.config).memory.recompute = RecomputePolicy::None;
+    match (plan_one(&kept, 0), plan_one(&again, 0)) {
+        (Ok(kept), Ok(again)) => again.statistics.peak_allocated() < kept.statistics.peak_allocated(),
+        // What does not fit without it needs it.
+        _ => true,
+    }
 }

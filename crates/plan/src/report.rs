@@ -117,7 +117,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
     let memory = setup.config.memory.clone();
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
-    let without_effect = without_effect(&setup)?;
+    let without_effect = without_effect(&setup);
     Ok(PlanReport {
         device_model: device.model,
         assumed: device.assumed,

@@ -233,7 +233,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     for warning in setup.device.settings.warnings() {
         tracing::warn!("memory.allocator: {warning}");
     }
-    for sentence in plan::without_effect(setup).unwrap_or_default() {
+    for sentence in plan::without_effect(setup) {
         tracing::warn!("{sentence}");
     }
     if config.memory.preallocate && plans.roles().is_empty() {
