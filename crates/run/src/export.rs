@@ -55,7 +55,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let Trained { config, weights } = Trained::find(&options.model, options.step, &[])?;
     let Some(model) = config.model.hugging_face() else {
         let text = format!(
-            "{}: model.kind = \"{}\" has no folders of Hugging Face",
+            "{}: transformers have no model like this model.kind = \"{}\"",
             options.model.display(),
             config.model.kind()
         );

@@ -66,7 +66,7 @@ pub(crate) fn folder_config(path: &Path, sets: &[String]) -> Result<RunConfig> {
 /// that are not those of the model.
 fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
     let Some(model) = config.model.hugging_face() else {
-        let text = format!("model.kind = \"{}\" has no folders of Hugging Face", config.model.kind());
+        let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
         return Err(RunError::Refused(text));
     };
     Ok(PretrainedModel::open(path, model)?)

@@ -13,6 +13,15 @@ const EPSILON: f64 = 1e-5;
 /// Hidden values of the feed-forward layers for each value of the width.
 const EXPANSION: usize = 4;
 
+/// The names of the activation: ours, and theirs, the first of which is written.
+const ACTIVATIONS: [(&str, &[&str]); 5] = [
+    ("gelu", &["gelu_new", "gelu_pytorch_tanh"]),
+    ("gelu-erf", &["gelu"]),
+    ("relu", &["relu"]),
+    ("relu-squared", &["relu2"]),
+    ("silu", &["silu", "swish"]),
+];
+
 /// Sizes of a model as the folder's tensors follow from them.
 pub(crate) struct Sizes {
     pub(crate) layers: usize,
@@ -21,13 +30,14 @@ pub(crate) struct Sizes {
     /// Rows of the table of positions.
     pub(crate) positions: usize,
     pub(crate) vocabulary: usize,
+    pub(crate) tied: bool,
+    /// Our name of the activation.
+    pub(crate) activation: &'static str,
+    /// Probability of dropout.
+    pub(crate) dropout: f64,
 }
 
 fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
-    let activation = config.text("activation_function")?.unwrap_or("gelu_new");
-    if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
-        return Err(format!("activation_function = \"{activation}\" is not built: \"gelu_new\" is"));
-    }
     let (width, inner) = (config.count("n_embd")?, config.optional_count("n_inner")?);
     if let Some(inner) = inner.filter(|inner| *inner != EXPANSION * width) {
         return Err(format!("n_inner = {inner} is not built: {EXPANSION} times n_embd = {width} is"));
@@ -39,7 +49,6 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     config.only("scale_attn_by_inverse_layer_idx", false)?;
     config.only("reorder_and_upcast_attn", false)?;
     config.only("add_cross_attention", false)?;
-    config.only("tie_word_embeddings", true)?;
     let positions = config.count("n_positions")?;
     Ok(vec![
         ("model.layers", config.count("n_layer")?.into()),
@@ -48,11 +57,22 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
         ("model.context", positions.into()),
         ("model.max_context", positions.into()),
         ("model.vocabulary", config.count("vocab_size")?.into()),
+        ("model.tied", config.flag("tie_word_embeddings")?.unwrap_or(true).into()),
+        ("model.activation", activation(config)?.into()),
     ])
 }
 
-/// The model as a folder holds it.
-pub(crate) fn model(sizes: &Sizes) -> HuggingFaceModel {
+fn activation(config: &FolderConfig) -> Result<&'static str, String> {
+    let theirs = config.text("activation_function")?.unwrap_or("gelu_new");
+    let found = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
+    found.map(|(ours, _)| *ours).ok_or_else(|| {
+        let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
+        format!("activation_function = \"{theirs}\" is not built: {} are", built.join(", "))
+    })
+}
+
+/// The model as a folder holds it; `None` for an activation that they do not have.
+pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     let mut tensors = vec![
         FolderTensor::whole(name("wte.weight"), "wte.weight".into(), &[sizes.vocabulary, sizes.width]),
         FolderTensor::whole(name("wpe.weight"), "wpe.weight".into(), &[sizes.positions, sizes.width]),
@@ -61,14 +81,19 @@ pub(crate) fn model(sizes: &Sizes) -> HuggingFaceModel {
         tensors.extend(block(layer, sizes.width));
     }
     tensors.extend(norm("ln_f", sizes.width));
-    HuggingFaceModel {
-        config: config(sizes),
-        prefix: PREFIX,
-        tensors,
-        // Masks, and the head that is the table of tokens.
-        ignored: vec![".attn.bias", ".attn.masked_bias", "lm_head.weight"],
+    // Masks.
+    let mut ignored = vec![".attn.bias", ".attn.masked_bias"];
+    match sizes.tied {
+        true => ignored.push(HEAD),
+        false => {
+            tensors.push(FolderTensor::whole(HEAD.into(), HEAD.into(), &[sizes.vocabulary, sizes.width]));
+        }
     }
+    Some(HuggingFaceModel { config: config(sizes)?, prefix: PREFIX, tensors, ignored })
 }
+
+/// The head's weight, which a tied model may have as a copy of the table of tokens.
+const HEAD: &str = "lm_head.weight";
 
 const PREFIX: &str = "transformer.";
 
@@ -106,12 +131,13 @@ fn block(layer: usize, width: usize) -> impl Iterator<Item = FolderTensor> {
     .flatten()
 }
 
-fn config(sizes: &Sizes) -> Map<String, serde_json::Value> {
+fn config(sizes: &Sizes) -> Option<Map<String, serde_json::Value>> {
+    let (_, activation) = ACTIVATIONS.iter().find(|(ours, _)| *ours == sizes.activation)?;
     let settings = [
-        ("activation_function", json!("gelu_new")),
+        ("activation_function", json!(activation[0])),
         ("architectures", json!(["GPT2LMHeadModel"])),
-        ("attn_pdrop", json!(0.0)),
-        ("embd_pdrop", json!(0.0)),
+        ("attn_pdrop", json!(sizes.dropout)),
+        ("embd_pdrop", json!(sizes.dropout)),
         ("layer_norm_epsilon", json!(EPSILON)),
         ("model_type", json!("gpt2")),
         ("n_embd", json!(sizes.width)),
@@ -119,9 +145,9 @@ fn config(sizes: &Sizes) -> Map<String, serde_json::Value> {
         ("n_inner", json!(null)),
         ("n_layer", json!(sizes.layers)),
         ("n_positions", json!(sizes.positions)),
-        ("resid_pdrop", json!(0.0)),
-        ("tie_word_embeddings", json!(true)),
+        ("resid_pdrop", json!(sizes.dropout)),
+        ("tie_word_embeddings", json!(sizes.tied)),
         ("vocab_size", json!(sizes.vocabulary)),
     ];
-    settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    Some(settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }

@@ -164,8 +164,19 @@ impl ModelSpec for GptSizes {
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
-        let Self { layers, heads, width, vocabulary, .. } = *self;
-        Some(gpt2::model(&gpt2::Sizes { layers, heads, width, positions: self.position_rows(), vocabulary }))
+        if !self.biases || self.positions != PositionKind::Learned {
+            return None;
+        }
+        gpt2::model(&gpt2::Sizes {
+            layers: self.layers,
+            heads: self.heads,
+            width: self.width,
+            positions: self.position_rows(),
+            vocabulary: self.vocabulary,
+            tied: self.tied,
+            activation: self.activation.name(),
+            dropout: self.dropout,
+        })
     }
 
     fn summary(&self) -> String {

@@ -29,7 +29,11 @@ fn configurations_that_are_not_computed() {
     let table: [(&str, Value, &str); 11] = [
         ("model_type", json!("bloom"), "model_type = \"bloom\" is not built: \"gpt2\""),
         ("model_type", Value::Null, "it has no model_type"),
-        ("activation_function", json!("tanh"), "activation_function = \"tanh\" is not built"),
+        (
+            "activation_function",
+            json!("tanh"),
+            "activation_function = \"tanh\" is not built: \"gelu_new\", \"gelu\"",
+        ),
         ("n_layer", Value::Null, "it has no n_layer"),
         ("n_layer", json!(-1), "n_layer = -1 is not a positive integer"),
         ("n_layer", json!("two"), "n_layer = \"two\" is not a positive integer"),
