@@ -88,6 +88,18 @@ fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
         let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
         return Err(given.conflict(&[Data::paths], reason));
     }
+    if (config.data.pack_documents || config.data.document_mask) && config.separator().is_none() {
+        let reason =
+            "data.pack_documents and data.document_mask need data.separator, the token that documents \
+                      begin with"
+                .to_owned();
+        return Err(given.conflict(&[Data::pack_documents, Data::document_mask], reason));
+    }
+    if config.data.pack_documents && config.data.order == OrderKind::Sequential {
+        let reason =
+            "data.order = \"sequential\" reads tokens as they follow, and data.pack_documents does not";
+        return Err(given.conflict(&[Data::order, Data::pack_documents], reason.to_owned()));
+    }
     if config.data.kind == DataKind::Text && config.tokenizer == Tokenizer::None {
         let reason = "data.tokenizer = \"none\" makes no tokens of data.kind = \"text\"".to_owned();
         return Err(given.conflict(&[Data::tokenizer, Data::kind], reason));

@@ -63,6 +63,12 @@ impl RunConfig {
         if pipeline == 1 { 1 } else { pipeline * chunks }
     }
 
+    /// The token that documents begin with, if there is one: `data.separator`, or the tokenizer's.
+    #[must_use]
+    pub fn separator(&self) -> Option<u32> {
+        self.data.separator.or_else(|| self.tokenizer.separator())
+    }
+
     /// The schedule that is run; on one rank each micro-batch ends before the next begins, which is 1F1B
     /// there.
     #[must_use]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use collective::PeerMethod;
 use data::OrderKind;
 use device::DType;
-use keys::{Interval, Row, Takes, choice, section};
+use keys::{Interval, Reading, Row, Takes, Value, choice, section};
 use nn::{MOST_EXTENT, MOST_LAYERS};
 use parallel::Axis;
 use parallel::data::Reduction;
@@ -17,6 +17,8 @@ use crate::paths;
 
 /// The largest integer that TOML guarantees.
 const MOST: u64 = i64::MAX as u64;
+/// The largest number of a token that a key takes.
+const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
 /// The kinds of data that are read from files.
 const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
 
@@ -73,6 +75,23 @@ section! {
         /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run
         /// starts, and not by its size and a hash of pieces.
         full_hash: bool = Row::flag().default("false").only(Data::kind, FILES).any_bits();
+        /// Whether sequences are filled with whole documents and padding, rather than with what follows in the
+        /// text. All data is read once at the start. A document longer than a sequence is cut.
+        pack_documents: bool = Row::flag().default("false").only(Data::kind, FILES);
+        /// Whether attention and positions stay within a document.
+        document_mask: bool = Row::flag().default("false").only(Data::kind, FILES);
+        /// The token that documents begin with, by its number; by default the tokenizer's.
+        separator: Option<u32> = Row::new(
+            Takes::ChoiceOrInteger(&["tokenizer"], 0, MOST_TOKEN),
+            read_token,
+            |token| token.map_or("tokenizer".into(), |token| u64::from(token).into()),
+        ).default("\"tokenizer\"").only(Data::kind, FILES);
+        /// The token that does not count in the loss where it is a target, by its number.
+        ignore: Option<u32> = Row::new(
+            Takes::ChoiceOrInteger(&["none"], 0, MOST_TOKEN),
+            read_token,
+            |token| token.map_or("none".into(), |token| u64::from(token).into()),
+        ).default("\"none\"").only(Data::kind, FILES);
         /// The directory in which tokens of text are kept between runs, relative to the current directory;
         /// empty: `.tokens` beside the run directory. Text of bytes needs none.
         cache: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
@@ -278,6 +297,14 @@ section! {
         keep: u64 = Row::integer(1, MOST).default("2").any_bits();
         /// Also save and keep the state with the lowest validation loss, as `checkpoints/best`.
         keep_best: bool = Row::flag().default("false").any_bits();
+    }
+}
+
+/// Reads the number of a token; the key's name for none is `None`.
+fn read_token(value: &Value, takes: &Takes) -> Reading<Option<u32>> {
+    match value {
+        Value::Text(name) => Reading::within(takes.names().contains(&name.as_str()).then_some(None)),
+        _ => takes.read_count(value).try_into().map(Some),
     }
 }
 

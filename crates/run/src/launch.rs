@@ -242,6 +242,16 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     if let Some(advice) = config.model.advice(config.precision.compute) {
         tracing::warn!("{advice}");
     }
+    if let Some(figures) = setup.dataset.tokens.as_ref().and_then(|tokens| tokens.packing()) {
+        let places = figures.sequences * config.model.examples().units() as u64;
+        tracing::info!(
+            "packed {} documents into {} sequences, of which {:.1} % is padding; {} are longer and are cut",
+            grouped(figures.documents),
+            grouped(figures.sequences),
+            100.0 * (1.0 - figures.tokens as f64 / places as f64),
+            grouped(figures.longer)
+        );
+    }
     if let Some(words) = vocabulary_in_words(config) {
         tracing::info!("{words}");
     }

@@ -54,6 +54,13 @@ weight = 3
 paths = ["b.txt"]
 "#;
 
+const PACKED: &str = r#"kind = "tokens"
+paths = ["tokens/*.bin"]
+tokenizer = "tokenizer.json"
+pack_documents = true
+document_mask = true
+"#;
+
 /// A directory with two texts, a tokenizer of them, and shards.
 fn workplace() -> TempDir {
     let directory = TempDir::new().unwrap();
@@ -65,7 +72,8 @@ fn workplace() -> TempDir {
     tokenize::train_tokenizer(files.clone(), 300, "text", &at("tokenizer.json")).unwrap();
     let tokenizer = Tokenizer::from_name(at("tokenizer.json").to_str().unwrap()).unwrap();
     let job = Job::new(files, tokenizer, at("tokens")).unwrap();
-    tokenize(&Job { shard_tokens: 3000, held_out: HeldOut::Shard, ..job }).unwrap();
+    let document_end = Some("\n".to_owned());
+    tokenize(&Job { shard_tokens: 3000, document_end, held_out: HeldOut::Shard, ..job }).unwrap();
     directory
 }
 
@@ -90,7 +98,13 @@ fn bits(report: &TrainReport) -> (String, Vec<u32>, u64) {
 #[test]
 fn every_kind_of_data_gives_equal_bits_on_every_grid_and_after_a_resume() {
     let place = workplace();
-    let table = [("tokens", TOKENS), ("sequential", SEQUENTIAL), ("text", TEXT), ("mixture", MIXTURE)];
+    let table = [
+        ("tokens", TOKENS),
+        ("sequential", SEQUENTIAL),
+        ("text", TEXT),
+        ("mixture", MIXTURE),
+        ("packed", PACKED),
+    ];
     for (name, data) in table {
         let run_dir = |more: &str| place.path().join(format!("runs/{name}{more}"));
         let one = train_in(run_dir("1"), config(place.path(), data, &["checkpoint.every=3"]), false);

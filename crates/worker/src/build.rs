@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use checkpoint::CorpusMark;
-use data::{Component, Corpus, CorpusIdentity, Slice, Source, Split};
+use data::{Component, Corpus, CorpusIdentity, Documents, Slice, Source, Split};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Model, Recompute, Stage};
@@ -127,8 +127,11 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
         order: data.order,
         validation_micro_batches: train.validation_micro_batches,
         vocabulary,
-        documents: None,
-        ignored: None,
+        documents: config
+            .separator()
+            .filter(|_| data.pack_documents || data.document_mask)
+            .map(|separator| Documents { separator, packs: data.pack_documents, masks: data.document_mask }),
+        ignored: data.ignore,
     };
     let source =
         TokenSource::new(components, config.tokenizer.clone(), &options).map_err(of_data(Data::paths))?;
