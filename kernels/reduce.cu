@@ -21,7 +21,8 @@ __device__ __forceinline__ void reduce(const T *x, T *out, u64 results, u64 coun
     if (inner == 1) {
         const u64 result = thread / WARP;
         if (result >= results) return;
-        for (u64 i = threadIdx.x % WARP; i < count; i += WARP) found = R::join(found, to_f32(x[result * count + i]));
+        for (u64 i = threadIdx.x % WARP; i < count; i += WARP)
+            found = R::join(found, to_f32(x[result * count + i]));
         found = R::over_warp(found);
         if (threadIdx.x % WARP == 0) out[result] = from_f32<T>(found);
         return;

@@ -1,8 +1,8 @@
 // Softmax of rows, and its gradient.
 #include "common.cuh"
 
-// Launch: THREADS threads; a warp takes a row, its lanes' columns in order, then a fixed butterfly. Floor: the
-// row in once and out once; a row that is longer than the caches is read three times.
+// Launch: THREADS threads; a warp takes a row, its lanes' columns in order, then a fixed butterfly. Floor:
+// the row in once and out once; a row that is longer than the caches is read three times.
 template <typename T>
 __device__ __forceinline__ void softmax(const T *x, T *y, u64 rows, u64 columns) {
     const u64 row = (u64(blockIdx.x) * THREADS + threadIdx.x) / WARP;
@@ -25,7 +25,8 @@ __device__ __forceinline__ void softmax_back(const T *dy, const T *y, T *dx, u64
     if (row >= rows) return;
     const u64 first = row * columns;
     float sum = 0.0f;
-    for (u64 i = threadIdx.x % WARP; i < columns; i += WARP) sum += to_f32(dy[first + i]) * to_f32(y[first + i]);
+    for (u64 i = threadIdx.x % WARP; i < columns; i += WARP)
+        sum += to_f32(dy[first + i]) * to_f32(y[first + i]);
     sum = warp_sum(sum);
     for (u64 i = threadIdx.x % WARP; i < columns; i += WARP)
         dx[first + i] = from_f32<T>(to_f32(y[first + i]) * (to_f32(dy[first + i]) - sum));

@@ -352,7 +352,10 @@ fn a_limit_too_small_is_refused_with_one_that_suffices() {
     let refused = train_in(&run_dir, limited(needs / 2), DeviceChoice::Cpu).unwrap_err();
     assert_eq!(refused.exit_status(), 2);
     let text = refused.to_string();
-    assert!(text.contains("memory.limit_bytes") && text.contains(&needs.to_string()), "{text}");
+    assert!(
+        text.contains("memory.limit_bytes") && text.contains(&telemetry::units::grouped(needs)),
+        "{text}"
+    );
     assert!(!run_dir.exists());
     train_in(&run_dir, limited(needs), DeviceChoice::Cpu).unwrap();
 }

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use common::jobs::interruptible;
 use common::runs::GPT;
 
 fn plimsoll(directory: &Path) -> Command {
@@ -220,7 +221,7 @@ fn a_run_writes_its_files_and_prints_memory_by_rank() {
 #[test]
 fn no_command_trains_the_quickstart() {
     let directory = tempfile::tempdir().unwrap();
-    let mut child = plimsoll(directory.path())
+    let mut child = interruptible(common::program(), directory.path())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -242,7 +243,7 @@ fn no_command_trains_the_quickstart() {
 #[test]
 fn an_interrupt_ends_the_run_with_a_summary() {
     let workplace = workplace();
-    let mut child = plimsoll(workplace.path())
+    let mut child = interruptible(common::program(), workplace.path())
         .args([
             "train",
             "run.toml",

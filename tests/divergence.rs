@@ -306,8 +306,9 @@ fn out_of_memory_names_the_divergence_before_it() {
         (Some(Probe::hook(Fault::KeepsLosses, when)), Some(directory.path().to_owned()));
     let options =
         RunOptions { device: DeviceChoice::Cpu, model_hook, run_dir, quiet: true, ..RunOptions::default() };
-    let limit = format!("memory.limit_bytes={needs}");
-    let error = run::train(config(GPT, &[&limit, "train.steps=500"]), options).unwrap_err().to_string();
+    // Room for some steps of the leak.
+    let limit = format!("memory.limit_bytes={}", needs + (2 << 20));
+    let error = run::train(config(GPT, &[&limit, "train.steps=5000"]), options).unwrap_err().to_string();
     let words = ["out of memory", "before that, rank 0 leaves its plan in step 5", "embedding.forward"];
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
     // The run directory has the divergences all the same.
@@ -379,5 +380,5 @@ fn a_resumed_run_is_compared_with_the_plan_of_its_remainder() {
     let found: Vec<_> = report.divergences.iter().map(|found| (found.rank, found.step)).collect();
     assert_eq!(found, [(1, 4)]);
     let report = go_on("parallel.data=4", Interrupt::default(), None);
-    assert!(report.divergences.is_empty(), "nothing is left to do");
+    assert_eq!(report.steps, 6, "nothing is left to do");
 }

@@ -131,12 +131,12 @@ fn out_of_memory_writes_the_table_and_the_snapshot() {
             Transport::Threads => Command::new("bash"),
             Transport::Mpi => {
                 let mut command = mpirun(workplace.path());
-                command.args(["-n", "1"]).arg(program()).args(arguments(2, &sets));
+                command.args(["-n", "1"]).arg(program()).args(arguments(2, &sets)).arg("--no-plan");
                 command.args([":", "-n", "1", "bash"]);
                 command
             }
         };
-        command.args(["-c", LIMITED, "bash"]).arg(program()).args(arguments(2, &sets));
+        command.args(["-c", LIMITED, "bash"]).arg(program()).args(arguments(2, &sets)).arg("--no-plan");
         // Each thread's heap reserves a wide range of addresses and uses little of it.
         command.env("MALLOC_ARENA_MAX", "1").env("RAYON_NUM_THREADS", "2");
         let output = command.current_dir(workplace.path()).stdin(Stdio::null()).output().unwrap();

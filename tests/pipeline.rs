@@ -47,7 +47,7 @@ fn schedules_are_drawn() {
         let of = |line: &&str| line.split_whitespace().next().is_some_and(|word| word.parse::<u32>().is_ok());
         assert_eq!(said.lines().filter(of).count(), stages, "{said}");
         let picture = std::fs::read_to_string(directory.path().join("picture.svg")).unwrap();
-        assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+        assert!(picture.contains("<svg") && picture.trim_end().ends_with("</svg>"));
     }
 }
 
@@ -147,7 +147,7 @@ fn measured_times_partition_plan_and_run_alike() {
         "{said}"
     );
     // An existing file stays as it is.
-    assert!(refused(directory, &take).contains("--profile times.toml: File exists"));
+    assert!(refused(directory, &take).contains("--profile times.toml: it exists; --force replaces it"));
     // The first layer is made to take longer than all others together.
     let file = directory.join("times.toml");
     let mut times: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();

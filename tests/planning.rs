@@ -69,7 +69,7 @@ fn a_plan_says_what_fits_and_what_would() {
     };
     let said = text(&train(&[]).stderr);
     assert!(
-        said.contains("memory.limit_bytes = ") && said.contains("--set train.micro_batch_size=4"),
+        said.contains("memory.limit_bytes allows ") && said.contains("--set train.micro_batch_size=4"),
         "{said}"
     );
     assert!(!directory.path().join("out").exists());
@@ -121,8 +121,8 @@ fn an_unwritable_file_leaves_nothing() {
         .args(arguments);
     let output = limited.current_dir(directory.path()).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
     let said = text(&output.stderr);
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.contains("--describe here.toml: File too large"), "{said}");
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("here.toml: File too large"), "{said}");
     assert!(!directory.path().join("here.toml").exists());
     assert!(plimsoll(directory.path()).args(arguments).output().unwrap().status.success());
 }
@@ -231,7 +231,7 @@ fn proposals_fit_as_they_say() {
 
 /// A command with at most so many bytes of data and seconds of processor time, which are real but generous.
 fn bounded(directory: &Path, kibibytes: u64, seconds: u64, arguments: &[&str]) -> Output {
-    let mut command = Command::new("sh");
+    let mut command = Command::new("bash");
     command
         .args(["-c", &format!("ulimit -d {kibibytes} -t {seconds}; exec \"$@\""), "sh"])
         .arg(common::program())
@@ -248,7 +248,7 @@ fn plans_cost_what_their_distinct_work_does() {
         (&["train.steps=1099511627776", "train.validate_every=7"], None),
         (&[SMALL, "train.global_batch_size=131072"], None),
         (&[SMALL, "train.global_batch_size=131072", "parallel.lanes=131072"], None),
-        (&["train.micro_batch_size=16777216", "train.global_batch_size=16777216"], None),
+        (&["train.micro_batch_size=16777216", "train.global_batch_size=16777216", "parallel.lanes=1"], None),
         (&["model.layers=64", "memory.recompute=auto", "memory.limit_bytes=40000000"], None),
         (
             &["model.layers=1000", "parallel.pipeline=1000", SMALL, "train.global_batch_size=4096"],

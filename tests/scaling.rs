@@ -75,7 +75,7 @@ fn the_suite_measures_and_reports() {
     assert!(table.contains("strong, tree: the last loss is the same to the bit on 1, 2 ranks"), "{table}");
     for plot in ["efficiency.svg", "memory.svg"] {
         let svg = std::fs::read_to_string(format!("{plots}/{plot}")).unwrap();
-        assert!(svg.starts_with("<svg ") && svg.contains("strong, tree"), "{svg}");
+        assert!(svg.contains("<svg ") && svg.contains("strong, tree"), "{svg}");
     }
 }
 

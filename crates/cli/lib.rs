@@ -1,7 +1,7 @@
 //! The command line of a trainer of neural networks, with families of models of one's own.
 //!
-//! A program registers its families and has everything that the built-in ones have: ranks, grids, plans to the
-//! byte, checkpoints, resumption, pages and all commands.
+//! A program registers its families and has everything that the built-in ones have: ranks, grids, plans to
+//! the byte, checkpoints, resumption, pages and all commands.
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -11,10 +11,10 @@ use crate::output::print;
 
 /// Make token shards of text, JSON lines and Parquet
 ///
-/// Files may be plain or compressed (.gz, .zst) and larger than memory. A text file is one document, a line of
-/// JSON (.jsonl, .ndjson, .json) and a row of Parquet are one each. The tokenizer's separator goes before each
-/// document. The directory appears when it is complete; the same command again goes on where a killed one
-/// stopped. The bytes do not depend on the number of threads.
+/// Files may be plain or compressed (.gz, .zst) and larger than memory. A text file is one document, a line
+/// of JSON (.jsonl, .ndjson, .json) and a row of Parquet are one each. The tokenizer's separator goes before
+/// each document. The directory appears when it is complete; the same command again goes on where a killed
+/// one stopped. The bytes do not depend on the number of threads.
 #[derive(clap::Args, Debug)]
 pub(crate) struct TokenizeArgs {
     /// Files and globs of text, JSON lines or Parquet.
@@ -26,8 +26,8 @@ pub(crate) struct TokenizeArgs {
     /// Directory to make.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// llmc: shards with a header; nanogpt: train.bin and val.bin of 16-bit tokens, in which text files have no
-    /// separator.
+    /// llmc: shards with a header; nanogpt: train.bin and val.bin of 16-bit tokens, in which text files have
+    /// no separator.
     #[arg(long, value_enum, default_value_t = FormatName::Llmc)]
     format: FormatName,
     /// Most tokens in a shard.
@@ -36,8 +36,8 @@ pub(crate) struct TokenizeArgs {
     /// Key of JSON lines, or column of Parquet, that holds the text.
     #[arg(long, value_name = "KEY", default_value = "text")]
     text_key: String,
-    /// Part held out for validation: a fraction (the last characters of each text file, and documents drawn from
-    /// others), a number of tokens (the first ones), or shard (the first one) [default: nothing].
+    /// Part held out for validation: a fraction (the last characters of each text file, and documents drawn
+    /// from others), a number of tokens (the first ones), or shard (the first one) [default: nothing].
     #[arg(long, value_name = "FRACTION|TOKENS|shard")]
     validation: Option<String>,
     /// Token before each document, as the tokenizer writes it [default: its usual one].

@@ -58,6 +58,13 @@ pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> C
     command
 }
 
+/// A command whose interrupts are not ignored, as they are where tests run in a shell's background.
+pub(crate) fn interruptible(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
+    let mut command = clean("env", directory);
+    command.arg("--default-signal=INT").arg(program);
+    command
+}
+
 /// `mpirun` with the settings for root, few processors and no ssh.
 pub(crate) fn mpirun(directory: &Path) -> Command {
     let mut command = clean("mpirun", directory);
@@ -122,7 +129,7 @@ impl Running {
 
     /// [`Running::start`] through `launch/mpirun`.
     pub(crate) fn start_by_script(directory: &Path, ranks: usize, sets: &[&str]) -> Self {
-        let mut command = clean(super::root().join("launch/mpirun"), directory);
+        let mut command = interruptible(super::root().join("launch/mpirun"), directory);
         command.env("PLIMSOLL", program()).args(["-n", &ranks.to_string()]);
         command.args(arguments(ranks, &[&["train.steps=1000000"], sets].concat()));
         Self::wait(command, directory)

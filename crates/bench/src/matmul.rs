@@ -41,9 +41,9 @@ const ROUNDS: usize = 2;
 pub struct MatmulOptions {
     /// Most algorithms tried for each matmul.
     pub candidates: usize,
-    /// Duration for which each algorithm is called without a pause, so that the device is as hot and as limited
-    /// in power as in a step, where algorithms that need less energy are faster. `None` for a few calls each,
-    /// in turns, with pauses.
+    /// Duration for which each algorithm is called without a pause, so that the device is as hot and as
+    /// limited in power as in a step, where algorithms that need less energy are faster. `None` for a few
+    /// calls each, in turns, with pauses.
     pub sustained: Option<Duration>,
 }
 

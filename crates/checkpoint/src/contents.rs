@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::manifest::CorpusMark;
+use crate::corpus_mark::CorpusMark;
 
 /// Contents that all checkpoints of a run share.
 #[derive(Clone)]

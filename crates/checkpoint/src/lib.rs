@@ -19,6 +19,7 @@
 //! ```
 
 mod contents;
+mod corpus_mark;
 mod directory;
 mod error;
 mod format;
@@ -30,9 +31,9 @@ mod validations;
 mod writer;
 
 pub use contents::Contents;
+pub use corpus_mark::CorpusMark;
 pub use directory::{Directory, find, list, newest, run_of};
 pub use error::CheckpointError;
-pub use manifest::CorpusMark;
 pub use reader::{Checkpoint, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;

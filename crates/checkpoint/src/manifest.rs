@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use system::input;
 
 use crate::contents::Contents;
+use crate::corpus_mark::CorpusMark;
 use crate::error::{CheckpointError, Result};
 use crate::validations::Validations;
 
@@ -33,21 +34,6 @@ impl FileDigest {
     pub(crate) fn new(bytes: u64, digest: Sha256) -> Self {
         FileDigest { bytes, sha256: format!("{:x}", digest.finalize()) }
     }
-}
-
-/// The corpus of a run, as far as tells it from others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CorpusMark {
-    /// Tokens in all files.
-    pub tokens: u64,
-    /// The latest modification of a file, in seconds since 1970.
-    pub modified: i64,
-    /// SHA-256 of pieces at fixed places, in hexadecimal.
-    pub samples_sha256: String,
-    /// SHA-256 of all of it, if that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sha256: Option<String>,
 }
 
 /// The contents of `manifest.json`.

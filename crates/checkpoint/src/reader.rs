@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use device::{DType, Float, dispatch};
 use tensor::{Shape, Tensor, TensorError};
 
+use crate::corpus_mark::CorpusMark;
 use crate::error::{CheckpointError, Result};
 use crate::format::{self, Arrays, Entry};
-use crate::manifest::{CorpusMark, Manifest, STATE};
+use crate::manifest::{Manifest, STATE};
 use crate::validations::Validations;
 
 /// Name of the array of losses.

@@ -67,8 +67,8 @@ impl Writer {
         snapshot
     }
 
-    /// Starts to write the state after `step` steps. `is_best`: the last of `validations` is of this state and
-    /// has the lowest loss.
+    /// Starts to write the state after `step` steps. `is_best`: the last of `validations` is of this state
+    /// and has the lowest loss.
     pub fn write(&mut self, snapshot: Snapshot, step: u64, validations: Validations, is_best: bool) {
         let job = self.job.clone();
         let path = job.directory.step(step);

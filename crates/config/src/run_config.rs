@@ -114,8 +114,8 @@ impl RunConfig {
         self.as_given(self.settings_with_tokenizer(tokenizer.to_owned()))
     }
 
-    /// [`RunConfig::settings`] with the tokenizer's identity in place of its path, and of a mixture the weights
-    /// alone.
+    /// [`RunConfig::settings`] with the tokenizer's identity in place of its path, and of a mixture the
+    /// weights alone.
     pub(crate) fn portable_settings(&self) -> Vec<(Key, Value)> {
         let mut settings = self.settings_with_tokenizer(self.tokenizer.identity());
         for (_, value) in settings.iter_mut().filter(|(key, _)| key.path == Data::mixture) {

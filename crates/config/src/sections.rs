@@ -48,8 +48,8 @@ section! {
         paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
         /// Files and globs that are held out for validation; without one, the end of `paths` is.
         validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
-        /// Sources in place of `paths`, each with its share of the sequences: `[[data.mixture]]` with `paths`,
-        /// `weight` and, if need be, `validation_paths`.
+        /// Sources in place of `paths`, each with its share of the sequences: `[[data.mixture]]` with
+        /// `paths`, `weight` and, if need be, `validation_paths`.
         mixture: Vec<MixtureSource> =
             Row::new(Takes::Tables(MixtureSource::KEYS), MixtureSource::read_all, mixture::value)
                 .default("[]")
@@ -75,8 +75,8 @@ section! {
         /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run
         /// starts, and not by its size and a hash of pieces.
         full_hash: bool = Row::flag().default("false").only(Data::kind, FILES).any_bits();
-        /// Whether sequences are filled with whole documents and padding, rather than with what follows in the
-        /// text. All data is read once at the start. A document longer than a sequence is cut.
+        /// Whether sequences are filled with whole documents and padding, rather than with what follows in
+        /// the text. All data is read once at the start. A document longer than a sequence is cut.
         pack_documents: bool = Row::flag().default("false").only(Data::kind, FILES);
         /// Whether attention and positions stay within a document.
         document_mask: bool = Row::flag().default("false").only(Data::kind, FILES);

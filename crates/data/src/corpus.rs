@@ -13,9 +13,9 @@ const BLOCK: usize = 1 << 20;
 
 /// Files as one sequence of tokens: texts, each byte a token, or token shards.
 ///
-/// Files are read by position and never copied as a whole, so a corpus may be larger than memory, and opening it
-/// reads headers only. A file that is written to or cut short while the corpus is open is an error of the next
-/// read of it.
+/// Files are read by position and never copied as a whole, so a corpus may be larger than memory, and opening
+/// it reads headers only. A file that is written to or cut short while the corpus is open is an error of the
+/// next read of it.
 #[derive(Debug)]
 pub struct Corpus {
     parts: Vec<Part>,
@@ -62,8 +62,8 @@ impl Part {
 }
 
 impl Corpus {
-    /// Opens the text files that `patterns` name, relative to `base`: sorted by path whatever the order of the
-    /// patterns, each file once, concatenated with nothing between. Files without a byte are skipped, but
+    /// Opens the text files that `patterns` name, relative to `base`: sorted by path whatever the order of
+    /// the patterns, each file once, concatenated with nothing between. Files without a byte are skipped, but
     /// a pattern that names nothing else is an error.
     ///
     /// # Errors
@@ -95,8 +95,8 @@ impl Corpus {
         }))
     }
 
-    /// Opens the token shards that `patterns` name, as [`Corpus::open`] does texts. Each file's format is told
-    /// by its header.
+    /// Opens the token shards that `patterns` name, as [`Corpus::open`] does texts. Each file's format is
+    /// told by its header.
     ///
     /// # Errors
     /// Those of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or no

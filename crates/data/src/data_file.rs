@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Files that a process keeps open between reads. Others are opened for each read: a corpus may have more files
-/// than a process may have open (1,024 by default on Linux).
+/// Files that a process keeps open between reads. Others are opened for each read: a corpus may have more
+/// files than a process may have open (1,024 by default on Linux).
 const KEPT_OPEN: usize = 512;
 
 /// The number of files kept open now.
@@ -16,8 +16,8 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// A regular file that must stay as it was when it was opened.
 ///
-/// A read beyond its end, or after it was written to, is an error. Nothing is mapped, so cutting the file short
-/// never ends the process.
+/// A read beyond its end, or after it was written to, is an error. Nothing is mapped, so cutting the file
+/// short never ends the process.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     path: PathBuf,

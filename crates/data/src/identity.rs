@@ -57,8 +57,8 @@ impl CorpusIdentity {
     }
 }
 
-/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the last;
-/// all of it in one piece where it is not longer than they are.
+/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the
+/// last; all of it in one piece where it is not longer than they are.
 pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
     if all <= count * size {
         return vec![(0, all)];

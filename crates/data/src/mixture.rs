@@ -9,9 +9,9 @@ const BLOCK: u64 = 1 << 16;
 
 /// A mixture of sources by weight, as a pure function of the seed and a sequence's number.
 ///
-/// Of every 65,536 sequences each source gives its share, rounded by the largest remainder, in an order that a
-/// keyed permutation draws for each block. So a source's share of any longer stretch is its weight to within
-/// 1/65,536 and the chance of one block.
+/// Of every 65,536 sequences each source gives its share, rounded by the largest remainder, in an order that
+/// a keyed permutation draws for each block. So a source's share of any longer stretch is its weight to
+/// within 1/65,536 and the chance of one block.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     key: [u32; 2],

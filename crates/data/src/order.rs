@@ -118,8 +118,8 @@ struct ShardRun {
 }
 
 impl Sequential {
-    /// The order over `shards`, ranges of positions, of micro-batches of `micro_batch` sequences. `None` if no
-    /// shard has a micro-batch: `micro_batch` · `context` + 1 tokens.
+    /// The order over `shards`, ranges of positions, of micro-batches of `micro_batch` sequences. `None` if
+    /// no shard has a micro-batch: `micro_batch` · `context` + 1 tokens.
     #[must_use]
     pub fn new(shards: &[Range<u64>], context: u64, micro_batch: u64) -> Option<Self> {
         let tokens = context.checked_mul(micro_batch).filter(|tokens| *tokens > 0)?;

@@ -144,8 +144,8 @@ impl TokenSource {
 
     /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
     /// nats a byte: what a model reaches that looks at one byte only, on the very targets that validation
-    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens are
-    /// bytes of one text, and where validation reads more than four megabytes.
+    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens
+    /// are bytes of one text, and where validation reads more than four megabytes.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
@@ -176,8 +176,8 @@ impl TokenSource {
         Ok(Some(sum / count as f64))
     }
 
-    /// Bytes of text for each validation target that counts, over all of them; `None` where tokens are not made
-    /// of bytes. The first call reads what validation does.
+    /// Bytes of text for each validation target that counts, over all of them; `None` where tokens are not
+    /// made of bytes. The first call reads what validation does.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.

@@ -35,7 +35,10 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn counters_match_blocks(start in settings(), operations in prop::collection::vec(operation(false), 1..250)) {
+    fn counters_match_blocks(
+        start in settings(),
+        operations in prop::collection::vec(operation(false), 1..250),
+    ) {
         let mut world = World::new(&start, TOTAL);
         for operation in &operations {
             let result = world.apply(operation);

@@ -29,8 +29,8 @@ pub trait Family: Debug + Sync {
     /// Whether its models take tokens; otherwise they take numbers.
     fn takes_tokens(&self) -> bool;
 
-    /// Reads the keys. `tokens` is the default size of a vocabulary: that of the configured tokenizer, rounded
-    /// up; 0 if there is none.
+    /// Reads the keys. `tokens` is the default size of a vocabulary: that of the configured tokenizer,
+    /// rounded up; 0 if there is none.
     ///
     /// # Errors
     /// A value that its key does not take.

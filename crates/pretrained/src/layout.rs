@@ -7,8 +7,8 @@ use nn::HuggingFaceModel;
 use crate::error::{PretrainedError, Result};
 use crate::folder::Folder;
 
-/// Checks that a folder holds all tensors of a model in their shapes, and no others. Errors: the first that is
-/// missing, misshapen or unexpected, by name.
+/// Checks that a folder holds all tensors of a model in their shapes, and no others. Errors: the first that
+/// is missing, misshapen or unexpected, by name.
 pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel) -> Result<()> {
     let refused = |what: String| PretrainedError::refused(folder.path(), what);
     let (mut used, mut missing) = (BTreeSet::new(), Vec::new());

@@ -39,8 +39,8 @@ impl PretrainedModel {
         &self.id
     }
 
-    /// Fills the targets that are parameters of the model, or parts of them, and leaves others. Errors: a file
-    /// that cannot be read; a parameter of another shape.
+    /// Fills the targets that are parameters of the model, or parts of them, and leaves others. Errors: a
+    /// file that cannot be read; a parameter of another shape.
     pub fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         for target in targets {
             self.fill(&target)?;

@@ -11,7 +11,7 @@ use tensor::Tensor;
 
 use crate::error::{Result, RunError};
 use crate::resume::check_model;
-use crate::run_directory;
+use crate::run_report::configuration_of;
 use config::{self, DataKind, RunConfig};
 use worker::Worker;
 use worker::build;
@@ -64,7 +64,7 @@ pub fn sample(
         let text = format!("--temperature {}: it is a finite number, 0 or more", options.temperature);
         return Err(RunError::Refused(text));
     }
-    let config = RunConfig::load(&run_dir.join(run_directory::CONFIG), &[])?;
+    let config = configuration_of(run_dir, &[])?;
     let (false, Examples::Tokens { vocabulary, context }) =
         (config.data.kind == DataKind::Synthetic, config.model.examples())
     else {

@@ -5,7 +5,8 @@
 //! number of threads, and a killed run goes on after the last unit that it had written.
 //!
 //! Inputs are text, JSON lines and Parquet, each plain, `.gz` or `.zst`; a file is read as a stream, so a
-//! corpus may be larger than memory. Outputs are the formats of nanoGPT and llm.c, which `data::Corpus` reads.
+//! corpus may be larger than memory. Outputs are the formats of nanoGPT and llm.c, which `data::Corpus`
+//! reads.
 //!
 //! ```
 //! use tokenize::{Job, tokenize};

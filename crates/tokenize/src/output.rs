@@ -64,8 +64,8 @@ pub(crate) enum Found {
 }
 
 impl Output {
-    /// Opens the output of `job`, after another process at it has ended. Errors: a directory with something else
-    /// in it.
+    /// Opens the output of `job`, after another process at it has ended. Errors: a directory with something
+    /// else in it.
     pub(crate) fn open(job: &Job) -> Result<Found> {
         let fingerprint = job.fingerprint()?;
         if let Some(counts) = whole(job, &fingerprint)? {
@@ -210,8 +210,8 @@ fn read_record(directory: &Path) -> Result<Option<Record>> {
 
 fn lock(directory: &Path) -> Result<File> {
     let file = File::open(directory).map_err(Error::file(directory, "open it"))?;
-    // Another process at the same job makes this one wait, and find it done. Some network file systems lock no
-    // directories. There one has to be as careful as without this.
+    // Another process at the same job makes this one wait, and find it done. Some network file systems lock
+    // no directories. There one has to be as careful as without this.
     let _ = file.lock();
     Ok(file)
 }

@@ -21,7 +21,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// directory appears when it is complete. If it is there and of the same job, nothing is done.
 ///
 /// # Errors
-/// Options that do not go together; an output directory that holds something else; files that are unreadable or hold what cannot be tokenized; no tokens.
+/// Options that do not go together; an output directory that holds something else; files that are unreadable
+/// or hold what cannot be tokenized; no tokens.
 pub fn tokenize(job: &Job) -> Result<Counts> {
     job.check()?;
     let mut output = match Output::open(job)? {

@@ -27,8 +27,8 @@ pub(crate) struct Piece {
     pub(crate) starts_document: bool,
 }
 
-/// Calls `take` with the pieces of what `input` gives up to `length` bytes; the borders do not depend on how it
-/// comes. Ends early if `take` returns false.
+/// Calls `take` with the pieces of what `input` gives up to `length` bytes; the borders do not depend on how
+/// it comes. Ends early if `take` returns false.
 pub(crate) fn divide(
     path: &Path,
     input: &mut dyn Read,
@@ -133,8 +133,8 @@ fn char_after(text: &[u8], at: usize) -> Option<char> {
     (1..=after.len()).find_map(|count| std::str::from_utf8(&after[..count]).ok()?.chars().next())
 }
 
-/// The byte offset of character ⌊count · (1 − `fraction`)⌋ of a text; of its bytes if `in_bytes`. `open` opens
-/// the text from its start.
+/// The byte offset of character ⌊count · (1 − `fraction`)⌋ of a text; of its bytes if `in_bytes`. `open`
+/// opens the text from its start.
 pub(crate) fn split_at<'a>(
     path: &Path,
     fraction: f64,

@@ -1,5 +1,5 @@
-//! The two linear layers of a transformer block with an activation between them: `y = activation(x · W1ᵀ + b1)
-//! · W2ᵀ + b2`, with or without biases.
+//! The two linear layers of a transformer block with an activation between them: `y = activation(x · W1ᵀ +
+//! b1) · W2ᵀ + b2`, with or without biases.
 //!
 //! One rule for both layers, so that the matmul with W2 in backward can apply the derivative of GELU's tanh
 //! form in its epilogue.

@@ -1,5 +1,5 @@
-//! A gated feed-forward layer: `y = (activation(x · Wgᵀ) · (x · Wuᵀ)) · Wdᵀ`, with SiLU called SwiGLU and with
-//! GELU GeGLU.
+//! A gated feed-forward layer: `y = (activation(x · Wgᵀ) · (x · Wuᵀ)) · Wdᵀ`, with SiLU called SwiGLU and
+//! with GELU GeGLU.
 //!
 //! One rule for all matmuls, so that the product of gate and up is not kept: backward makes it again in the
 //! pass that makes its gradients, in memory that is there.

@@ -220,6 +220,7 @@ fn what_decides_the_bits_and_what_does_not() {
         "memory.allocator",
         "memory.history",
         "memory.limit_bytes",
+        "memory.preallocate",
         "memory.recompute",
         "memory.recompute_layers",
         // They decide how a run starts; what it continues from says that itself.

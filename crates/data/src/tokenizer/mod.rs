@@ -98,7 +98,8 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text; none without a tokenizer. A special token that is spelled out in the text is text.
+    /// The tokens of a text; none without a tokenizer. A special token that is spelled out in the text is
+    /// text.
     ///
     /// # Errors
     /// [`Error::NotEncoded`] for a text that the tokenizer refuses.
@@ -218,7 +219,8 @@ mod tests {
             for tokenizer in [Tokenizer::Bytes, Tokenizer::Gpt2] {
                 let tokens = tokenizer.encode(&text).unwrap();
                 let lengths = tokenizer.byte_lengths().unwrap();
-                prop_assert_eq!(tokens.iter().map(|token| lengths[*token as usize] as usize).sum::<usize>(), text.len());
+                let bytes: usize = tokens.iter().map(|token| lengths[*token as usize] as usize).sum();
+                prop_assert_eq!(bytes, text.len());
                 prop_assert_eq!(tokenizer.decode(&tokens), text.as_str());
             }
         }

@@ -1,6 +1,6 @@
 //! `llama`, `mistral`, `qwen2` and `qwen3`: the configurations and tensors of `LlamaForCausalLM` and its
-//! relatives. Their rotary halves are those of the family; queries, keys and values are rows of one parameter,
-//! and so are gate and up.
+//! relatives. Their rotary halves are those of the family; queries, keys and values are rows of one
+//! parameter, and so are gate and up.
 
 use keys::Value;
 use serde_json::{Map, json};

@@ -1,8 +1,9 @@
 //! The two linear layers of a transformer block with an activation between them: y = activation(x · W1ᵀ + b1)
 //! · W2ᵀ + b2.
 //!
-//! One operator, so that the epilogues of two matmuls apply GELU's tanh form and its derivative: the first of the forward
-//! pass, and the one that computes the gradient of its result. The other backward functions are [`linear`]'s.
+//! One operator, so that the epilogues of two matmuls apply GELU's tanh form and its derivative: the first of
+//! the forward pass, and the one that computes the gradient of its result. The other backward functions are
+//! [`linear`]'s.
 
 use device::{Backend, Epilogue};
 
@@ -21,8 +22,8 @@ pub struct Output {
 }
 
 /// `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`, all f32 or all bf16, to
-/// `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its activation, then the output.
-/// Errors: shapes or types that do not agree, out of memory.
+/// `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its activation, then the
+/// output. Errors: shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
     w1: &Tensor,

@@ -1,5 +1,5 @@
-//! The gate of a gated feed-forward layer (Shazeer, *GLU Variants Improve Transformer*, 2020): activation(g) ·
-//! u for rows that hold the columns of g and then those of u.
+//! The gate of a gated feed-forward layer (Shazeer, *GLU Variants Improve Transformer*, 2020): activation(g)
+//! · u for rows that hold the columns of g and then those of u.
 //!
 //! Backward needs nothing but those rows: it makes the product again in the pass that makes its gradients.
 
@@ -16,8 +16,8 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("gate", headers: ["activation.cuh"], constants: elementwise::CONSTANTS);
 
-/// `activation(g) · u` for `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`. Errors: another type, an odd
-/// number of columns, out of memory.
+/// `activation(g) · u` for `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`. Errors: another type, an
+/// odd number of columns, out of memory.
 pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let width = check_pair(OPERATOR, pair)?;

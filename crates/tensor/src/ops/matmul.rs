@@ -46,8 +46,8 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// `a [.., m, k]` · `b [.., k, n]` to `[.., m, n]`, both f32 or both bf16, of equal outer dimensions, added up
-/// in f32; `category` is that of the result's memory. Errors: shapes or types that do not agree, out of
+/// `a [.., m, k]` · `b [.., k, n]` to `[.., m, n]`, both f32 or both bf16, of equal outer dimensions, added
+/// up in f32; `category` is that of the result's memory. Errors: shapes or types that do not agree, out of
 /// memory.
 pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "matmul.product";

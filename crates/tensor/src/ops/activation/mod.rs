@@ -204,6 +204,8 @@ fn gradient_on_host(dy: Option<&[f32]>, saved: &[f32], out: &mut [f32], activati
             out.copy_from_slice(rows::piece(dy, index, CHUNK));
         }
         let pairs = out.iter_mut().zip(rows::piece(saved, index, CHUNK));
-        with_function!(activation, F => simd(|| pairs.for_each(|(out, saved)| *out = F::gradient(*out, *saved))));
+        with_function!(activation, F => simd(|| {
+            pairs.for_each(|(out, saved)| *out = F::gradient(*out, *saved));
+        }));
     });
 }

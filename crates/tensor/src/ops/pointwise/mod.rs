@@ -31,8 +31,8 @@ pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
     Ok(output)
 }
 
-/// The gradient of the input of [`forward`]: `dy · function'(x)`, in a new tensor. Errors: shapes or types that
-/// do not agree, out of memory.
+/// The gradient of the input of [`forward`]: `dy · function'(x)`, in a new tensor. Errors: shapes or types
+/// that do not agree, out of memory.
 pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;

@@ -25,6 +25,7 @@ pub struct Output {
 pub struct Gradients {
     /// Gradient of the packed input.
     pub input: Tensor,
-    /// Partial sums of the weights' gradients for [`backward_weight`](super::backward_weight): `[runs, 2 · heads.width]` f32.
+    /// Partial sums of the weights' gradients for [`backward_weight`](super::backward_weight): `[runs, 2 ·
+    /// heads.width]` f32.
     pub sums: Tensor,
 }

@@ -1,7 +1,7 @@
 //! Arrays with their elements in other places: transposed, sliced, repeated, joined.
 //!
-//! A reshape and a slice of the outermost dimension are views ([`Tensor::reshape`], [`Tensor::view`]) and take
-//! no memory; the operators here copy.
+//! A reshape and a slice of the outermost dimension are views ([`Tensor::reshape`], [`Tensor::view`]) and
+//! take no memory; the operators here copy.
 
 pub(super) mod cuda;
 

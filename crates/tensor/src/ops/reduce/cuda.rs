@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::{Cut, Reduction};
+use super::cut::{Cut, Reduction};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};

@@ -1,49 +1,19 @@
 //! Sums and maxima along one dimension, which stays with one element.
 
 pub(super) mod cuda;
+mod cut;
 
 use device::parallel::for_pieces;
 use device::{Backend, Category, Request};
 
+pub use cut::Reduction;
+
 use super::{check, rows};
-use crate::{Result, Shape, Tensor};
+use crate::{Result, Tensor};
+use cut::Cut;
 
-/// What becomes of the elements along a dimension.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// Their sum, in f32, rounded once.
-    Sum,
-    /// The largest.
-    Maximum,
-}
-
-/// An array as `[outer, count, inner]`, of which `count` is reduced.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    results: usize,
-    count: usize,
-    inner: usize,
-}
-
-impl Cut {
-    /// Errors: no such dimension, or one without elements.
-    fn of(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
-        let dims = x.shape();
-        let (dims, missing) = (dims.dims(), || check::wrong(operator, "x", x, format!("a dimension {axis}")));
-        let count = dims.get(axis).copied().filter(|count| *count > 0).ok_or_else(missing)?;
-        let shape = x.shape().with(axis, 1).ok_or_else(missing)?;
-        let inner = dims[axis + 1..].iter().product();
-        Ok((Cut { results: shape.elements(), count, inner }, shape))
-    }
-
-    /// The place of the first term of a result; the others follow at `inner`.
-    fn first(&self, result: usize) -> usize {
-        result / self.inner * self.count * self.inner + result % self.inner
-    }
-}
-
-/// Reduces dimension `axis` of `x`, f32 or bf16, to one element, in a new tensor. Errors: no such dimension, or
-/// one without elements; out of memory.
+/// Reduces dimension `axis` of `x`, f32 or bf16, to one element, in a new tensor. Errors: no such dimension,
+/// or one without elements; out of memory.
 pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;

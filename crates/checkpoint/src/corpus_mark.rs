@@ -1,0 +1,18 @@
+//! The corpus of a run, as a manifest records it.
+
+use serde::{Deserialize, Serialize};
+
+/// Size, time and hashes of a corpus, by which it is told from others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CorpusMark {
+    /// Tokens in all files.
+    pub tokens: u64,
+    /// The latest modification of a file, in seconds since 1970.
+    pub modified: i64,
+    /// SHA-256 of pieces at fixed places, in hexadecimal.
+    pub samples_sha256: String,
+    /// SHA-256 of all of it, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}

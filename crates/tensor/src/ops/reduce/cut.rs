@@ -1,0 +1,38 @@
+//! The dimension that a reduction removes.
+
+use crate::ops::check;
+use crate::{Result, Shape, Tensor};
+
+/// The value that replaces the elements along a dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Their sum, in f32, rounded once.
+    Sum,
+    /// The largest.
+    Maximum,
+}
+
+/// An array as `[outer, count, inner]`, of which `count` is reduced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) results: usize,
+    pub(super) count: usize,
+    pub(super) inner: usize,
+}
+
+impl Cut {
+    /// Returns the cut of `x` at dimension `axis`, with the shape of the result. Errors: no such dimension, or one without elements.
+    pub(super) fn of(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
+        let dims = x.shape();
+        let (dims, missing) = (dims.dims(), || check::wrong(operator, "x", x, format!("a dimension {axis}")));
+        let count = dims.get(axis).copied().filter(|count| *count > 0).ok_or_else(missing)?;
+        let shape = x.shape().with(axis, 1).ok_or_else(missing)?;
+        let inner = dims[axis + 1..].iter().product();
+        Ok((Cut { results: shape.elements(), count, inner }, shape))
+    }
+
+    /// Returns the index of the first term of a result; the others follow at `inner`.
+    pub(super) fn first(&self, result: usize) -> usize {
+        result / self.inner * self.count * self.inner + result % self.inner
+    }
+}
