@@ -189,7 +189,7 @@ fn measured_times_partition_plan_and_run_alike() {
     let wide = "--set=model.width=64";
     let said = refused(directory, &[&plan[..], &[by_times, wide]].concat());
     assert!(said.contains("is of other layers: model.width is 64 here and 32 there"), "{said}");
-    let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=20MiB"]].concat());
+    let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=200MiB"]].concat());
     assert!(said.contains(" --set parallel.profile=)"), "{said}");
     // One stage holds all layers, and the file must be of this run all the same.
     let one = "--set=parallel.pipeline=1";

@@ -249,7 +249,7 @@ fn plans_cost_what_their_distinct_work_does() {
         (&[SMALL, "train.global_batch_size=131072"], None),
         (&[SMALL, "train.global_batch_size=131072", "parallel.lanes=131072"], None),
         (&["train.micro_batch_size=16777216", "train.global_batch_size=16777216", "parallel.lanes=1"], None),
-        (&["model.layers=64", "memory.recompute=auto", "memory.limit_bytes=40000000"], None),
+        (&["model.layers=64", "memory.recompute=auto", "memory.limit_bytes=90000000"], None),
         (
             &["model.layers=1000", "parallel.pipeline=1000", SMALL, "train.global_batch_size=4096"],
             Some("use fewer, larger micro-batches"),

@@ -9,7 +9,8 @@
 //! use plimsoll::autograd::{Tape, Var, ops};
 //! use plimsoll::device::{DType, Device};
 //! use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
-//! use plimsoll::nn::{self, Conditions, Examples, Family, Init, Input, Model, ModelSpec, Parameters, Recompute, Stage};
+//! use plimsoll::nn::{self, Conditions, Examples, Family, Init, Input, Model, ModelSpec};
+//! use plimsoll::nn::{Parameters, Recompute, Stage};
 //! use plimsoll::nn::layers::{Activation, Linear, Stack};
 //! use plimsoll::tensor::Tensor;
 //!

@@ -22,7 +22,10 @@
 //!
 //! let text = "the quick brown fox jumps over the lazy dog; ".repeat(20);
 //! let source = TokenSource::new(
-//!     vec![Component { split: Split::at_end(Corpus::in_memory(text.into_bytes())?.into(), 0.1)?, weight: 1.0 }],
+//!     vec![Component {
+//!         split: Split::at_end(Corpus::in_memory(text.into_bytes())?.into(), 0.1)?,
+//!         weight: 1.0,
+//!     }],
 //!     Tokenizer::Bytes,
 //!     &TokenOptions {
 //!         context: 16,

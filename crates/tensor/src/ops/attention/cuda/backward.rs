@@ -71,7 +71,12 @@ pub(crate) fn backward(
         }
         Form::Hopper { variant, any } => {
             backward.statistics(any)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, variant))
+            backward.hopper(Owner::Query, variant)?;
+            // The Hopper kernel that owns keys meets one query head for each.
+            match geometry.heads.group() {
+                1 => backward.hopper(Owner::KeyValue, variant),
+                _ => backward.bf16(Owner::KeyValue, any),
+            }
         }
     }
 }
