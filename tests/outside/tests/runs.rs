@@ -21,6 +21,7 @@ learning_rate = 1e-2
 warmup_steps = 2
 [checkpoint]
 every = 2
+wait = true
 keep = 3
 "#;
 
