@@ -1,5 +1,5 @@
 //! General operators, composed: the values and gradients of what is fused.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 use autograd::{Gradients, Mode, Result, Tape, UseId, Var, Weight, ops};
 use device::{Category, Device, DeviceOptions};

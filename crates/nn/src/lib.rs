@@ -60,7 +60,7 @@ pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
 pub use families::Families;
 pub use family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
-pub use hugging_face::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
+pub use hugging_face::{FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
 pub use init::Init;
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};

@@ -87,7 +87,7 @@ impl Observer for Reporter {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
         let StepScalars { loss, gradient_norm } = report.scalars;
         let tokens_per_second = report.duration.map(|duration| self.tokens / duration.as_secs_f64());
-        if !(loss.is_finite() && gradient_norm.is_finite()) && !worker.device().is_meta() {
+        if !(worker.device().is_meta() || loss.is_finite() && gradient_norm.is_finite()) {
             let step = report.step + 1;
             tracing::warn!(step, "the loss is {loss} and the gradient norm {gradient_norm}");
         }

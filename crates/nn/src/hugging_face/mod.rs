@@ -12,14 +12,17 @@ pub use config::FolderConfig;
 use keys::Value;
 use serde_json::Map;
 
+/// Keys of a configuration, each as `model.key` with its value.
+pub type FolderKeys = Vec<(&'static str, Value)>;
+
 /// The translation of a `config.json` into keys of `[model]`.
 #[derive(Clone, Copy, Debug)]
 pub struct HuggingFaceConfig {
     /// Values of `model_type` that the family computes.
     pub model_types: &'static [&'static str],
-    /// Returns the keys that follow from a configuration, each as `model.key` with its value. Errors: a
+    /// Returns the keys that follow from a configuration. Errors: a
     /// setting that the family does not compute, named with what there is.
-    pub keys: fn(&FolderConfig) -> std::result::Result<Vec<(&'static str, Value)>, String>,
+    pub keys: fn(&FolderConfig) -> std::result::Result<FolderKeys, String>,
 }
 
 /// A model as a folder of Hugging Face holds it.

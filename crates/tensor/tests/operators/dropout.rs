@@ -10,7 +10,7 @@ fn factors(site: &str, micro_batch: u64, probability: f64, count: usize) -> Vec<
     let key = philox::key_of_name(SEED, site);
     let [a, b, ..] = philox::philox4x32(key, [micro_batch as u32, (micro_batch >> 32) as u32, 0, 0]);
     let threshold = (probability * 4_294_967_296.0) as u32;
-    let word = |i: usize| philox::philox4x32([a, b], [(i / 4) as u32, (i / 4 >> 32) as u32, 0, 0])[i % 4];
+    let word = |i: usize| philox::philox4x32([a, b], [(i / 4) as u32, ((i / 4) >> 32) as u32, 0, 0])[i % 4];
     let scale = 1.0 / (1.0 - f64::from(threshold) / 4_294_967_296.0);
     (0..count).map(|i| if word(i) < threshold { 0.0 } else { scale }).collect()
 }
