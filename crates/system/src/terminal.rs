@@ -11,7 +11,7 @@ pub fn print(text: &str) -> Result<()> {
     write(&shown)
 }
 
-/// As [`print`], and a reader that has gone away is no error: it has read what it wanted.
+/// As [`print()`], and a reader that has gone away is no error: it has read what it wanted.
 pub fn print_to_reader(text: &str) -> Result<()> {
     readers(print(text))
 }

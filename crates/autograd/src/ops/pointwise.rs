@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// Backward of [`pointwise`].
+/// Backward of [`pointwise()`].
 #[derive(Debug)]
 pub struct PointwiseRule {
     function: Pointwise,

@@ -15,7 +15,7 @@ pub enum RearrangeRule {
     Reshape(Shape),
     /// Of [`transpose`]: the dimensions.
     Transpose(usize, usize),
-    /// Of [`slice`].
+    /// Of [`slice()`].
     Slice {
         /// The input's shape.
         shape: Shape,

@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// Starts timing work that the caller enqueues on `stream` by other means than this device. The profile,
-    /// if one is being taken, has it from here to [`Span::end`].
+    /// if one is being taken, has it from here to `Span::end`.
     pub fn span(&self, stream: StreamKind, family: &'static str, name: &'static str) -> Span<'_> {
         let begin = |cuda: &Cuda| {
             cuda.timed(cuda.streams.handle(stream), family, || name.to_owned(), Work::default())

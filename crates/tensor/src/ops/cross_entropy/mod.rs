@@ -17,7 +17,7 @@ use crate::{Result, Tensor};
 /// Results of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// scale · mean over rows that are not ignored of −ln softmax[target], a scalar f32; 0 if all are.
+    /// scale · mean over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
     pub loss: Tensor,
     /// The gradient of `loss` by the scores, of their shape.
     pub gradient: Option<Tensor>,

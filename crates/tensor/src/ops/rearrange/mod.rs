@@ -37,7 +37,7 @@ pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Ten
     Ok(output)
 }
 
-/// The gradient of [`slice`]: `dy` at its place in zeros of `shape`. Errors: as [`slice`].
+/// The gradient of [`slice()`]: `dy` at its place in zeros of `shape`. Errors: as [`slice()`].
 pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice_backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
