@@ -85,7 +85,8 @@ impl Setup {
         })
     }
 
-    /// Returns the setup with a hook around the model, if there is one. Errors: those of [`Setup::partitioned`].
+    /// Returns the setup with a hook around the model, if there is one. Errors: those of
+    /// [`Setup::partitioned`].
     pub fn with_hook(self, hook: Option<ModelHook>) -> Result<Self> {
         if hook.is_none() {
             return Ok(self);
