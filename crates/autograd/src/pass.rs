@@ -2,8 +2,8 @@
 
 use tensor::Tensor;
 
-/// What the calls of one pass of one micro-batch share besides their operands. All stages of a pipeline, and
-/// the second run of a recomputed segment, have the same.
+/// Settings that all calls of one pass of one micro-batch share, besides their operands. All stages of a
+/// pipeline, and the second run of a recomputed segment, have the same.
 #[derive(Clone, Debug, Default)]
 pub struct Pass {
     /// Number of the micro-batch over all steps and ranks: random numbers are functions of it.

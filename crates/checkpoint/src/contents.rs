@@ -1,4 +1,4 @@
-//! What all checkpoints of a run share.
+//! The facts that all checkpoints of a run share.
 
 use std::collections::BTreeMap;
 use std::fmt;

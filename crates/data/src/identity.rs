@@ -1,4 +1,4 @@
-//! What tells one corpus from another without reading all of it.
+//! The identity of a corpus, found without reading all of it.
 
 use sha2::{Digest, Sha256};
 

@@ -36,7 +36,7 @@ impl Slice {
     }
 }
 
-/// What tokens are trained on and validated on.
+/// The tokens of training and those of validation.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// Trained on.

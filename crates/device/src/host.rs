@@ -11,7 +11,7 @@ const UNKNOWN_TOTAL: u64 = 64 << 30;
 pub struct HostCapacity {
     /// The bound in bytes.
     pub bytes: u64,
-    /// What sets the bound, for messages; `None` for the machine itself.
+    /// The limit that sets the bound, for messages; `None` for the machine itself.
     pub limit: Option<&'static str>,
 }
 

@@ -48,7 +48,7 @@ pub struct Fit {
     pub needs: u64,
     /// Bytes that the rank reserves at its peak.
     pub most: u64,
-    /// What bounds the memory of the host, if the ranks compute there and it is not the machine itself.
+    /// The limit on the memory of the host, if the ranks compute there and it is not the machine itself.
     pub bounded_by: Option<&'static str>,
     /// Host memory of a process beside what allocators reserve; part of `needs` where ranks compute on the
     /// host.

@@ -1,4 +1,4 @@
-//! What a plan says of settings: memory taken at the start, lanes that cost memory, and keys without effect.
+//! A plan's sentences on settings: memory taken at the start, the cost of lanes, keys without effect.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

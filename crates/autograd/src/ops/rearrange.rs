@@ -11,11 +11,11 @@ use crate::tape::{Source, Tape, Var};
 /// Backward of the operators of this file, which save nothing.
 #[derive(Debug)]
 pub enum RearrangeRule {
-    /// Of [`reshape`]: the input's shape.
+    /// The input's shape, for [`reshape`].
     Reshape(Shape),
-    /// Of [`transpose`]: the dimensions.
+    /// The dimensions, for [`transpose`].
     Transpose(usize, usize),
-    /// Of [`slice()`].
+    /// The place in the input, for [`slice()`].
     Slice {
         /// The input's shape.
         shape: Shape,
@@ -24,7 +24,7 @@ pub enum RearrangeRule {
         /// The first element.
         start: usize,
     },
-    /// Of [`concatenate`].
+    /// The places of the parts, for [`concatenate`].
     Concatenate {
         /// The dimension.
         axis: usize,

@@ -55,7 +55,7 @@ impl Tokenizer {
         }
     }
 
-    /// What tells two tokenizers apart, wherever their files are: the name, or the SHA-256 of the file.
+    /// Returns the tokenizer's identity, wherever its file is: the name, or the SHA-256 of the file.
     #[must_use]
     pub fn identity(&self) -> String {
         match self {
