@@ -11,9 +11,10 @@ use device::matmul_table::MatmulTable;
 use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};
 use half::bf16;
 
-/// A matrix on the device, and the same values on the host.
+/// A matrix on the device, `first` elements into a buffer, and the same values on the host.
 struct Matrix {
     buffer: Buffer,
+    first: usize,
     values: Vec<f64>,
     dtype: DType,
 }
@@ -27,10 +28,14 @@ fn value(seed: u32, index: usize) -> f32 {
 
 impl Matrix {
     fn new(device: &Device, seed: u32, elements: usize, dtype: DType) -> Self {
+        Self::inside(device, seed, elements, dtype, 0)
+    }
+
+    fn inside(device: &Device, seed: u32, elements: usize, dtype: DType, first: usize) -> Self {
         let values: Vec<f32> = (0..elements).map(|index| value(seed, index)).collect();
-        let buffer =
-            device.allocate(elements * dtype.bytes(), Request::new(Category::Other, "test")).unwrap();
-        let region = buffer.region(0, buffer.bytes());
+        let bytes = (first + elements) * dtype.bytes();
+        let buffer = device.allocate(bytes, Request::new(Category::Other, "test")).unwrap();
+        let region = buffer.region(first * dtype.bytes(), elements * dtype.bytes());
         let rounded: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
         let values = match dtype {
             DType::Bf16 => {
@@ -42,11 +47,11 @@ impl Matrix {
                 values.iter().map(|value| f64::from(*value)).collect()
             }
         };
-        Matrix { buffer, values, dtype }
+        Matrix { buffer, first, values, dtype }
     }
 
     fn region(&self) -> Region<'_> {
-        self.buffer.region(0, self.buffer.bytes())
+        self.buffer.region(self.first * self.dtype.bytes(), self.values.len() * self.dtype.bytes())
     }
 
     fn now(&self, device: &Device) -> Vec<f64> {
@@ -92,9 +97,20 @@ enum Case {
 /// m, n, k; which operands are stored transposed; types of the operands and of the output.
 type Shape = ([usize; 3], [bool; 2], DType, DType);
 
-fn check(device: &Device, case: Case, ([m, n, k], [ta, tb], operands, out_type): Shape) {
-    let (a, b) = (Matrix::new(device, 1, m * k, operands), Matrix::new(device, 2, k * n, operands));
-    let out = Matrix::new(device, 3, m * n, out_type);
+fn check(device: &Device, case: Case, shape: Shape) {
+    check_inside(device, case, shape, [0; 3]);
+}
+
+/// Compares a matmul whose operands a, b and output begin `first` elements into their buffers.
+fn check_inside(
+    device: &Device,
+    case: Case,
+    ([m, n, k], [ta, tb], operands, out_type): Shape,
+    first: [usize; 3],
+) {
+    let a = Matrix::inside(device, 1, m * k, operands, first[0]);
+    let b = Matrix::inside(device, 2, k * n, operands, first[1]);
+    let out = Matrix::inside(device, 3, m * n, out_type, first[2]);
     let bias_length = if matches!(case, Case::BiasGradient) { m } else { n };
     let (bias, pre) =
         (Matrix::new(device, 4, bias_length, out_type), Matrix::new(device, 5, m * n, out_type));
@@ -179,6 +195,28 @@ fn matmuls_with_every_epilogue_agree_with_f64() {
     for sizes in [[96, 64, 128], [10, 8, 24], [256, 768, 64]] {
         check(&device, Case::GeluBias, (sizes, [false, true], half.0, half.1));
         check(&device, Case::GeluGradient, (sizes, [false, false], half.0, half.1));
+    }
+}
+
+/// Stacks of matrices of odd sizes begin at addresses that are aligned to an element only.
+#[test]
+fn operands_begin_at_any_element() {
+    if let Err(why) = device::cuda::availability() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
+    let types = [(DType::F32, DType::F32), (DType::Bf16, DType::Bf16), (DType::Bf16, DType::F32)];
+    for sizes in [[5, 4, 7], [9, 16, 9], [9, 9, 16], [96, 64, 128], [1, 1, 1], [33, 130, 70]] {
+        for transposed in [[false, false], [true, false], [false, true], [true, true]] {
+            for (operands, out) in types {
+                for first in [[1, 0, 0], [0, 1, 0], [0, 0, 1], [3, 2, 1], [4, 4, 4]] {
+                    for case in [Case::Plain, Case::Accumulate] {
+                        check_inside(&device, case, (sizes, transposed, operands, out), first);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -56,7 +56,7 @@ impl Device {
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
         let found = Plan::new(key)
-            .and_then(|plan| plan.library_choices(blas.handle, key.alignment, most))
+            .and_then(|plan| plan.library_choices(blas.handle, &key, most))
             .map_err(|error| self.cuda_error(error))?;
         let choice = |algorithm| Choice { note: described(&algorithm), algorithm: algorithm.data };
         Ok(found.into_iter().map(choice).collect())
@@ -78,7 +78,7 @@ impl Plan {
                 return Ok(());
             }
         }
-        let found = self.library_choices(handle, key.alignment, 1)?;
+        let found = self.library_choices(handle, key, 1)?;
         let missing = || CudaError {
             call: "cublasLtMatmulAlgoGetHeuristic",
             code: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64,
@@ -114,10 +114,10 @@ impl Plan {
     fn library_choices(
         &self,
         handle: sys::cublasLtHandle_t,
-        alignment: u32,
+        key: &MatmulKey,
         most: usize,
     ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
-        let wishes = Wishes::new(alignment)?;
+        let wishes = Wishes::new(key.operand_alignments())?;
         let [first, second, output] = self.layouts;
         let mut answers = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); most];
         let mut found: c_int = 0;
@@ -148,7 +148,9 @@ impl Plan {
 struct Wishes(sys::cublasLtMatmulPreference_t);
 
 impl Wishes {
-    fn new(alignment: u32) -> Result<Self> {
+    /// Creates the preferences for operands a, b and output of these alignments in bytes. The library's first
+    /// operand is our right one.
+    fn new([a, b, out]: [u32; 3]) -> Result<Self> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let wishes = Wishes(result::create_matmul_pref().named("cublasLtMatmulPreferenceCreate")?);
         let bytes = WORKSPACE_BYTES as u64;
@@ -156,14 +158,10 @@ impl Wishes {
         // Partial sums are added in f32; by default the library might add them in the output's type.
         let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         wishes.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction)?;
-        for which in [
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-        ] {
-            wishes.set(which, &alignment)?;
-        }
+        wishes.set(Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b)?;
+        wishes.set(Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a)?;
+        wishes.set(Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &out)?;
+        wishes.set(Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &out)?;
         Ok(wishes)
     }
 

@@ -42,11 +42,11 @@ pub struct MatmulKey {
     pub accumulate: bool,
     /// Operation applied before the result is written.
     pub epilogue: EpilogueKind,
-    /// Alignment in bytes of every operand's address, as told to the library.
+    /// Alignment in bytes that the addresses of all operands have.
     pub alignment: u32,
 }
 
-/// Alignments reported to the library: of whole storages, of vectors, or only of elements.
+/// Alignments that are told apart: of whole storages, of vectors, or only of elements.
 const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
 impl MatmulKey {
@@ -63,6 +63,12 @@ impl MatmulKey {
             epilogue: call.epilogue.kind(),
             alignment: ALIGNMENTS.into_iter().find(aligned).unwrap_or(1),
         }
+    }
+
+    /// Alignment in bytes of a, b and the output: the common one, but at least that of each type's elements,
+    /// without which the library has no algorithm.
+    pub fn operand_alignments(&self) -> [u32; 3] {
+        self.types.map(|dtype| self.alignment.max(dtype.bytes() as u32))
     }
 }
 

@@ -159,7 +159,7 @@ fn softmax_and_its_gradient() {
 #[test]
 fn products_of_matrices_as_they_are_and_transposed() {
     for case in devices() {
-        for (count, m, k, n) in [(1, 1, 1, 1), (3, 5, 7, 4), (2, 64, 48, 80), (4, 16, 33, 8)] {
+        for (count, m, k, n) in [(1, 1, 1, 1), (3, 5, 7, 4), (2, 64, 48, 80), (4, 16, 33, 8), (6, 9, 16, 9)] {
             for (of_a, of_b) in [(false, false), (true, false), (false, true), (true, true)] {
                 let shape = |swap: bool, rows, columns| {
                     if swap { [count, columns, rows] } else { [count, rows, columns] }
@@ -179,6 +179,25 @@ fn products_of_matrices_as_they_are_and_transposed() {
                 assert_eq!(found.shape(), [count, m, n].into());
                 case.close(&format!("{count} of [{m}, {k}] · [{k}, {n}]"), &read(&found), &expected);
             }
+        }
+    }
+}
+
+/// A product does not depend on where its operands begin in their storages.
+#[test]
+fn factors_begin_at_any_element() {
+    let sizes = [(5, 7, 4), (9, 9, 16), (64, 32, 48)];
+    for (case, (m, k, n)) in devices().iter().flat_map(|case| sizes.map(|sizes| (case, sizes))) {
+        for (of_a, of_b) in [(0, 1), (1, 0), (3, 2), (4, 4)] {
+            let (a, wide_a) = case.operand("a", [of_a + m * k]);
+            let (b, wide_b) = case.operand("b", [of_b + k * n]);
+            let (a, b) = (a.view(of_a, [m, k]).unwrap(), b.view(of_b, [k, n]).unwrap());
+            let found = product(Factor::plain(&a), Factor::plain(&b), device::Category::Activation).unwrap();
+            let term =
+                |row, column, inner| wide_a[of_a + row * k + inner] * wide_b[of_b + inner * n + column];
+            let value = |[_, row, column]: [usize; 3]| (0..k).map(|inner| term(row, column, inner)).sum();
+            let expected: Vec<f64> = each([1, m, n]).map(value).collect();
+            case.close(&format!("[{m}, {k}] · [{k}, {n}] from {of_a} and {of_b}"), &read(&found), &expected);
         }
     }
 }
